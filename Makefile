@@ -57,8 +57,6 @@ bench: install ## measure bertkit beside its peers, about two hours on an idle m
 	$(BIN)/python -m benchmarks.speed cola stsb ner squad mlm --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.whole cola:1 predict --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
 	$(BIN)/python -m benchmarks.embedding --model $(MODEL) --data $(DATA)
-	$(BIN)/python -m benchmarks.squad_decoding --model $(MODEL) --data $(DATA)
-	$(BIN)/python -m benchmarks.linear --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.encoders --tokenizer $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.report
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from benchmarks.harness import write_columns
 
 FOLDERS = {
     "ner": "conll2003",
@@ -87,10 +84,3 @@ def make_case(recipe: str, model: Path | str, data: Path, **options: Any) -> Cas
     folder = find_folder(data, FOLDERS.get(recipe, recipe))
     chosen = {key: value for key, value in options.items() if value is not None}
     return Case(recipe, str(Path(model).resolve()), str(folder), **{**DEFAULTS.get(recipe, {}), **chosen})
-
-
-def write_sentences(texts: Sequence[str], folder: Path) -> None:
-    """Write sentences, with alternating labels, as rows of CoLA: all as training rows, the first 64 for validation."""
-    for split, count in (("train", len(texts)), ("validation", 64)):
-        labels = [number % 2 for number in range(len(texts))]
-        write_columns({"sentence": texts[:count], "label": labels[:count]}, folder / f"{split}.parquet")

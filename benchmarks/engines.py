@@ -114,7 +114,7 @@ def used_memory() -> float:
     return device.peak_memory() / 2**20 if device.tracks_memory else peak_memory(os.getpid())
 
 
-def run_bertkit(case: Case, changes: str, folder: str, gate_class: type[Gate] = Gate) -> None:
+def run_bertkit(case: Case, changes: str, folder: str) -> None:
     """Train as `bertkit finetune` or `pretrain` does; scoring waits for the end, which a measurement never reaches."""
     from bertkit.recipe import parse_changes
 
@@ -124,7 +124,7 @@ def run_bertkit(case: Case, changes: str, folder: str, gate_class: type[Gate] = 
     recipe = case.load({"training.evaluate_every": 10**9, **given})
     from bertkit.progress import use_progress
 
-    gate = gate_class(recipe.training.gradient_accumulation)
+    gate = Gate(recipe.training.gradient_accumulation)
     import bertkit.training.fit as training
     from bertkit.tokens.features import text_lengths
 

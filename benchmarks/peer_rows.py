@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -130,8 +131,6 @@ def _words(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, p
 
 
 def _questions(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, pad: bool) -> Material:
-    from benchmarks.squad_decoding import plain
-
     longest, extra = recipe.training.max_length, ["row", "context", "offsets"]
     features = _encode(rows, lambda batch, numbers: _windows(batch, numbers, tokenizer, longest, pad), True)
     windows = features["validation"].select_columns(extra).to_list()
@@ -141,11 +140,11 @@ def _questions(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: st
         from bertkit.metrics.answers import score_answer
 
         starts, ends = prediction.predictions
-        outputs = [{"start_logits": s, "end_logits": e} for s, e in zip(starts, ends, strict=True)]
-        answers = plain(outputs, windows, questions, N_BEST, LONGEST_ANSWER)
+        outputs = list(zip(starts, ends, strict=True))
+        answers = _choose_answers(outputs, windows, questions)
         scored = [
-            score_answer(row["answers"]["text"], best[0]["text"] if best else "", no_answer=False)
-            for row, best in zip(questions, answers, strict=True)
+            score_answer(row["answers"]["text"], text, no_answer=False)
+            for row, text in zip(questions, answers, strict=True)
         ]
         exact, f1 = np.mean(scored, axis=0) * 100
         return {"f1": float(f1), "exact_match": float(exact)}
@@ -195,6 +194,20 @@ def _windows(batch: dict[str, Any], rows: list[int], tokenizer: Any, longest: in
         for name, value in zip(kept, values, strict=True):
             kept[name].append(value)
     return {**encoded, **kept}
+
+
+def _choose_answers(outputs: list[Any], windows: list[dict[str, Any]], questions: list[dict[str, Any]]) -> list[str]:
+    """Pair the best starts and ends of each window, and return the text of the best pair of each question."""
+    best = [(-np.inf, "")] * len(questions)
+    for logits, window in zip(outputs, windows, strict=True):
+        first, offsets, row = window["context"], window["offsets"], window["row"]
+        starts, ends = (of_side[first : first + len(offsets)] for of_side in logits)
+        best_starts, best_ends = (np.argsort(of_side)[-1 : -N_BEST - 1 : -1].tolist() for of_side in (starts, ends))
+        for start, end in product(best_starts, best_ends):
+            score = starts[start] + ends[end]
+            if 0 <= end - start < LONGEST_ANSWER and score > best[row][0]:
+                best[row] = score, questions[row]["context"][offsets[start][0] : offsets[end][1]]
+    return [text for _, text in best]
 
 
 _FAMILIES = {

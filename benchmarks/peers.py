@@ -41,7 +41,6 @@ VARIANTS = {
     "hf-bf16-compiled": Variant(bf16=True, compiled=True),
     "sentence-transformers": Variant(),  # of pairs
     "sentence-transformers-bf16": Variant(bf16=True),
-    "hf-compiled": Variant(pads=True, bf16=True, compiled=True),  # fixed shapes: made for a GPU
 }
 
 

@@ -13,24 +13,17 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import deploy, encoders, groups, linear, parts, quality, whole
+from benchmarks import deploy, encoders, groups, parts, quality, whole
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.gates import gates_part
 from benchmarks.harness import RESULTS, ROOT, Report, read_lines, read_options
 from benchmarks.in_python import in_python_part
 from benchmarks.label_errors import counts_part
-from benchmarks.long_texts import long_texts_part
 from benchmarks.own_data import own_data_part
-from benchmarks.profiling import profile_part
 from benchmarks.pruning import pruning_part
 from benchmarks.reproduction import reproduction_part
-from benchmarks.schedules import schedules_part
-from benchmarks.seeds import seeds_part
 from benchmarks.serving import serving_part
-from benchmarks.skewed import skewed_part
-from benchmarks.squad_decoding import decoding_part
-from benchmarks.threads import threads_part
 
 TASKS = ("cola", "stsb", "ner", "squad")  # the first ones, in this order
 Write = Callable[[Sequence[Report]], str]
@@ -39,25 +32,17 @@ PARTS: dict[str, tuple[str, Write]] = {
     "machine": ("speed-*", parts.machine_part),
     "speed": ("speed-*", parts.speed_part),
     "goals": ("speed-*", parts.goals_part),
-    "profile": ("profile", profile_part),
     "whole": ("whole-*", whole.whole_part),
     "inference": ("inference", whole.inference_part),
     "in_python": ("in_python", in_python_part),
     "embedding": ("embedding-*", embedding_part),
-    "decoding": ("decoding", decoding_part),
-    "linear": ("linear", linear.linear_part),
     "quality": ("quality", quality.quality_part),
-    "long_texts": ("long_texts", long_texts_part),
-    "seeds": ("seeds", seeds_part),
     "deploy": ("deploy-*", deploy.deploy_part),
     "serving": ("serving", serving_part),
     "few_shot": ("few_shot", few_shot_part),
-    "schedules": ("schedules", schedules_part),
-    "threads": ("threads", threads_part),
     "gpu": ("gpu/speed-*", parts.gpu_part),
     **groups.PARTS,
     "own_data": ("own_data", own_data_part),
-    "skewed": ("skewed", skewed_part),
 }
 # the same of the pages beside that of benchmarks
 OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
@@ -72,7 +57,6 @@ PICTURES: dict[str, tuple[str, Write]] = {
     "speed.svg": ("speed-*", parts.speed_picture),
     "quality.svg": ("quality", quality.quality_picture),
     "deploy.svg": ("deploy-*", deploy.deploy_picture),
-    "linear.svg": ("linear", linear.linear_picture),
 }
 
 

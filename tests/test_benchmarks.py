@@ -30,8 +30,6 @@ from benchmarks import (
     quality,
     report,
     reproduction,
-    schedules,
-    seeds,
     speed,
     stages,
     whole,
@@ -49,14 +47,11 @@ FILES = sorted(Path(report.__file__).parent.glob("*.py"))
         "harness",
         "label_errors",
         "load",
-        "linear",
-        "long_texts",
         "null_tables",
         "probing",
         "pruning",
         "quality",
         "ranking",
-        "schedules",
         "speed",
     ],
 )
@@ -178,11 +173,6 @@ def test_the_page_is_written_between_its_marks_only(tmp_path):
     marks = (f"## {name}\n\n<!-- measured: {name} -->\n<!-- end: {name} -->\n" for name in report.PARTS)
     page.write_text("\n".join(marks))
     (results / "speed-cola.json").write_text(json.dumps(speed_report()))
-    points = [{"kind": "rows", "tokens": 10**n, "seconds": 2.0 * 10**n} for n in range(1, 4)]
-    (results / "linear.json").write_text(json.dumps({"points": points, "factor": 2.0, "exponent": 1.0}))
-    decoding = {"questions": 3000, "windows": 3037, "n_best": 20, "logits": "model", "machine": {"cpu": "A chip"}}
-    decoding["seconds"] = {"bertkit": 0.1, "plain loop": 0.45}
-    (results / "decoding.json").write_text(json.dumps(decoding))
     report.write_report(results, page.parent)
     page.write_text(page.read_text().replace("## goals", "Written by hand.\n\n## goals"))
     report.write_report(results, page.parent)
@@ -191,12 +181,8 @@ def test_the_page_is_written_between_its_marks_only(tmp_path):
     assert "| hf-default | 20000 |" in text
     assert "20.0x" in text
     assert "reached (goal 20x)" in text
-    assert "to the power of 1.00" in text
-    assert "A chip. The 20 best answers of 3,000 questions" in text
-    assert "0.45 (4.50x)" in text
     assert "Measured on 2030-01-01, at commit " in text
-    pictures_there = sorted(file.name for file in (page.parent / "images").iterdir())
-    assert pictures_there == ["linear.svg", "speed.svg"]
+    assert [file.name for file in (page.parent / "images").iterdir()] == ["speed.svg"]
 
 
 def test_the_table_of_encoders_is_written_into_its_page(tmp_path):
@@ -386,26 +372,6 @@ def test_every_part_of_a_program_has_a_column():
     assert "| bertkit | 10.0 | 1.00x | 5 | 3.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 7.0 |" in told
 
 
-def test_ways_to_read_long_texts_are_compared_over_seeds_document_by_document():
-    from benchmarks.long_texts import long_texts_part
-
-    def case(way, seed, right, epochs=0):
-        return {
-            "key": {"task": "needle", "way": way, "seed": seed, "train": 400, "epochs": epochs},
-            "right": right,
-            "train_seconds": 4,
-            "eval_seconds": 1,
-        }
-
-    cases = [case("head", 1, [1, 0, 0, 0]), case("head", 2, [1, 1, 0, 0]), case("tail", 1, [1, 1, 1, 0])]
-    lines = long_texts_part([*cases, case("head", 1, [1, 1, 1, 1], epochs=1)]).splitlines()
-    assert lines[0] == "**needle**, 4 long documents, without training on any, 2 seeds:"
-    assert lines[4] == "| `head` | 0.375 |  |  | 4 | 1 |"
-    assert lines[5].startswith("| `tail` | 0.750 | +0.375 | +0.000 to +0.")
-    assert lines[7] == "**needle**, 4 long documents, trained on 400 more, 1 seed:"
-    assert lines[11] == "| `head` | 1.000 |  |  | 4 | 1 |"
-
-
 def test_servers_have_a_row_each_and_medians_of_rounds():
     from benchmarks.serving import serving_part
 
@@ -420,40 +386,6 @@ def test_servers_have_a_row_each_and_medians_of_rounds():
     assert lines[0] == "| requests/s (p50 and p99, ms) | 1 client | 32 clients |"
     assert lines[2:4] == ["| bertkit | 200 (8, 32) | 200 (8, 32) |", "| naive | 40 (8, 32) | 40 (8, 32) |"]
     assert lines[-1].startswith("Medians of 3 rounds. 0 of 6,000 requests failed. A CPU")
-
-
-def test_the_part_of_seeds_has_a_line_per_recipe():
-    spread = {"runs": 3, "mean": 0.5, "standard_deviation": 0.125, "minimum": 0.375, "median": 0.5, "maximum": 0.625}
-    spread |= {"interval": [0.25, 0.75], "expected_best": [0.5, 0.5625, 0.625]}
-    summary = {
-        "best_metric": "f1",
-        "splits": [{"split": "validation", "rows": 1043, "spreads": {"f1": spread}}],
-        "soup": {"validation": {"f1": 0.25}},
-        "runs": [{"seed": 1, "failure": None}, {"seed": 2, "failure": "It gives every row the same answer."}],
-    }
-    line = {"key": {"recipe": "cola", "limit": None}, "summary": summary, "ensemble": {"validation": {"f1": 0.53}}}
-    page = seeds.seeds_part([line]).splitlines()
-    cells = [cell.strip() for cell in page[-1].strip("|").split("|")]
-    assert cells[:9] == ["cola", "f1", "1,043", "3", "0.5000", "0.1250", "0.3750", "0.5000", "0.6250"]
-    assert cells[9:] == ["0.2500 to 0.7500", "0.5625", "0.5300", "0.2500", "2"]
-    assert len({line.count("|") for line in page}) == 1
-
-
-def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
-    file = tmp_path / "schedules.jsonl"
-    facts = {"metric": "accuracy", "seconds": 10, "peak_mb": 900, "optimizer_mb": 2.5, "machine": "A CPU"}
-    scores = {"longer": [0.6, 0.7, 0.8], "LoRA, rank 8": [0.7, 0.7, 0.9, 0.1]}
-    for method, values in scores.items():
-        for seed, score in enumerate(values):
-            key = {"task": "rte", "method": method, "seed": seed, "limit": 600, "epochs": 8}
-            with file.open("a") as stream:
-                stream.write(json.dumps({"key": key, "score": score, **facts}) + "\n")
-    with file.open("a") as stream:
-        stream.write('{"key": {"ta')
-    part = schedules.schedules_part(harness.read_lines(file))
-    difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
-    shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
-    assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part
 
 
 def test_the_page_of_reproduction_has_the_published_scores_of_every_recipe():
