@@ -7,18 +7,12 @@ from html import escape
 from typing import NamedTuple
 
 WIDTH = 640
-TOP, GAP = 30, 24  # above a panel, for its title, and between panels
 STYLE = """<style>
-text{font:13px system-ui,sans-serif;fill:#57606a}.title{fill:#1f2328;font-weight:600;font-size:15px}
-.strong{fill:#1f2328;font-weight:600}.end{text-anchor:end}.middle{text-anchor:middle}.grid{stroke:#d0d7de}
-.guide{stroke:#8c959f;stroke-dasharray:5 4;fill:none}.bar{fill:#afb8c1}.own,.dot,.band,.swatch{fill:#0969da}
-.line{fill:none;stroke:#0969da;stroke-width:2}.band{fill-opacity:.18}.other{fill:#bc4c00}
-.ring{fill:none;stroke:#1f2328;stroke-width:1.6}.whisker{fill:none;stroke:#57606a;stroke-width:1.3}
-.s1 .line{stroke:#bc4c00}.s1 .dot,.s1 .band,.s1 .swatch{fill:#bc4c00}
-@media (prefers-color-scheme:dark){text{fill:#9198a1}.title,.strong{fill:#f0f6fc}.grid{stroke:#3d444d}
-.guide{stroke:#656c76}.bar{fill:#656c76}.own,.dot,.band,.swatch{fill:#4493f8}.line{stroke:#4493f8}
-.other{fill:#f0883e}.ring{stroke:#f0f6fc}.whisker{stroke:#9198a1}
-.s1 .line{stroke:#f0883e}.s1 .dot,.s1 .band,.s1 .swatch{fill:#f0883e}}
+text{font:13px system-ui,sans-serif;fill:#57606a}.strong{fill:#1f2328;font-weight:600}.end{text-anchor:end}
+.middle{text-anchor:middle}.grid{stroke:#d0d7de}.guide{stroke:#8c959f;stroke-dasharray:5 4}
+.bar{fill:#afb8c1}.own{fill:#0969da}.other{fill:#bc4c00}
+@media (prefers-color-scheme:dark){text{fill:#9198a1}.strong{fill:#f0f6fc}.grid{stroke:#3d444d}
+.guide{stroke:#656c76}.bar{fill:#656c76}.own{fill:#4493f8}.other{fill:#f0883e}}
 </style>"""
 
 
@@ -88,19 +82,6 @@ def intervals(rows: Sequence[Interval], *, margin: float, x: str, name: str) -> 
         )
     parts.append(f'<text class="end" x="{right}" y="{bottom + 20}">{escape(x)}</text>')
     return _stand_alone(WIDTH, bottom + 30, name, parts)
-
-
-def draw_panels(panels: Sequence[tuple[str, str]], name: str, columns: int = 1) -> str:
-    """Put charts of `bertkit.reports.svg` below titles and beside each other, as one picture."""
-    parts, height, width = [], 0.0, 0.0
-    for number, (title, chart) in enumerate(panels):
-        *_, wide, high = map(float, str(chart).partition('viewBox="')[2].split('"')[0].split())
-        left, top = (wide + GAP) * (number % columns), number // columns * (high + TOP + GAP)
-        height, width = max(height, top + high + TOP + GAP), max(width, left + wide)
-        place = f'<svg x="{left:g}" y="{top + TOP:g}" width="{wide:g}" height="{high:g}" overflow="visible" '
-        parts.append(f'<text class="title" x="{left:g}" y="{top + 16:g}">{escape(title)}</text>')
-        parts.append(str(chart).replace("<svg ", place, 1))
-    return _stand_alone(width, height, name, parts)
 
 
 def _stand_alone(width: float, height: float, name: str, parts: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Public sets of sentences as the rows that `own_data` and `label_errors --counts` read.
+"""Public sets of sentences as the rows that `own_data` reads.
 
     python -m benchmarks.public_sets --clones DIR --data DATA --output DIR
 

@@ -13,15 +13,12 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import deploy, encoders, groups, parts, quality, whole
+from benchmarks import encoders, parts, quality, whole
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
-from benchmarks.gates import gates_part
 from benchmarks.harness import RESULTS, ROOT, Report, read_lines, read_options
 from benchmarks.in_python import in_python_part
-from benchmarks.label_errors import counts_part
 from benchmarks.own_data import own_data_part
-from benchmarks.pruning import pruning_part
 from benchmarks.reproduction import reproduction_part
 from benchmarks.serving import serving_part
 
@@ -37,26 +34,20 @@ PARTS: dict[str, tuple[str, Write]] = {
     "in_python": ("in_python", in_python_part),
     "embedding": ("embedding-*", embedding_part),
     "quality": ("quality", quality.quality_part),
-    "deploy": ("deploy-*", deploy.deploy_part),
     "serving": ("serving", serving_part),
     "few_shot": ("few_shot", few_shot_part),
     "gpu": ("gpu/speed-*", parts.gpu_part),
-    **groups.PARTS,
     "own_data": ("own_data", own_data_part),
 }
 # the same of the pages beside that of benchmarks
 OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
     "encoders.md": {"encoders": ("encoders", encoders.encoders_part)},
-    "pruning.md": {"pruning": ("pruning", pruning_part)},
     "reproduction.md": {"reproduction": ("reproduction", reproduction_part)},
-    "compare.md": {"gates": ("gates", gates_part)},
-    "check.md": {"label_errors": ("label_errors", counts_part)},
 }
 PICTURES: dict[str, tuple[str, Write]] = {
     "encoders.svg": ("encoders", encoders.encoders_picture),
     "speed.svg": ("speed-*", parts.speed_picture),
     "quality.svg": ("quality", quality.quality_picture),
-    "deploy.svg": ("deploy-*", deploy.deploy_picture),
 }
 
 

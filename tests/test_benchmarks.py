@@ -17,7 +17,6 @@ from scipy import stats
 from benchmarks import (
     cases,
     coverage,
-    deploy,
     encoders,
     few_shot,
     harness,
@@ -25,7 +24,6 @@ from benchmarks import (
     own_data,
     parts,
     pictures,
-    pruning,
     public_sets,
     quality,
     report,
@@ -42,14 +40,9 @@ FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 @pytest.mark.parametrize(
     "name",
     [
-        "gates",
-        "groups",
         "harness",
-        "label_errors",
         "load",
         "null_tables",
-        "probing",
-        "pruning",
         "quality",
         "ranking",
         "speed",
@@ -395,52 +388,6 @@ def test_the_page_of_reproduction_has_the_published_scores_of_every_recipe():
     )
     published = [name for name in recipe_names() if load_recipe(name).published]
     assert [line.split("`")[1] for line in part.split("\n")[2:]] == [f"bertkit finetune {name}" for name in published]
-
-
-def test_pruned_models_have_a_row_each_with_their_scores_over_seeds():
-    before = {"parameters": 8_000_000, "disk_bytes": 32_000_000, "rows_per_second": 100.0, "scores": {"accuracy": 0.75}}
-    after = {"parameters": 6_000_000, "disk_bytes": 24_000_000, "rows_per_second": 150.0, "scores": {"accuracy": 0.5}}
-    difference = {"difference": -0.25, "interval": [-0.375, -0.125]}
-    facts = {"best_metric": "accuracy", "heads": None, "intermediate": None, "differences": {"accuracy": difference}}
-    layers = {"shape": "layers 4", "seed": None, "before": before, "after": after, "layers": [0, 2], "vocabulary": None}
-    tokens = {"shape": "vocabulary rows", "seed": None, "before": before, "after": before, "layers": None}
-    tokens |= {"vocabulary": 7485, "differences": {"accuracy": {"difference": 0.0, "interval": None}}}
-    again = [
-        {"shape": "full", "seed": 1, "tuned": {"accuracy": 0.875}},
-        {"shape": "layers 4", "seed": 1, "tuned": {"accuracy": 0.5}, "distilled": {"accuracy": 0.625}},
-        {"shape": "layers 4", "seed": 2, "tuned": {"accuracy": 0.75}, "distilled": {"accuracy": 0.625}},
-    ]
-    page = pruning.pruning_part([again[0], facts | layers, *again[1:], facts | tokens]).splitlines()[2:]
-    assert page == [
-        "| all | 8.0 M | 32.0 | 1.00 | 0.750 |  | 0.875 (0.875 to 0.875) |  |",
-        "| layers 0, 2 | 6.0 M | 24.0 | 1.50 | 0.500 | -0.250 (-0.375 to -0.125) | 0.625 (0.500 to 0.750) | "
-        "0.625 (0.625 to 0.625) |",
-        "| 7,485 tokens, those of `rows` | 8.0 M | 32.0 | 1.00 | 0.750 | +0.000 |  |  |",
-    ]
-
-
-def test_ways_to_deploy_have_a_row_each_and_a_panel_per_task():
-    facts = {"rows_per_second": 100.0, "bytes": 5_000_000}
-    first = {"model": "runs/a", "way": "torch-fp32", "row_milliseconds": 8.0, "score": 0.75, "difference": 0.0}
-    other = {"model": "runs/a", "way": "onnx", "row_milliseconds": 2.0, "score": 0.5, "difference": -0.25}
-    ways = [
-        first | facts | {"interval": None, "is_best": True},
-        other | facts | {"interval": [-0.5, 0], "is_best": True},
-    ]
-    reports = [{"recipe": name, "metric": "f1", "rows": 1000, "ways": ways} for name in ("sst2", "ner")]
-    page = deploy.deploy_part(reports).splitlines()
-    assert page[3] == (
-        "| sst2, 1,000 rows | a | onnx | 5.0 | 2.00, 4.0x | 100, 1.0x | 0.5000 | -0.2500 (-0.5000 to +0.0000) |"
-    )
-    assert len(page) == 6 and len({line.count("|") for line in page}) == 1
-    picture = tree.fromstring(deploy.deploy_picture(reports))
-    circles = [element for element in picture.iter() if element.tag.endswith("circle")]
-    assert len(circles) == 4
-    assert [circle[0].text for circle in circles[:2]] == [
-        "runs/a, torch-fp32: 8.00 ms, +0.0000",
-        "runs/a, onnx: 2.00 ms, -0.2500 (-0.5000 to +0.0000)",
-    ]
-    assert "sst2, 1,000 rows: change of f1" in deploy.deploy_picture(reports)
 
 
 def test_answers_of_another_text_are_counted_and_so_are_lost_ones():
