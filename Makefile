@@ -55,7 +55,8 @@ $(VENV_XLA)/installed: pyproject.toml constraints.txt
 
 bench: install ## measure bertkit beside its peers, about two hours on an idle machine (MODEL=folder DATA=folder of the data sets)
 	$(BIN)/python -m benchmarks.speed cola stsb ner squad mlm --model $(MODEL) --data $(DATA)
-	$(BIN)/python -m benchmarks.whole cola:1 predict --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
+	$(BIN)/python -m benchmarks.whole cola:1 --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
+	$(BIN)/python -m benchmarks.prediction --model $(MODEL) --data $(DATA) --threads 1
 	$(BIN)/python -m benchmarks.embedding --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.encoders --tokenizer $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.report

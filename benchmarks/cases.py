@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 FOLDERS = {
     "ner": "conll2003",
@@ -21,7 +21,23 @@ MANY = 100_000  # steps: no engine comes to the end of a pretraining
 
 
 @dataclass(frozen=True)
-class Case:
+class Written:
+    """Settings that one program writes to a file, and another reads."""
+
+    def write(self, folder: Path) -> Path:
+        """Write the file into a folder, and return its path."""
+        file = folder / "case.json"
+        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        return file
+
+    @classmethod
+    def read(cls, file: str) -> Self:
+        """Read the file."""
+        return cls(**json.loads(Path(file).read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True)
+class Case(Written):
     """One comparison, of a recipe or of pretraining (`mlm`); `limit` is rows of each split."""
 
     recipe: str
@@ -64,10 +80,6 @@ class Case:
     def has_equal_steps(self, engine: str) -> bool:
         """Return whether all steps of an engine cost the same, since every row has, or is padded to, one length."""
         return self.recipe == "mlm" or (engine == "hf-default" and self.recipe != "ner")
-
-    def as_json(self) -> str:
-        """Return the content of the file that an engine reads."""
-        return json.dumps(asdict(self))
 
 
 def find_folder(data: Path, name: str) -> Path:

@@ -13,38 +13,34 @@ which embeds the texts each time that it is told to, and writes the vectors to F
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import make_case
+from benchmarks.cases import Written, make_case
 from benchmarks.engines import Gate
 from benchmarks.harness import (
     Report,
-    choose_clean,
     ratio,
     read_columns,
     read_options,
     say,
+    summarize_runs,
     table,
     take_turns,
     with_names,
     write_results,
     write_rows,
 )
-from benchmarks.load import machine, peak_memory
+from benchmarks.load import machine
 from benchmarks.speed import Engine
-from benchmarks.stages import began
 
 REFERENCE = "sentence-transformers"
 ENGINES = (
@@ -64,16 +60,12 @@ Encode = Callable[[Sequence[str]], Any]
 
 
 @dataclass(frozen=True)
-class Texts:
+class Texts(Written):
     """What all engines embed."""
 
     model: str
     texts: list[str]
     threads: int
-
-    def as_json(self) -> str:
-        """Return the content of the file that an engine reads."""
-        return json.dumps(asdict(self))
 
 
 # --- The engines ---
@@ -118,7 +110,9 @@ def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
 
 def run_engine(name: str, file: str, folder: str) -> None:
     """Embed the texts each time that the coordinator says so."""
-    case, (engine, _, precision) = Texts(**json.loads(Path(file).read_text(encoding="utf-8"))), name.partition(" ")
+    import numpy as np
+
+    case, (engine, _, precision) = Texts.read(file), name.partition(" ")
     gate, size = Gate(), None
     if engine == "bertkit":
         from bertkit import Embedder
@@ -129,16 +123,13 @@ def run_engine(name: str, file: str, folder: str) -> None:
     else:
         encode, size = load_sentence_transformers(case.model, precision, case.texts)
     encode(case.texts[:64])  # what is prepared with the first batch
-    import numpy as np
 
-    gate.tell({"ready": time.monotonic() - began()})
-    while True:
-        gate.listen()
-        start, processor = time.perf_counter(), time.process_time()
+    def embed() -> Report:
         vectors = encode(case.texts)
-        took = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - processor}
         np.save(Path(folder) / "vectors.npy", np.asarray(vectors, dtype=np.float32))
-        gate.tell({**took, "memory": round(peak_memory(os.getpid())), "batch_size": size})
+        return {"batch_size": size}
+
+    gate.answer(embed)
 
 
 # --- The comparison ---
@@ -188,17 +179,14 @@ def count_tokens(texts: Texts) -> int:
 
 
 def summarize(rounds: list[Report], texts: int, tokens: int, foreign: float) -> Report:
-    """Compute the median seconds of clean rounds, and the least processor time, which other programs hardly change."""
-    seconds = statistics.median(each["seconds"] for each in choose_clean(rounds, foreign))
+    """Add rates, and the least processor time, which other programs hardly change."""
+    summary = summarize_runs(rounds, foreign)
     return {
-        "seconds": round(seconds, 3),
-        "texts_per_second": round(texts / seconds, 1),
-        "tokens_per_second": round(tokens / seconds),
+        **summary,
+        "texts_per_second": round(texts / summary["seconds"], 1),
+        "tokens_per_second": round(tokens / summary["seconds"]),
         "cpu_seconds": round(min(each["cpu"] for each in rounds), 3),
-        "memory_mb": max(each["memory"] for each in rounds),
         "batch_size": rounds[-1]["batch_size"],
-        "clean_rounds": sum(each["foreign"] <= foreign for each in rounds),
-        "rounds": [{name: round(each[name], 3) for name in ("seconds", "cpu", "foreign")} for each in rounds],
     }
 
 

@@ -14,14 +14,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case
+from benchmarks.harness import seconds_since_start
 from benchmarks.load import matrix_rates, peak_memory, shape_of
-from benchmarks.stages import Stages, began
 from bertkit.hardware.device import find_device
 
 SHORT = {
@@ -56,7 +56,7 @@ class Gate:
         self.batches.clear()  # of what was tried before training
         if (device := find_device()).tracks_memory:
             device.restart_peak_memory()
-        self.tell({"ready": time.monotonic() - began()})
+        self.tell({"ready": seconds_since_start()})
         self._wait()
 
     def step(self) -> None:
@@ -83,6 +83,16 @@ class Gate:
         if not line:
             os._exit(0)
         return int(json.loads(line)["steps"])
+
+    def answer(self, work: Callable[[], dict[str, Any]]) -> None:
+        """Do a work without steps each time that the coordinator asks for it; tell what it took and returned."""
+        self.tell({"ready": seconds_since_start()})
+        while True:
+            self.listen()
+            start, processor = time.perf_counter(), time.process_time()
+            result = work()
+            took = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - processor}
+            self.tell({**took, "memory_mb": round(peak_memory(os.getpid())), **result})
 
     def _wait(self) -> None:
         self.wanted = self.listen()
@@ -194,7 +204,7 @@ def run_peer(case: Case, name: str, folder: str) -> None:
             gate.step()
 
     gate, others = Gate(), {"mlm": make_pretrainer, "similarity-pairs": make_similarity_trainer}
-    trainer = others.get(case.recipe, make_trainer)(case, VARIANTS[name], folder, Stages(began()))
+    trainer = others.get(case.recipe, make_trainer)(case, VARIANTS[name], folder)
     trainer.data_collator = Counted(trainer.data_collator, gate)
     trainer.add_callback(Steps())
     trainer.train()
@@ -238,20 +248,14 @@ def run_bare(case: Case, bf16: bool) -> None:
 
 def run_peak(case: Case) -> None:
     """Measure matrix products at the model's shapes; each command takes about half a second for each precision."""
-    gate = Gate()
+    device = find_device()
     shape = shape_of(json.loads(Path(case.model, "config.json").read_text(encoding="utf-8")))
-    gate.tell({"ready": time.monotonic() - began()})
-    while True:
-        gate.listen()
-        start = time.perf_counter()
-        device = find_device()
-        rates = matrix_rates(shape, 0.5, device, 1024 if device.is_cpu else 16384)
-        gate.tell({"seconds": time.perf_counter() - start, "rates": rates, "memory": peak_memory(os.getpid())})
+    Gate().answer(lambda: {"rates": matrix_rates(shape, 0.5, device, 1024 if device.is_cpu else 16384)})
 
 
 def main() -> None:
     engine, file, folder = sys.argv[1:]
-    case = Case(**json.loads(Path(file).read_text(encoding="utf-8")))
+    case = Case.read(file)
     name, _, changes = engine.partition(":")
     if name == "peak":
         run_peak(case)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -163,6 +164,11 @@ def environment(threads: int | None, **more: str) -> dict[str, str]:
     return {**own, **fixed, **more}
 
 
+def seconds_since_start() -> float:
+    """Return the seconds since the program that runs now was started, as the one that started it noted."""
+    return time.monotonic() - float(os.environ[BEGAN])
+
+
 def run_program(*words: object, threads: int | None = 1, folder: Path = HERE, **variables: str) -> Report:
     """Run `python -m WORDS` in a folder from start to end, and return what it took and `printed`, the JSON it wrote.
 
@@ -220,6 +226,17 @@ def take_turns(sides: Mapping[str, Callable[[], Report]], rounds: int) -> dict[s
 def choose_clean(rounds: Sequence[Report], foreign: float) -> list[Report]:
     """Return the rounds in which others used at most so many cores, or all where there is none."""
     return [each for each in rounds if each["foreign"] <= foreign] or list(rounds)
+
+
+def summarize_runs(runs: Sequence[Report], foreign: float) -> Report:
+    """Return the median seconds and the peak memory of the clean runs, how many these are, and what each run took."""
+    clean = choose_clean(runs, foreign)
+    return {
+        "seconds": round(statistics.median(run["seconds"] for run in clean), 3),
+        "memory_mb": max(run["memory_mb"] for run in clean),
+        "clean_runs": sum(run["foreign"] <= foreign for run in runs),
+        "runs": [{name: round(run[name], 3) for name in ("seconds", "foreign")} for run in runs],
+    }
 
 
 def say(line: str) -> None:

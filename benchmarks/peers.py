@@ -2,20 +2,18 @@
 
     python -m benchmarks.peers VARIANT CASE.json FOLDER [--fast-fp32]
 
-Trains, keeps the best epoch, scores, saves, and prints one JSON object: scores, seconds and their parts.
+Trains, keeps the best epoch, scores, saves, and prints one JSON object, in the shape of `bertkit finetune --json`.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import MANY, Case
 from benchmarks.harness import read_columns, read_options
-from benchmarks.stages import Stages, began
 from bertkit.hardware.device import find_device
 
 
@@ -68,7 +66,7 @@ def training_arguments(variant: Variant, output: str, **more: Any) -> Any:
     )
 
 
-def make_trainer(case: Case, variant: Variant, output: str, stages: Stages, *, evaluates: bool = False) -> Any:
+def make_trainer(case: Case, variant: Variant, output: str, *, evaluates: bool = False) -> Any:
     """Build the Trainer of a case: rows are read, the model is loaded, nothing is trained.
 
     With `evaluates`, each epoch is scored and saved and the best one kept.
@@ -77,11 +75,9 @@ def make_trainer(case: Case, variant: Variant, output: str, stages: Stages, *, e
 
     from benchmarks.peer_rows import load_material
 
-    stages.end("import")
     set_seed(case.seed)
     recipe = case.load()
     material = load_material(case, pad=pads(variant, recipe.task))
-    stages.end("rows and tokens")
     settings = recipe.training
     each_epoch: dict[str, Any] = {
         "eval_strategy": "epoch",
@@ -109,14 +105,13 @@ def make_trainer(case: Case, variant: Variant, output: str, stages: Stages, *, e
         eval_dataset=material.validation,
         processing_class=material.tokenizer,
         data_collator=material.collate,
-        compute_metrics=stages.timed("decoding", material.measure),
+        compute_metrics=material.measure,
     )
     trainer.remove_callback(PrinterCallback)
-    stages.end("model")
     return trainer
 
 
-def make_pretrainer(case: Case, variant: Variant, output: str, stages: Stages) -> Any:
+def make_pretrainer(case: Case, variant: Variant, output: str) -> Any:
     """Build the Trainer as run_mlm does by default: texts joined and split into full blocks, masked by the collator."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer, set_seed
 
@@ -136,7 +131,7 @@ def make_pretrainer(case: Case, variant: Variant, output: str, stages: Stages) -
     )
 
 
-def make_similarity_trainer(case: Case, variant: Variant, output: str, stages: Stages) -> Any:
+def make_similarity_trainer(case: Case, variant: Variant, output: str) -> Any:
     """Build the Trainer of sentence-transformers on pairs: multiple negatives ranking, negatives from the batch."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -161,28 +156,20 @@ def make_similarity_trainer(case: Case, variant: Variant, output: str, stages: S
     return SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
 
 
-def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, Any]:
-    """Train with the best epoch kept, save, and return scores, seconds and their parts."""
-    from transformers import TrainerCallback
-
-    class Clock(TrainerCallback):  # type: ignore[misc]
-        """Notes when a step has ended."""
-
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            stages.start_steps()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            stages.step()
-
-    stages = Stages(began())
-    trainer = make_trainer(case, variant, output, stages, evaluates=True)
-    trainer.add_callback(Clock())
-    trainer.evaluate = stages.timed("evaluation", trainer.evaluate)
+def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, float]:
+    """Train with the best epoch kept, save, and return the scores."""
+    trainer = make_trainer(case, variant, output, evaluates=True)
     trainer.train()
     evaluated = trainer.evaluate()
-    stages.timed("save", trainer.save_model)(output)
-    scores = {name: evaluated[f"eval_{name}"] for name in case.load().metrics if f"eval_{name}" in evaluated}
-    return {"scores": scores, "seconds": round(time.monotonic() - stages.start, 2), "stages": stages.parts()}
+    trainer.save_model(output)
+    return {name: evaluated[f"eval_{name}"] for name in case.load().metrics if f"eval_{name}" in evaluated}
+
+
+def load_pipeline(run: str, dtype: str, batch_size: int, **options: Any) -> Any:
+    """Load a run that classifies texts into the pipeline of transformers."""
+    from transformers import pipeline
+
+    return pipeline("text-classification", model=run, dtype=dtype, batch_size=batch_size, **options)
 
 
 def main() -> None:
@@ -190,8 +177,8 @@ def main() -> None:
     asked = read_options(__doc__, "variant case folder", fast_fp32=fast)
     if asked.fast_fp32:
         compute_fp32_through_onednn()
-    case = Case(**json.loads(Path(asked.case).read_text(encoding="utf-8")))
-    print(json.dumps(train_and_score(case, VARIANTS[asked.variant], asked.folder)), flush=True)
+    scores = train_and_score(Case.read(asked.case), VARIANTS[asked.variant], asked.folder)
+    print(json.dumps({"results": [{"scores": scores}]}), flush=True)
 
 
 def compute_fp32_through_onednn() -> None:

@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import statistics
-import tempfile
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -62,8 +61,7 @@ def run_or_read(engine: str, case: Case, asked: argparse.Namespace) -> Report:
 
     def measure() -> Report:
         options = ["--fast-fp32"] if is_fast else []
-        with tempfile.TemporaryDirectory() as folder:
-            measured = finetune(engine, case, Path(folder, "one"), asked.threads, *options)
+        measured = finetune(engine, case, asked.threads, *options)
         facts = machine(asked.threads)
         return {**measured, "versions": facts["versions"], "commit": facts["commit"]}
 

@@ -13,11 +13,10 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import encoders, parts, quality, whole
+from benchmarks import encoders, parts, prediction, quality, whole
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.harness import RESULTS, ROOT, Report, read_lines, read_options
-from benchmarks.in_python import in_python_part
 from benchmarks.own_data import own_data_part
 from benchmarks.reproduction import reproduction_part
 from benchmarks.serving import serving_part
@@ -30,8 +29,8 @@ PARTS: dict[str, tuple[str, Write]] = {
     "speed": ("speed-*", parts.speed_part),
     "goals": ("speed-*", parts.goals_part),
     "whole": ("whole-*", whole.whole_part),
-    "inference": ("inference", whole.inference_part),
-    "in_python": ("in_python", in_python_part),
+    "inference": ("inference", prediction.inference_part),
+    "in_python": ("in_python", prediction.in_python_part),
     "embedding": ("embedding-*", embedding_part),
     "quality": ("quality", quality.quality_part),
     "serving": ("serving", serving_part),

@@ -12,19 +12,13 @@ import sys
 from functools import partial
 from typing import Any
 
+from benchmarks.peers import load_pipeline
 from benchmarks.serving import LITSERVE, NAIVE, NAIVE_BF16
 
 try:
     import litserve
 except ImportError:  # the naive server goes without it
     litserve = None
-
-
-def load_pipeline(run: str, dtype: str = "float32", batch_size: int = 1) -> Any:
-    """Load what both call."""
-    from transformers import pipeline
-
-    return pipeline("text-classification", model=run, dtype=dtype, top_k=None, batch_size=batch_size)
 
 
 def run_naive(run: str, port: int, dtype: str = "float32") -> None:
@@ -36,7 +30,7 @@ def run_naive(run: str, port: int, dtype: str = "float32") -> None:
     class Text(BaseModel):
         inputs: str
 
-    app, classify = FastAPI(), load_pipeline(run, dtype)
+    app, classify = FastAPI(), load_pipeline(run, dtype, 1, top_k=None)
 
     async def predict(body: Text) -> Any:
         return classify(body.inputs)
@@ -55,7 +49,7 @@ class Classifier(litserve.LitAPI if litserve else object):  # type: ignore[misc]
 
     def setup(self, device: str) -> None:
         """Load the model, in the process that computes."""
-        self.classify = load_pipeline(self.run, batch_size=32)
+        self.classify = load_pipeline(self.run, "float32", 32, top_k=None)
 
     def decode_request(self, request: dict[str, str]) -> str:
         """Return the text of a request."""

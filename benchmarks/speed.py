@@ -52,11 +52,9 @@ class Engine:
     def __init__(self, name: str, case: Any, folder: Path, threads: int, module: str = "benchmarks.engines") -> None:
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)
-        file = folder / "case.json"
-        file.write_text(case.as_json(), encoding="utf-8")
         with (folder / "log.txt").open("w") as log:
             self.program = subprocess.Popen(
-                [sys.executable, "-m", module, name, str(file), str(folder)],
+                [sys.executable, "-m", module, name, str(case.write(folder)), str(folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
