@@ -39,7 +39,7 @@ from benchmarks.harness import (
     write_results,
     write_rows,
 )
-from benchmarks.load import machine
+from benchmarks.load import describe_machine, machine
 from benchmarks.speed import Engine
 
 REFERENCE = "sentence-transformers"
@@ -210,7 +210,7 @@ def embedding_part(reports: Sequence[Report]) -> str:
     """Build a table for each report: speed, memory, and how near vectors are to those of the reference."""
     parts = []
     for report in reports:
-        engines, machine = with_names(report["engines"]), report["machine"]
+        engines = with_names(report["engines"])
         columns: dict[str, Any] = {
             "engine": lambda each: each["name"] + (f", batches of {each['batch_size']}" if each["batch_size"] else ""),
             "seconds": "{seconds:.1f}",
@@ -223,8 +223,7 @@ def embedding_part(reports: Sequence[Report]) -> str:
         }
         tokens = report["tokens"] / report["rows"]
         what = f"**{report['set']}**: {report['rows']:,} texts of {tokens:.0f} tokens on average"
-        where = f"{report['model']}, {machine['threads']} threads of {machine['cpu']}, {machine['date']}"
-        parts.append(f"{what}. {where}.\n\n{table(columns, engines)}")
+        parts.append(f"{what}, {report['model']}. {describe_machine(report['machine'])}\n\n{table(columns, engines)}")
     return "\n\n".join(parts)
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.encoders --tokenizer DIR --data DIR [--types bert,modernbert] [--shapes small,base]
 
 Each type has the shape of MiniLM (6 layers of width 384), four have their base size as well. Engines take turns as in
-`benchmarks.speed`. Every case is added to benchmarks/results/encoders.json; what is there already is not measured
+`benchmarks.speed`. Every case is one line of benchmarks/results/encoders.jsonl; what is there already is not measured
 again, so the same command goes on where it was stopped.
 """
 
@@ -13,13 +13,14 @@ import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import make_case
-from benchmarks.harness import Report, ratio, read_options, say, table, write_results
-from benchmarks.load import machine, shape_of
+from benchmarks.harness import Report, measure_once, ratio, read_options, say, table
+from benchmarks.load import describe_machine, machine, shape_of
 from benchmarks.pictures import Bar, bars
 from benchmarks.speed import EPOCHS, ROUNDS, measure, summarize_all
 from bertkit.modeling.architectures import ARCHITECTURES, find_architecture
@@ -104,7 +105,6 @@ def measure_type(names: dict[str, str], asked: argparse.Namespace) -> Report:
     summed = summarize_all(measured, shape)["engines"]
     figures = ("tokens_per_second", "median_step", "memory_mb", "clean_rounds", "first_step")
     return {
-        **names,
         "layers": shape["layers"],
         "hidden": shape["hidden"],
         "rounds": asked.rounds,
@@ -115,13 +115,11 @@ def measure_type(names: dict[str, str], asked: argparse.Namespace) -> Report:
 
 def encoders_part(reports: Sequence[Report]) -> str:
     """Build a table of model types for each shape."""
-    [report] = reports
-    newest = max((case["machine"] for case in report["cases"]), key=lambda machine: str(machine["date"]))
-    threads = f"{newest['threads']} thread{'s' if newest['threads'] > 1 else ''}"
-    parts = [f"{newest['cpu']}, {threads}, {', '.join(newest['flags'])}. Measured on {newest['date']}."]
+    newest = max((case["machine"] for case in reports), key=lambda machine: str(machine["date"]))
+    parts = [describe_machine(newest)]
     for shape, title in SHAPES.items():
         types: dict[str, dict[str, Report]] = {}
-        for case in report["cases"]:
+        for case in reports:
             if case["shape"] == shape:
                 types.setdefault(case["type"], {})[case["task"]] = case
         columns: dict[str, Any] = {"model type": lambda item, shape=shape: _name(item[0], item[1], shape)}
@@ -135,10 +133,9 @@ def encoders_part(reports: Sequence[Report]) -> str:
 
 def encoders_picture(reports: Sequence[Report]) -> str:
     """Draw the real tokens per second of bertkit and the tuned Trainer for three encoders."""
-    [report] = reports
     groups = []
     for drawn, title in DRAWN.items():
-        for case in report["cases"]:
+        for case in reports:
             if (case["type"], case["shape"]) == drawn and case["task"] in TASKS:
                 ours, theirs = (each["tokens_per_second"] for each in case["engines"].values())
                 own = Bar("bertkit", ours, f"{ours:,.0f} ({ratio(ours, theirs)})", True)
@@ -169,17 +166,12 @@ def main() -> None:
     engines = ("", "two to compare; by default bertkit and the tuned Trainer")
     asked = read_options(__doc__, "data limit threads foreign output", **own, **ROUNDS, engines=engines)
     asked.limit = asked.limit or 3200
-    file = asked.output / "encoders.json"
-    cases: list[Report] = json.loads(file.read_text(encoding="utf-8"))["cases"] if file.exists() else []
     for choice in product(asked.shapes.split(","), asked.types.split(","), asked.tasks.split(",")):
         names = dict(zip(("shape", "type", "task"), choice, strict=True))
-        is_there = any(names.items() <= case.items() for case in cases)
-        if is_there or (names["shape"] == "base" and names["type"] not in BASE):
-            continue
-        say(f"{', '.join(choice)}:")
-        cases.append(measure_type(names, asked))
-        write_results({"cases": cases}, file)
-        print(f"{', '.join(choice)}: {_speed(cases[-1])} tokens/s, memory {_memory(cases[-1:])}", flush=True)
+        if names["shape"] == "small" or names["type"] in BASE:
+            say(f"{', '.join(choice)}:")
+            case = measure_once(asked.output / "encoders.jsonl", names, partial(measure_type, names, asked))
+            print(f"{', '.join(choice)}: {_speed(case)} tokens/s, memory {_memory([case])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.encoders import make_model
 from benchmarks.harness import read_options, say, write_results
-from benchmarks.speed import ROUNDS, measure_task
+from benchmarks.speed import ROUNDS, measure_task, print_engines
 
 FINE_TUNING = "peak,bertkit,hf-tuned,bare:bf16"
 PRETRAINING = "peak,bertkit,bertkit:whole-head,hf-bf16"
@@ -50,8 +50,7 @@ def main() -> None:
             options = argparse.Namespace(**{**vars(asked), **case, "model": Path(folder)})
             report = measure_task(case["task"], options)
         write_results({**report, "task": name}, file)
-        for engine, each in report["engines"].items():
-            print(f"{name} {engine}: {1000 * each['median_step']:.1f} ms/step, {each['share_of_peak']}", flush=True)
+        print_engines(name, report)
 
 
 if __name__ == "__main__":

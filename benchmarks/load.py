@@ -147,6 +147,13 @@ def machine(threads: int) -> dict[str, Any]:
     }
 
 
+def describe_machine(facts: dict[str, Any]) -> str:
+    """Name the CPU, its threads and its flags, and the day."""
+    threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
+    flags = ", ".join(facts["flags"]) or "no AVX-512, bf16 or AMX"
+    return f"{facts['cpu']}, {threads}, {flags}. Measured on {facts['date']}."
+
+
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     try:

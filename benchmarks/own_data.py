@@ -29,9 +29,7 @@ RECIPES = {"stsb": "regress", "conll": "tag"}
 METRICS = {"stsb": "spearmanr", "conll": "f1"}
 PAIRS = ("stsb", "mrpc")
 ROWS = {"banking77": 2000}
-SCREENED = (200, 600)
-"""Numbers of rows that the six settings were screened with."""
-# the best of the fixed numbers that a screening of each set found
+# the best of six pairs of fixed numbers that a screening of each set found
 FIXED: dict[str, dict[str, float]] = {
     "cr": {"epochs": 10, "learning_rate": 5e-5},
     "subj": {"epochs": 10, "learning_rate": 5e-5},
@@ -77,15 +75,6 @@ def run(key: Mapping[str, Any], model: Path, data: Path) -> Report:
 
 
 def own_data_part(runs: Sequence[Report]) -> str:
-    """Build the tables of `auto` beside fixed numbers, of the settings screened, and of steps that rows have chosen."""
-    parts = [_rule_table(runs)]
-    for title, rows in (("Settings screened", _screening_table(runs)), ("Choosing a step", _choice_table(runs))):
-        if rows:
-            parts.append(f"#### {title}\n\n{rows}")
-    return "\n\n".join(parts)
-
-
-def _rule_table(runs: Sequence[Report]) -> str:
     """Build a table of mean scores over seeds, with the paired difference of `auto` and fixed numbers."""
     groups: dict[tuple[Any, ...], dict[str, dict[int, Report]]] = {}
     for report in runs:
@@ -99,8 +88,7 @@ def _rule_table(runs: Sequence[Report]) -> str:
     cells = []
     for (name, rows, layers, recipe), sides in sorted(groups.items()):
         auto, fixed = sides.get("auto", {}), sides.get("fixed", {})
-        is_screened = rows in SCREENED and len(auto) < 2 and not recipe  # in the table of the screening
-        if not auto or is_screened:
+        if not auto:
             continue
         numbers = " ".join(f"{setting} {value:g}" for setting, value in FIXED[name].items())
         means = [_mean(auto, "baseline"), _mean(auto, "score")]
@@ -113,39 +101,6 @@ def _rule_table(runs: Sequence[Report]) -> str:
         cells.append([name, f"{rows:,}", layers, metric, *means, of_fixed, differences, seconds])
     titles = ("set", "rows", "layers", "metric", "baseline", "`auto`", "fixed numbers", "`auto` minus fixed, by seed")
     return table([*titles, "seconds"], cells, "lrrlrrllr")
-
-
-def _screening_table(runs: Sequence[Report]) -> str:
-    """Build a table with a column for each number of epochs and rate that was screened, of the first seed."""
-    by_set: dict[tuple[int, str], dict[str, Report]] = {}
-    for report in runs:
-        key = report["key"]
-        if key["rows"] in SCREENED and key["seed"] == 1 and not key.get("recipe"):
-            by_set.setdefault((key["rows"], key["set"]), {})[json.dumps(key["settings"])] = report
-    settings = [{"epochs": epochs, "learning_rate": rate} for epochs in (10, 20) for rate in (2e-5, 5e-5, 1e-4)]
-    columns, cells = ["{}", *map(json.dumps, settings)], []
-    for (rows, name), reports in sorted(by_set.items()):
-        if all(column in reports for column in columns):
-            scores = [reports["{}"]["baseline"], *(reports[column]["score"] for column in columns)]
-            cells.append([name, f"{rows:,}", *(f"{score:.3f}" for score in scores)])
-    titles = [f"{each['epochs']} epochs, {each['learning_rate']:g}" for each in settings]
-    return table(["set", "rows", "baseline", "`auto`", *titles], cells) if cells else ""
-
-
-def _choice_table(runs: Sequence[Report]) -> str:
-    """Build a table of runs whose last step counts, beside those of which 100 held-out rows chose a step."""
-    last, cells = {_identity(run): run for run in runs if not run["key"]["settings"]}, []
-    for report in sorted(runs, key=lambda run: (run["key"]["set"], run["key"]["seed"])):
-        key, other = report["key"], last.get(_identity(report))
-        if "patience" in key["settings"] and other:
-            scores = [f"{other['score']:.3f}", f"{report['score']:.3f}", f"{report['score'] - other['score']:+.3f}"]
-            cells.append([key["set"], key["rows"] // 10, key["seed"], *scores])
-    titles = ("set", "rows held out", "seed", "last step", "best of ten, patience 4", "difference")
-    return table(titles, cells) if cells else ""
-
-
-def _identity(report: Report) -> str:
-    return json.dumps({name: value for name, value in report["key"].items() if name != "settings"})
 
 
 def _mean(runs: Mapping[int, Report], name: str) -> str:

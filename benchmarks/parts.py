@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness import Report, ratio, table, with_names
+from benchmarks.load import describe_machine
 from benchmarks.pictures import Bar, bars
 
 PEERS = {"hf-default": "default flags", "hf-dynamic": "dynamic padding", "hf-tuned": "best flags"}
@@ -24,13 +25,9 @@ def machine_part(reports: Sequence[Report]) -> str:
     """Describe the machine of the newest report."""
     machine = max((report["machine"] for report in reports), key=lambda machine: str(machine["date"]))
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
-    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
-    flags = ", ".join(machine["flags"]) or "no AVX-512, bf16 or AMX"
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {threads} used, {machine['memory_gib']} GiB"
-        f" of memory, {flags}.\n"
-        f"{machine['system']}, Python {machine['python']}, {versions}. Measured on {machine['date']},"
-        f" at commit {machine.get('commit', 'unknown')}."
+        f"{describe_machine(machine)}\n{machine['cores']} cores, {machine['memory_gib']} GiB of memory,"
+        f" {machine['system']}, Python {machine['python']}, {versions}, commit {machine.get('commit', 'unknown')}."
     )
 
 

@@ -40,7 +40,7 @@ from benchmarks.harness import (
     write_results,
     write_rows,
 )
-from benchmarks.load import machine
+from benchmarks.load import describe_machine, machine
 from benchmarks.peers import load_pipeline
 
 PROGRAM = "bertkit"
@@ -168,10 +168,9 @@ def in_python_part(reports: Sequence[Report]) -> str:
         "MB": "{memory_mb:,}",
         "same labels": "{agreement:.2%}",
     }
-    facts = report["machine"]
     others = statistics.median(value for side in report["sides"].values() for value in side["foreign"])
-    told = f"{report['single']:,} sentences of SST-2 one at a time, and {report['rows']:,} in one call. {facts['cpu']}"
-    told += f", threads: {facts['threads']}, {facts['date']}. Other programs used {others:.1f} cores meanwhile."
+    told = f"{report['single']:,} sentences of SST-2 one at a time, and {report['rows']:,} in one call. "
+    told += f"{describe_machine(report['machine'])} Other programs used {others:.1f} cores meanwhile."
     return f"{told}\n\n{table(columns, with_names(report['sides']))}"
 
 

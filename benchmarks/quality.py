@@ -22,9 +22,10 @@ from pathlib import Path
 from benchmarks.cases import Case, make_case
 from benchmarks.harness import RESULTS, Report, measure_once, read_options, table
 from benchmarks.load import machine
-from benchmarks.pictures import Interval, intervals
+from benchmarks.pictures import stand_alone
 from benchmarks.whole import finetune
 from bertkit.recipe import load_recipe
+from bertkit.reports.svg import Span, interval_strip
 
 ENGINES = "bertkit:training.precision=bf16,hf-dynamic"  # what is less exact, whatever this machine would take
 PERCENT = {"squad", "squad2"}  # scores from 0 to 100
@@ -152,11 +153,13 @@ def quality_picture(runs: Sequence[Report]) -> str:
             continue
         points = 1 if each["recipe"] in PERCENT else 100
         difference, low = points * each["difference"], points * each["bound"]
+        high = 2 * difference - low
         settings = [f"epochs={each['epochs']:g}", *settings_of(each["engine"])]
         label = ", ".join([rows_of(each), *(setting for setting in settings if not setting.startswith("precision"))])
-        drawn.append(Interval(label, low, difference, 2 * difference - low, each["no_worse"]))
+        shown = f"{difference:+.2f} ({low:+.2f} to {high:+.2f})"
+        drawn.append(Span(label, shown, difference, low, high, each["no_worse"]))
     name = "Points by which bertkit scores above a plain Trainer, with 90% intervals"
-    return intervals(drawn, margin=2, x="points above a plain Trainer, 90% interval; dashed line: margin", name=name)
+    return stand_alone(interval_strip(drawn, name=name))
 
 
 def main() -> None:

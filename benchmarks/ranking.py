@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.cases import Case, make_case
-from benchmarks.harness import Report, add_line, measure_once, read_lines, run_bertkit
+from benchmarks.harness import Report, add_line, finetune_here, measure_once, read_lines, run_bertkit
 
 RECIPES = ("sst2", "stsb", "pos", "ner")
 ROWS, SEEDS = 1000, (1, 2, 3)
@@ -125,12 +125,9 @@ def case_of(recipe: str, encoder: str, seed: int, asked: argparse.Namespace) -> 
 
 def finetune_one(case: Case) -> Report:
     """Fine-tune an encoder, and return the score of the recipe's best metric on validation rows."""
-    from bertkit.workflows.finetune import finetune
-
-    began, used, recipe = time.monotonic(), time.process_time(), case.load(TRAINING)
+    began, used, metric = time.monotonic(), time.process_time(), case.load().best_metric
     with tempfile.TemporaryDirectory() as folder:
-        (result, *_) = finetune(recipe, output=Path(folder, "run"))
-    metric = recipe.best_metric or recipe.metrics[0]
+        (result, *_) = finetune_here(case.recipe, {**case.changes(), **TRAINING}, Path(folder, "run"))
     return {
         "metric": metric,
         "score": result.scores[metric],

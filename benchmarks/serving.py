@@ -1,12 +1,11 @@
-"""How many requests a server answers, how fast, and whether any is lost or mixed up, on the loopback.
+"""How many requests a server answers, and how fast, on the loopback.
 
-    python -m benchmarks.serving RUN --texts FILE [--parts load,many,overload,memory] [--exported NAME=FOLDER ...]
+    python -m benchmarks.serving RUN --texts FILE [--parts load,fairness] [--exported NAME=FOLDER ...]
 
 RUN classifies texts, and FILE has one text per line. Each case is one line of serving.jsonl, and one that is there is
 not measured again. `load` puts 1, 8, 32 and 128 clients on bertkit, on its exported folders, and on the peers of
-`benchmarks.serving_peers`, in turns. `many` compares every answer with that of `bertkit predict`, `overload` counts
-refusals of a short queue, and `memory` reads the server's memory as requests go by. `--parts fairness` times short
-requests alone, and beside a client whose requests have 256 long rows each.
+`benchmarks.serving_peers`, in turns. `fairness` times short requests alone, and beside clients whose requests have 256
+long rows each. `benchmarks.soak` compares every answer with that of `bertkit predict`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -32,12 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import RESULTS, Report, environment, measure_once, read_options, table, write_rows
-from benchmarks.load import machine, used_memory
+from benchmarks.harness import RESULTS, Report, environment, measure_once, read_options, table
+from benchmarks.load import machine
 from bertkit.storage.files import split_lines
 
 CLIENTS = [1, 8, 32, 128]
-TOLERANCE = 1e-5  # of a probability
 NAIVE, NAIVE_BF16, LITSERVE, OURS = "naive", "naive, bf16", "LitServe", "bertkit"
 
 
@@ -71,6 +68,11 @@ async def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     raise SystemExit("the server has ended before it answered")
 
 
+def read_texts(file: Path) -> list[str]:
+    """Read the distinct lines of a file."""
+    return list(dict.fromkeys(line for line in split_lines(file.read_text(encoding="utf-8")) if line.strip()))
+
+
 class Client:
     """One connection, on which requests follow each other."""
 
@@ -96,53 +98,25 @@ class Client:
         return int(answer.split(" ", 2)[1]), json.loads(content)
 
 
-async def put_load(
-    port: int, texts: Sequence[str], clients: int, *, requests: int = 0, seconds: float = 0
-) -> tuple[list[float], list[tuple[str, int, Any]]]:
-    """Let clients ask, each one request after the other; return the seconds of each request, and all answers."""
+async def put_load(port: int, texts: Sequence[str], clients: int, seconds: float) -> tuple[list[float], list[int]]:
+    """Let clients ask, each one request after the other; return the seconds and the status of each request."""
     numbers, ends_at = itertools.count(), time.perf_counter() + seconds
-    latencies, answers = list[float](), list[tuple[str, int, Any]]()
+    latencies, statuses = list[float](), list[int]()
 
     async def ask_on() -> None:
         client = Client(port)
         for number in numbers:
-            if (requests and number >= requests) or (seconds and time.perf_counter() >= ends_at):
+            if (began := time.perf_counter()) >= ends_at:
                 return
-            text, began = texts[number % len(texts)], time.perf_counter()
             try:
-                status, content = await client.ask(text)
-            except (OSError, asyncio.IncompleteReadError) as error:
-                status, content, client = 0, str(error), Client(port)
+                status, _ = await client.ask(texts[number % len(texts)])
+            except (OSError, asyncio.IncompleteReadError):
+                status, client = 0, Client(port)
             latencies.append(time.perf_counter() - began)
-            answers.append((text, status, content))
+            statuses.append(status)
 
     await asyncio.gather(*(ask_on() for _ in range(clients)))
-    return latencies, answers
-
-
-def expected_scores(run: Path, texts: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Predict each text with `bertkit predict`: text -> probabilities."""
-    from bertkit.recipe import load_recipe
-    from bertkit.workflows.predict import predict
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "texts.jsonl"
-        recipe = load_recipe(str(run / "recipe.yaml"), {"model": str(run), "data.columns.text": "text"})
-        write_rows(({"text": text} for text in texts), file)
-        return {record["text"]: record["probabilities"] for record in predict(recipe, source=file)}
-
-
-def count_outcomes(
-    answers: Sequence[tuple[str, int, Any]], expected: Mapping[str, Mapping[str, float]], tolerance: float = TOLERANCE
-) -> dict[str, Any]:
-    """Count the statuses, and the answers that are not those of their text; find the largest difference."""
-    largest, wrong = 0.0, 0
-    for text, status, content in answers:
-        if status == 200:
-            off = max(abs(expected[text][one["label"]] - one["score"]) for one in content)
-            largest, wrong = max(largest, off), wrong + (off > tolerance)
-    statuses = Counter(str(status) for _, status, _ in answers)
-    return {"statuses": dict(statuses), "lost": statuses["0"], "mixed": wrong, "largest_difference": largest}
+    return latencies, statuses
 
 
 def _describe(latencies: Sequence[float], seconds: float) -> dict[str, float]:
@@ -153,33 +127,13 @@ def _describe(latencies: Sequence[float], seconds: float) -> dict[str, float]:
 def measure_load(run: Path, texts: Sequence[str], engine: str, clients: int, seconds: float) -> dict[str, Any]:
     """Measure throughput and latency under so many clients, after a few seconds of warming up."""
     with serving(run, engine) as (port, _):
-        asyncio.run(put_load(port, texts, clients, seconds=min(seconds, 3)))
+        asyncio.run(put_load(port, texts, clients, min(seconds, 3)))
         began = time.perf_counter()
-        latencies, answers = asyncio.run(put_load(port, texts, clients, seconds=seconds))
+        latencies, statuses = asyncio.run(put_load(port, texts, clients, seconds))
         taken = time.perf_counter() - began
-    failed = sum(status != 200 for _, status, _ in answers)
+    failed = sum(status != 200 for status in statuses)
     keys = {"engine": engine, "clients": clients, "machine": machine(os.cpu_count() or 1)["cpu"]}
     return {**keys, **_describe(latencies, taken), "failed": failed}
-
-
-def measure_many(run: Path, texts: Sequence[str], requests: int, *options: str) -> dict[str, Any]:
-    """Compare the answers to many requests with those of predict; 64 clients, or 256 for a queue that is too short."""
-    expected, clients = expected_scores(run, texts), 256 if options else 64
-    with serving(run, "bertkit", *options) as (port, _):
-        began = time.perf_counter()
-        latencies, answers = asyncio.run(put_load(port, texts, clients, requests=requests))
-        seconds = time.perf_counter() - began
-    return {**_describe(latencies, seconds), **count_outcomes(answers, expected)}
-
-
-def measure_memory(run: Path, texts: Sequence[str], requests: int, parts: int = 10) -> dict[str, Any]:
-    """Read the server's memory ten times while requests go by."""
-    with serving(run, "bertkit") as (port, process):
-        megabytes = []
-        for _ in range(parts):
-            asyncio.run(put_load(port, texts, 32, requests=requests // parts))
-            megabytes.append(round(used_memory(process), 1))
-    return {"requests": requests, "megabytes": megabytes}
 
 
 def measure_fairness(run: Path, texts: Sequence[str], engine: str, floods: int, seconds: float) -> dict[str, Any]:
@@ -206,7 +160,7 @@ def measure_fairness(run: Path, texts: Sequence[str], engine: str, floods: int, 
         return short, list(itertools.chain.from_iterable(flooding))
 
     with serving(run, engine) as (port, _):
-        asyncio.run(put_load(port, texts, 1, seconds=1))
+        asyncio.run(put_load(port, texts, 1, 1))
         short, flooding = asyncio.run(ask_all(port))
     found = {"engine": engine, "floods": floods, **_describe(short, seconds)}
     if flooding:
@@ -237,11 +191,10 @@ def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    own = {"texts": Path, "parts": "load,many,overload,memory", "clients": CLIENTS, "exported": [str]}
-    own |= {"seconds": 30.0, "rounds": 3, "requests": 100_000}
+    own = {"texts": Path, "parts": "load", "clients": CLIENTS, "exported": [str]}
+    own |= {"seconds": 30.0, "rounds": 3}
     asked = read_options(__doc__, "run", **own, output=RESULTS / "serving.jsonl")
-    run, parts, count = Path(asked.run).resolve(), asked.parts.split(","), asked.requests
-    texts = list(dict.fromkeys(line for line in split_lines(asked.texts.read_text(encoding="utf-8")) if line.strip()))
+    run, parts, texts = Path(asked.run).resolve(), asked.parts.split(","), read_texts(asked.texts)
     cases: dict[str, partial[Report]] = {}
     if "load" in parts:
         engines = {OURS: run, NAIVE: run, NAIVE_BF16: run} | ({LITSERVE: run} if find_spec("litserve") else {})
@@ -250,12 +203,6 @@ def main() -> None:
         for turn, clients, engine in itertools.product(range(1, asked.rounds + 1), asked.clients, engines):
             case = partial(measure_load, engines[engine], texts, engine, clients, asked.seconds)
             cases[f"{engine}, {clients} clients, round {turn}"] = case
-    if "many" in parts:
-        cases[f"{count:,} requests"] = partial(measure_many, run, texts, count)
-    if "overload" in parts:
-        cases[f"overload, {count:,} requests"] = partial(measure_many, run, texts, count, "--queue", "64")
-    if "memory" in parts:
-        cases[f"memory, {2 * count:,} requests"] = partial(measure_memory, run, texts, 2 * count)
     if "fairness" in parts:
         for turn, floods in itertools.product(range(1, asked.rounds + 1), (0, 1, 3)):
             name = f"fairness, {floods} floods, round {turn}"

@@ -12,18 +12,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import RESULTS, measure_once, read_options
+from benchmarks.harness import RESULTS, measure_once, read_options, write_rows
 from benchmarks.load import used_memory
-from benchmarks.serving import OURS, Client, count_outcomes, expected_scores, put_load, serving
-from bertkit.storage.files import split_lines
+from benchmarks.serving import OURS, Client, put_load, read_texts, serving
 
-_BF16 = 0.02  # in bf16, how an answer is rounded depends on the shape of its batch
+TOLERANCE = 0.02  # of a probability: in bf16, how an answer is rounded depends on the shape of its batch
 WRONG: dict[str, tuple[Any, str, int]] = {
     "no JSON": (b'{"inputs": "good', "/predict", 400),
     "a number": (7, "/predict", 422),
@@ -33,6 +33,31 @@ WRONG: dict[str, tuple[Any, str, int]] = {
     "too large": (b'{"inputs": "' + b"good " * 1_000_000 + b'"}', "/predict", 413),
 }
 """Kind of a wrong request -> its input, its address, and the status that it must have."""
+
+
+def expected_scores(run: Path, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Predict each text with `bertkit predict`: text -> probabilities."""
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.predict import predict
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "texts.jsonl"
+        recipe = load_recipe(str(run / "recipe.yaml"), {"model": str(run), "data.columns.text": "text"})
+        write_rows(({"text": text} for text in texts), file)
+        return {record["text"]: record["probabilities"] for record in predict(recipe, source=file)}
+
+
+def count_outcomes(
+    answers: Sequence[tuple[str, int, Any]], expected: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """Count the statuses, and the answers that are not those of their text; find the largest difference."""
+    largest, wrong = 0.0, 0
+    for text, status, content in answers:
+        if status == 200:
+            off = max(abs(expected[text][one["label"]] - one["score"]) for one in content)
+            largest, wrong = max(largest, off), wrong + (off > TOLERANCE)
+    statuses = Counter(str(status) for _, status, _ in answers)
+    return {"statuses": dict(statuses), "lost": statuses["0"], "mixed": wrong, "largest_difference": largest}
 
 
 def measure_soak(run: Path, texts: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -62,21 +87,20 @@ def measure_soak(run: Path, texts: Sequence[str], seconds: float) -> dict[str, A
         await asyncio.gather(*clients)
 
     with serving(run, OURS) as (port, process):
-        asyncio.run(put_load(port, texts, 32, seconds=3))
+        asyncio.run(put_load(port, texts, 32, 3))
         asyncio.run(ask_all(port, process))
     assert set(by_kind) == {f"{kind}: {status}" for kind, (_, _, status) in WRONG.items()}, by_kind
     return {
         "seconds": seconds,
         "by_kind": dict(by_kind),
         "megabytes": megabytes,
-        **count_outcomes(answers, expected, _BF16),
+        **count_outcomes(answers, expected),
     }
 
 
 def main() -> None:
     asked = read_options(__doc__, "run", texts=Path, seconds=600.0, output=RESULTS / "soak.jsonl")
-    lines = split_lines(asked.texts.read_text(encoding="utf-8"))
-    texts, run = list(dict.fromkeys(line for line in lines if line.strip())), Path(asked.run).resolve()
+    texts, run = read_texts(asked.texts), Path(asked.run).resolve()
     report = measure_once(asked.output, {"seconds": asked.seconds}, lambda: measure_soak(run, texts, asked.seconds))
     print(json.dumps(report, indent=1))
 

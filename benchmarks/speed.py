@@ -206,6 +206,17 @@ def measure_task(task: str, asked: argparse.Namespace) -> Report:
     }
 
 
+def print_engines(title: str, report: Report) -> None:
+    """Print a line per engine."""
+    for name, each in report["engines"].items():
+        print(
+            f"{title:6} {name:24} {1000 * each['median_step']:9.1f} ms/step"
+            f" {each['tokens_per_second']:9.0f} tokens/s {each['share_of_peak'].get('bf16', 0):6.1%}"
+            f" {each['memory_mb']:6} MB {each['clean_rounds']}/{len(each['rounds'])} clean",
+            flush=True,
+        )
+
+
 def main() -> None:
     own: dict[str, Any] = {"engines": ("", f"comma-separated; usual: {ENGINES}")}
     own |= {"batch_size": (int, "rows of a step"), "max_length": (int, "tokens of a row, or of a block of mlm")}
@@ -214,13 +225,7 @@ def main() -> None:
         say(f"{task}:")
         report = measure_task(task, asked)
         write_results(report, asked.output / f"speed-{task}.json")
-        for name, each in report["engines"].items():
-            print(
-                f"{task:6} {name:24} {1000 * each['median_step']:9.1f} ms/step"
-                f" {each['tokens_per_second']:9.0f} tokens/s {each['share_of_peak'].get('bf16', 0):6.1%}"
-                f" {each['memory_mb']:6} MB {each['clean_rounds']}/{len(each['rounds'])} clean",
-                flush=True,
-            )
+        print_engines(task, report)
 
 
 if __name__ == "__main__":

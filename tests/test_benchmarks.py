@@ -173,7 +173,7 @@ def test_the_page_is_written_between_its_marks_only(tmp_path):
     assert "| hf-default | 20000 |" in text
     assert "20.0x" in text
     assert "reached (goal 20x)" in text
-    assert "Measured on 2030-01-01, at commit " in text
+    assert "Measured on 2030-01-01." in text
     assert [file.name for file in (page.parent / "images").iterdir()] == ["speed.svg"]
 
 
@@ -192,7 +192,7 @@ def test_the_table_of_encoders_is_written_into_its_page(tmp_path):
     docs.mkdir()
     measured = [case("bert", "small", "cola", 3000, 2000), case("bert", "small", "ner", 1100, 1000)]
     measured.append(case("modernbert", "base", "stsb", 500, 1000))
-    (results / "encoders.json").write_text(json.dumps({"cases": measured}))
+    harness.write_rows(measured, results / "encoders.jsonl")
     (docs / "encoders.md").write_text("Before.\n<!-- measured: encoders -->\n<!-- end: encoders -->\nAfter.\n")
     report.write_report(results, docs)
     text = (docs / "encoders.md").read_text()
@@ -287,23 +287,24 @@ def test_every_engine_is_compared_with_each_peer_that_trained_on_the_same():
     ]
 
 
-def test_the_picture_of_quality_shows_intervals_around_differences_beside_the_margin():
+def test_the_picture_of_quality_shows_intervals_around_differences():
     def run(engine, seed, score):
         key = {"recipe": "cola", "epochs": 3.0, "limit": None, "batch_size": None, "model": "m", "engine": engine}
         return {"key": {**key, "seed": seed}, "scores": {"matthews_correlation": score, "accuracy": 0.9}}
 
     def dots(*runs):
-        return re.findall("<title>([^<]*, from [^<]*)<", quality.quality_picture(runs))
+        return re.findall("<title>([^<]*): ([^<:]*)</title>", quality.quality_picture(runs))
 
     ours, theirs = [0.50, 0.52, 0.51], [0.51, 0.52, 0.50]
     runs = [run("bertkit", seed, score) for seed, score in enumerate(ours)]
     runs += [run("hf-dynamic", seed, score) for seed, score in enumerate(theirs)]
     bound = 100 * quality.lower_bound(ours, theirs)
-    assert dots(*runs) == [f"+0.00, from {bound:+.2f} to {-bound:+.2f}"]  # one metric, the recipe's
+    assert dots(*runs) == [("cola, epochs=3", f"+0.00 ({bound:+.2f} to {-bound:+.2f})")]  # one metric, the recipe's
     slow = [run("bertkit:training.precision=bf16;training.batching=random", seed, 0.4) for seed in (1, 2)]
-    assert dots(*runs, *slow)[1].startswith("-11.00, from -")
-    assert "cola, epochs=3, batching=random<" in quality.quality_picture([*runs, *slow])
-    assert dots(*runs[:4]) == []  # one seed has no interval
+    label, shown = dots(*runs, *slow)[1]
+    assert label == "cola, epochs=3, batching=random"
+    assert shown.startswith("-11.00 (-")
+    assert quality.compare_all(runs[:4])[0]["bound"] == -math.inf  # one seed has no interval
 
 
 def test_the_gain_of_few_shot_is_that_of_each_draw():
@@ -379,7 +380,7 @@ def test_the_page_of_reproduction_has_the_published_scores_of_every_recipe():
 
 
 def test_answers_of_another_text_are_counted_and_so_are_lost_ones():
-    from benchmarks.serving import count_outcomes
+    from benchmarks.soak import count_outcomes
 
     def answer(score):
         return [{"label": "yes", "score": score}, {"label": "no", "score": 1 - score}]
@@ -401,19 +402,6 @@ def test_auto_is_compared_with_fixed_numbers_seed_by_seed():
     cells = [cell.strip() for cell in own_data.own_data_part(runs).splitlines()[2].strip("|").split("|")]
     assert cells[:6] == ["cr", "1,000", "6", "accuracy", "0.750", "0.750"]
     assert cells[6:] == ["0.625 (epochs 10 learning_rate 5e-05)", "+0.375, -0.125", "20"]
-
-
-def test_screened_settings_and_chosen_steps_have_tables_of_their_own():
-    def run(score, settings, rows=200):
-        key = {"set": "cr", "rows": rows, "settings": settings, "seed": 1, "layers": 6}
-        return {"key": key, "metric": "accuracy", "score": score, "baseline": 0.5, "cpu_seconds": 1.0}
-
-    pairs = [(epochs, rate) for epochs in (10, 20) for rate in (2e-5, 5e-5, 1e-4)]
-    screened = [run(0.125 * n, {"epochs": epochs, "learning_rate": rate}) for n, (epochs, rate) in enumerate(pairs)]
-    choice = [run(0.75, {}, 1000), run(0.5, {"evaluate_every": 58, "patience": 4}, 1000)]
-    lines = own_data.own_data_part([*screened, run(0.875, {}), *choice]).splitlines()
-    assert "| cr | 200 | 0.500 | 0.875 | 0.000 | 0.125 | 0.250 | 0.375 | 0.500 | 0.625 |" in lines
-    assert "| cr | 100 | 1 | 0.750 | 0.500 | -0.250 |" in lines
 
 
 def test_lines_with_a_label_and_a_text_become_rows(tmp_path):
