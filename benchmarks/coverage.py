@@ -7,7 +7,6 @@ The trials take turns. The intervals are those that the commands print, from few
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS as FOLDER
-from benchmarks.harness import read_options
+from benchmarks.harness import read_options, write_results
 from bertkit.metrics.intervals import find_intervals
 from bertkit.metrics.ranking import score_rankings
 from bertkit.metrics.statistics import calibration_errors, describe_calibration
@@ -249,7 +248,7 @@ def main() -> None:
     ]
     calibration = [cell for job in calibrated for cell in job.result()]
     content = {"trials": asked.trials, "samples": SAMPLES, "cells": cells, CALIBRATION: calibration}
-    RESULTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    write_results(content, RESULTS)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from bertkit.hardware.device import find_device
 SHORT = {
     "fp32": "training.precision=fp32",
     "compiled": "training.torch_compile=true",
-    "unpadded": "training.unpad=true",
     "whole-head": "",
 }
 """Names of some changes."""
@@ -183,8 +182,7 @@ class Counted:
     def __call__(self, features: Any) -> Any:
         """Return the batch."""
         batch = self.collate(features)
-        masks = [values for name, values in batch.items() if name.endswith("attention_mask")]
-        self.gate.count([length for mask in masks for length in mask.sum(1).tolist()])
+        self.gate.count(batch["attention_mask"].sum(1).tolist())
         return batch
 
 
@@ -192,7 +190,7 @@ def run_peer(case: Case, name: str, folder: str) -> None:
     """Train with one of transformers' Trainers, as far as the gate lets it."""
     from transformers import TrainerCallback
 
-    from benchmarks.peers import VARIANTS, make_pretrainer, make_similarity_trainer, make_trainer
+    from benchmarks.peers import VARIANTS, make_pretrainer, make_trainer
 
     class Steps(TrainerCallback):  # type: ignore[misc]
         """Opens the gate and tells it of each step."""
@@ -203,8 +201,8 @@ def run_peer(case: Case, name: str, folder: str) -> None:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             gate.step()
 
-    gate, others = Gate(), {"mlm": make_pretrainer, "similarity-pairs": make_similarity_trainer}
-    trainer = others.get(case.recipe, make_trainer)(case, VARIANTS[name], folder)
+    gate, make = Gate(), make_pretrainer if case.recipe == "mlm" else make_trainer
+    trainer = make(case, VARIANTS[name], folder)
     trainer.data_collator = Counted(trainer.data_collator, gate)
     trainer.add_callback(Steps())
     trainer.train()

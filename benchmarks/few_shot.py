@@ -57,7 +57,7 @@ TRAINED: dict[str, dict[str, Any]] = {
 ZERO_SHOT = ("zero-shot, vectors", "zero-shot, NLI")
 
 
-def write_rows(data: Path, task: str, rows: int, folder: Path) -> None:
+def link_rows(data: Path, task: str, rows: int, folder: Path) -> None:
     """Link the training rows of a task, and write some rows of its validation split, always the same."""
     import numpy as np
     from pyarrow import parquet
@@ -141,7 +141,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         for task in asked.tasks:
             rows = Path(temporary, task)
-            write_rows(asked.data, task, asked.rows, rows)
+            link_rows(asked.data, task, asked.rows, rows)
             for key in keys_of(task, asked):
                 model = asked.model
                 if key["method"] == "zero-shot, NLI" and not find_line(asked.output, {"key": key}):

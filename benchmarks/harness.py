@@ -131,15 +131,6 @@ def read_columns(file: Path, *names: str) -> list[Report]:
     return rows
 
 
-def write_columns(columns: Mapping[str, Sequence[Any]], file: Path) -> None:
-    """Write columns as a Parquet file."""
-    import pyarrow
-    from pyarrow import parquet
-
-    file.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pyarrow.table({name: list(values) for name, values in columns.items()}), file)
-
-
 # --- Programs ---
 
 

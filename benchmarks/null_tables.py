@@ -10,7 +10,6 @@ of the table says; mistakes fall on rows at random. Results are written to bench
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS as FOLDER
-from benchmarks.harness import read_lines, read_options
+from benchmarks.harness import read_lines, read_options, write_results
 
 RESULTS = FOLDER / "null_tables.json"
 DRAWS, SKEWS = 100, (0.5, 0.8, 0.95)
@@ -147,7 +146,7 @@ def main() -> None:
         "wrong": WRONG,
         "cells": list(measure(asked)),
     }
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_results(results, RESULTS)
 
 
 if __name__ == "__main__":

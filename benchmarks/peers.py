@@ -37,8 +37,6 @@ VARIANTS = {
     "hf": Variant(),  # of pretraining, where all rows are full
     "hf-bf16": Variant(bf16=True),
     "hf-bf16-compiled": Variant(bf16=True, compiled=True),
-    "sentence-transformers": Variant(),  # of pairs
-    "sentence-transformers-bf16": Variant(bf16=True),
 }
 
 
@@ -129,31 +127,6 @@ def make_pretrainer(case: Case, variant: Variant, output: str) -> Any:
         train_dataset=[{"input_ids": joined[start : start + length]} for start in starts],
         data_collator=DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=0.15),
     )
-
-
-def make_similarity_trainer(case: Case, variant: Variant, output: str) -> Any:
-    """Build the Trainer of sentence-transformers on pairs: multiple negatives ranking, negatives from the batch."""
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-    from sentence_transformers.sentence_transformer.training_args import SentenceTransformerTrainingArguments
-
-    settings = case.load().training
-    model = SentenceTransformer(case.model)
-    model.max_seq_length = settings.max_length
-    arguments = SentenceTransformerTrainingArguments(
-        output_dir=output,
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        bf16=variant.bf16,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-    )
-    rows = Dataset.from_list(read_columns(Path(case.data, "train.parquet"), "anchor", "positive"))
-    loss = MultipleNegativesRankingLoss(model)
-    return SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
 
 
 def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, float]:

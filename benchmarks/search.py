@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Report, read_columns, read_options, table, write_columns, write_results
+from benchmarks.harness import Report, read_columns, read_options, table, write_results, write_rows
 from benchmarks.load import machine
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.approximate import ApproximateSearch, build_approximate
@@ -152,10 +152,10 @@ def build_collections(asked: argparse.Namespace, work: Path) -> Iterator[tuple[s
     """Build both indexes; yield the name of each, the index, its queries, and the seconds that it took."""
     sentences, asking = (asked.data / "glue" / "sst2" / f"{split}.parquet" for split in ("train", "validation"))
     texts = [row["sentence"] for row in read_columns(sentences, "sentence")[: asked.limit]]
-    write_columns({"sentence": texts}, work / "rows.parquet")
+    write_rows(({"sentence": text} for text in texts), work / "rows.jsonl")
     queries = [row["sentence"] for row in read_columns(asking, "sentence")[: 2 * asked.queries]]
     embedder, began = Embedder(str(asked.model)), time.monotonic()
-    build(TextRows.open(work / "rows.parquet", "sentence"), embedder, work / "sst2")
+    build(TextRows.open(work / "rows.jsonl", "sentence"), embedder, work / "sst2")
     seconds = time.monotonic() - began
     yield "sst2", Index.open(work / "sst2"), embedder.encode(queries), seconds
     chunks, vectors = synthetic(asked.synthetic, 2 * asked.queries)

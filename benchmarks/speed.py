@@ -2,10 +2,8 @@
 
     python -m benchmarks.speed cola stsb ner squad mlm --model DIR --data DIR
 
-`mlm` is masked language modeling: bertkit, its whole head, and the Trainer as run_mlm sets it up. `similarity-pairs`
-trains a bi-encoder on DATA/similarity-pairs/train.parquet (columns `anchor` and `positive`) beside
-sentence-transformers. A round of an engine in which other programs used the machine is repeated. Writes
-benchmarks/results/speed-TASK.json.
+`mlm` is masked language modeling: bertkit, its whole head, and the Trainer as run_mlm sets it up. A round of an engine
+in which other programs used the machine is repeated. Writes benchmarks/results/speed-TASK.json.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ from benchmarks.load import Watch, machine, shape_of, training_flops
 from bertkit.hardware.device import find_device
 
 ENGINES = "peak,bertkit,hf-default,hf-dynamic,hf-tuned,bare"
-OTHER_ENGINES = {
-    "mlm": "peak,bertkit,bertkit:whole-head,bertkit:fp32,hf,hf-bf16",
-    "similarity-pairs": "peak,bertkit,sentence-transformers,sentence-transformers-bf16",
-}
+MLM_ENGINES = "peak,bertkit,bertkit:whole-head,bertkit:fp32,hf,hf-bf16"
 CYCLE = 50  # batches sorted by length together, by bertkit and by group_by_length alike: a round takes a whole share
 EPOCHS = 1000  # so that no engine comes to the end; a step costs the same in the first epoch as in the last
 ROUNDS: dict[str, Any] = {
@@ -189,7 +184,7 @@ def measure_task(task: str, asked: argparse.Namespace) -> Report:
     """Let the engines take turns on a recipe, and return what each took."""
     sizes = {"limit": asked.limit, "batch_size": asked.batch_size, "max_length": asked.max_length}
     case = replace(make_case(task, asked.model, asked.data, **sizes), epochs=EPOCHS)
-    engines = asked.engines or OTHER_ENGINES.get(task, ENGINES)
+    engines = asked.engines or (MLM_ENGINES if task == "mlm" else ENGINES)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         measured = measure(case, engines.split(","), asked, Path(folder))
