@@ -22,7 +22,6 @@ Report = dict[str, Any]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-HERE = Path()
 BEGAN = "BENCHMARK_BEGAN"  # environment: the monotonic clock when the program was started, one clock for all programs
 
 # --- Options ---
@@ -134,17 +133,16 @@ def read_columns(file: Path, *names: str) -> list[Report]:
 # --- Programs ---
 
 
-def environment(threads: int | None, **more: str) -> dict[str, str]:
+def environment(threads: int, **more: str) -> dict[str, str]:
     """Return the environment of every measured program: the same threads, the same wait policy, no network.
 
     The wait policy is the library's own: threads of libgomp spin some milliseconds after their last work, then sleep,
     so that an engine that is not stepped takes nothing from the one that is. Those of bertkit's commands sleep sooner.
-    Without `threads`, programs choose the number.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_", "GOMP_", "MKL_"))}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     fixed = {
-        **({} if threads is None else {"OMP_NUM_THREADS": str(threads)}),
+        "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
         BEGAN: str(time.monotonic()),
@@ -160,25 +158,32 @@ def seconds_since_start() -> float:
     return time.monotonic() - float(os.environ[BEGAN])
 
 
-def run_program(*words: object, threads: int | None = 1, folder: Path = HERE, **variables: str) -> Report:
-    """Run `python -m WORDS` in a folder from start to end, and return what it took and `printed`, the JSON it wrote.
+def start_program(words: Iterable[object], threads: int, cache: Path, **options: Any) -> subprocess.Popen[Any]:
+    """Start `python -m WORDS`, for which `datasets` caches in a folder; the options are those of `Popen`."""
+    command = [sys.executable, "-m", *map(str, words)]
+    return subprocess.Popen(command, env=environment(threads, HF_DATASETS_CACHE=str(cache)), **options)
+
+
+def run_program(*words: object, threads: int = 1) -> Report:
+    """Run `python -m WORDS` from start to end, and return what it took and `printed`, the JSON it wrote.
 
     That is wall and processor seconds, peak memory in MB, and the cores that others used meanwhile. Its last line is
-    taken, since libraries may print before it.
+    taken, since libraries may print before it. The cache of `datasets` is empty, so the program tokenizes itself.
     """
-    command = [sys.executable, "-m", *map(str, words)]
     began, watch = time.monotonic(), Watch(os.getpid())
-    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as output:
-        program = subprocess.Popen(
-            command, stdout=output, stderr=errors, cwd=folder, env=environment(threads, **variables)
-        )
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        tempfile.TemporaryFile("w+") as output,
+        tempfile.TemporaryDirectory() as cache,
+    ):
+        program = start_program(words, threads, Path(cache), stdout=output, stderr=errors)
         _, status, usage = os.wait4(program.pid, 0)
         program.returncode = os.waitstatus_to_exitcode(status)
         seconds, others, processor = time.monotonic() - began, watch.foreign(), usage.ru_utime + usage.ru_stime
         output.seek(0)
         errors.seek(0)
         if program.returncode:
-            raise SystemExit(f"{' '.join(command)}\nended with {program.returncode}: {errors.read()[-3000:]}")
+            raise SystemExit(f"{' '.join(map(str, words))}\nended with {program.returncode}: {errors.read()[-3000:]}")
         lines = output.read().strip().splitlines()
     return {
         "seconds": round(seconds, 2),
@@ -189,9 +194,9 @@ def run_program(*words: object, threads: int | None = 1, folder: Path = HERE, **
     }
 
 
-def run_bertkit(*words: object, threads: int = 1, folder: Path = HERE) -> Report:
+def run_bertkit(*words: object, threads: int = 1) -> Report:
     """Run a command of bertkit with `--json`, and return what it prints."""
-    printed: Report = run_program("bertkit", *words, "--json", threads=threads, folder=folder)["printed"]
+    printed: Report = run_program("bertkit", *words, "--json", threads=threads)["printed"]
     return printed
 
 

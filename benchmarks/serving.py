@@ -17,7 +17,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import RESULTS, Report, environment, measure_once, read_options, table
+from benchmarks.harness import RESULTS, Report, measure_once, read_options, start_program, table
 from benchmarks.load import machine
 from bertkit.storage.files import split_lines
 
@@ -39,15 +38,14 @@ NAIVE, NAIVE_BF16, LITSERVE, OURS = "naive", "naive, bf16", "LitServe", "bertkit
 
 
 @contextmanager
-def serving(run: Path, engine: str, *options: str) -> Iterator[tuple[int, int]]:
+def serving(run: Path, engine: str) -> Iterator[tuple[int, int]]:
     """Start a server in a process of its own; yield its port and the number of the process."""
     port, cores = 8600 + os.getpid() % 1000, os.cpu_count() or 1
-    words = ["bertkit", "serve", f"model={run}", "--port", str(port), *options]
+    words: list[object] = ["bertkit", "serve", f"model={run}", "--port", port]
     if engine in (NAIVE, NAIVE_BF16, LITSERVE):
-        words = ["benchmarks.serving_peers", engine, str(run), str(port)]
-    command = [sys.executable, "-m", *words]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, env=environment(cores), stderr=log, stdout=log, start_new_session=True)
+        words = ["benchmarks.serving_peers", engine, run, port]
+    with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as cache:
+        process = start_program(words, cores, Path(cache), stderr=log, stdout=log, start_new_session=True)
         try:
             asyncio.run(_wait_for(port, process))
             yield port, process.pid

@@ -12,18 +12,17 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 from benchmarks.cases import Case, make_case
-from benchmarks.harness import ROOT, Report, environment, read_options, say, take_turns, write_results
+from benchmarks.harness import Report, read_options, say, start_program, take_turns, write_results
 from benchmarks.load import Watch, machine, shape_of, training_flops
 from bertkit.hardware.device import find_device
 
@@ -48,15 +47,8 @@ class Engine:
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)
         with (folder / "log.txt").open("w") as log:
-            self.program = subprocess.Popen(
-                [sys.executable, "-m", module, name, str(case.write(folder)), str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=ROOT,
-                env=environment(threads, HF_DATASETS_CACHE=str(folder / "cache")),
-            )
+            words, pipes = (module, name, case.write(folder), folder), {"stdin": PIPE, "stdout": PIPE, "stderr": log}
+            self.program = start_program(words, threads, folder / "cache", text=True, **pipes)
 
     @cached_property
     def ready(self) -> float:

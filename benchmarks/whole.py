@@ -47,8 +47,7 @@ def finetune(engine: str, case: Case, threads: int, *options: str) -> Report:
             more = [word for change in changes.split(";") if change for word in ("--set", change)]
             words = ["bertkit", "finetune", case.recipe, *case.options(), *more, "--output", Path(folder, "run")]
             words.append("--json")
-        # what `datasets` caches is in the folder too, so that a program reads and tokenizes itself
-        took = run_program(*words, threads=threads, HF_DATASETS_CACHE=str(Path(folder, "cache")))
+        took = run_program(*words, threads=threads)
     printed = took.pop("printed")
     return {**took, "scores": printed["results"][0]["scores"]}
 

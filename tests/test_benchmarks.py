@@ -244,13 +244,14 @@ def test_options_say_what_they_take(monkeypatch):
     assert (asked.fast, asked.work) == (False, None)
 
 
-def test_a_program_says_what_it_took_and_how_it_failed(tmp_path):
+def test_a_program_says_what_it_took_and_how_it_failed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "tell.py").write_text("import sys; print('talk'); print('[1]'); sys.exit(*map(int, sys.argv[1:]))")
-    took = harness.run_program("tell", folder=tmp_path)
+    took = harness.run_program("tell")
     assert took["printed"] == [1]
     assert took["memory_mb"] > 1 and took["seconds"] > 0
     with pytest.raises(SystemExit, match="tell 3\nended with 3"):
-        harness.run_program("tell", 3, folder=tmp_path)
+        harness.run_program("tell", 3)
 
 
 def test_a_recorded_run_is_not_repeated(tmp_path):
