@@ -123,7 +123,7 @@ def used_memory() -> float:
     return device.peak_memory() / 2**20 if device.tracks_memory else peak_memory(os.getpid())
 
 
-def run_bertkit(case: Case, changes: str, folder: str) -> None:
+def run_bertkit(case: Case, changes: str, folder: str, gate_class: type[Gate] = Gate) -> None:
     """Train as `bertkit finetune` or `pretrain` does; scoring waits for the end, which a measurement never reaches."""
     from bertkit.recipe import parse_changes
 
@@ -133,7 +133,7 @@ def run_bertkit(case: Case, changes: str, folder: str) -> None:
     recipe = case.load({"training.evaluate_every": 10**9, **given})
     from bertkit.progress import use_progress
 
-    gate = Gate(recipe.training.gradient_accumulation)
+    gate = gate_class(recipe.training.gradient_accumulation)
     import bertkit.training.fit as training
     from bertkit.tokens.features import text_lengths
 

@@ -154,8 +154,9 @@ def environment(threads: int, **more: str) -> dict[str, str]:
 
 
 def seconds_since_start() -> float:
-    """Return the seconds since the program that runs now was started, as the one that started it noted."""
-    return time.monotonic() - float(os.environ[BEGAN])
+    """Return the seconds since the program that runs now was started, as the one that started it noted; else 0."""
+    now = time.monotonic()
+    return now - float(os.environ.get(BEGAN, now))
 
 
 def start_program(words: Iterable[object], threads: int, cache: Path, **options: Any) -> subprocess.Popen[Any]:

@@ -18,6 +18,7 @@ from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.harness import RESULTS, ROOT, Report, read_lines, read_options
 from benchmarks.own_data import own_data_part
+from benchmarks.profiling import profile_part
 from benchmarks.reproduction import reproduction_part
 from benchmarks.serving import serving_part
 
@@ -28,6 +29,7 @@ PARTS: dict[str, tuple[str, Write]] = {
     "machine": ("speed-*", parts.machine_part),
     "speed": ("speed-*", parts.speed_part),
     "goals": ("speed-*", parts.goals_part),
+    "profile": ("profile", profile_part),
     "whole": ("whole-*", whole.whole_part),
     "inference": ("inference", prediction.inference_part),
     "in_python": ("in_python", prediction.in_python_part),
