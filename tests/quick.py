@@ -59,7 +59,7 @@ def fit_once(fit_tfidf: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def skip_waste() -> None:
-    """Let trainings look for no garbage at their end, once for a package, and note no seed for absent devices."""
+    """Let trainings look for no garbage and for each package once, and note no seed for devices that are absent."""
     if memory := sys.modules.get("accelerate.utils.memory"):
         memory.gc = SimpleNamespace(collect=int)
     imports = sys.modules.get("accelerate.utils.imports")
