@@ -302,7 +302,7 @@ def _read_texts(records: Iterable[Record], data: Corpus, column: str, name: str)
             hint = f"there are {', '.join(map(str, record))}: --set data.column=NAME"
             raise DataError(f"no column {column!r}", hint, file=name)
         value: object = record[column]
-        if are_rows and isinstance(value, list) and all(type(id) is int and 0 <= id < 2**32 for id in value):
+        if are_rows and isinstance(value, list) and all(type(token) is int and 0 <= token < 2**32 for token in value):
             yield line, array("I", value).tobytes()
             continue
         if value is not None and not isinstance(value, str):

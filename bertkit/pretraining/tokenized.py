@@ -234,13 +234,21 @@ def _write_files(
 
 
 def _read_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
-    """Read the texts of a file; ids of tokens are those of the vocabulary, of so many tokens."""
-    for document in file.read():
-        if isinstance(document.text, bytes) and (most := int(np.frombuffer(document.text, "<u4").max())) >= vocabulary:
+    """Read the texts of a file, or ids of tokens, which are those of a vocabulary of so many.
+
+    Raises:
+        DataError: an id is none of them, or some documents are text and others ids.
+    """
+    first: Text | None = None
+    for text, source, line in file.read():
+        first = first or text
+        if type(text) is not type(first):
+            raise DataError("text and ids of tokens in one column", "write all as one of them", file=source, row=line)
+        if isinstance(text, bytes) and (most := int(np.frombuffer(text, "<u4").max())) >= vocabulary:
             what = f"token {most:,} of a tokenizer that has {vocabulary:,}"
             remedy = "name the tokenizer that the ids are from: --tokenizer"
-            raise DataError(what, remedy, file=document.source, row=document.line)
-        yield document.text
+            raise DataError(what, remedy, file=source, row=line)
+        yield text
 
 
 def _count_processes() -> int:

@@ -136,6 +136,13 @@ def test_words_of_ids_begin_where_a_byte_level_vocabulary_has_a_space():
     assert tokens.word_starts.tolist() == [True, True, False, True, False]
 
 
+def test_text_among_ids_is_refused_by_its_row():
+    rows = [{"text": [5, 6]}, {"text": None}, {"text": "a cat"}]
+    Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(DataError, match=r"text and ids of tokens in one column \(mixed.jsonl:3\) - write all"):
+        prepare("mixed.jsonl")
+
+
 def test_ids_of_another_vocabulary_are_refused_by_their_row():
     write_ids = [[5, 6], [7, len(TOKENIZER)]]
     Path("ids.jsonl").write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in write_ids), encoding="utf-8")
