@@ -18,6 +18,7 @@ from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record, without_compression
 from bertkit.errors import DataError, RecipeError, closest
+from bertkit.pretraining.remote import copy_remote, is_remote
 from bertkit.recipe import Data
 from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import say_once
@@ -118,6 +119,9 @@ def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
         return None
     check_source(data)
     source = Path(data.source)
+    if any(map(is_remote, (data.source, *data.files.values()))):
+        places = {name: _local_place(place) for name, place in data.files.items()}
+        return _files_by_split(data.model_copy(update={"source": _local_place(data.source), "files": places}))
     if not data.files and (source.is_dir() or _folder_of(source) != source):
         return _find_files(source, data)
     if file := single_file(data):
@@ -129,6 +133,11 @@ def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
         raise DataError(f"no train split (found: {', '.join(by_split)})", "--set data.files.train=FILE")
     expanded = {split: [file for path in paths for file in _expand_path(path)] for split, paths in by_split.items()}
     return {split: files for split, files in expanded.items() if split in ("train", "validation")}
+
+
+def _local_place(source: str) -> str:
+    """Return where the copies of what is at an address are; a source that is none is where it is."""
+    return str(copy_remote(source)) if is_remote(source) else source
 
 
 def _expand_path(path: Path) -> list[Path]:
