@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
-from bertkit.errors import DataError, UnavailableError, message_of
+from bertkit.errors import BertkitError, DataError, UnavailableError, message_of
 from bertkit.progress import stage
 from bertkit.storage import files
 from bertkit.storage.cache import cache_folder, sweep
@@ -38,11 +39,13 @@ def copy_remote(address: str) -> Path:
         try:
             with files.disk_errors(folder):
                 is_there = _copy_changed(address, folder)
+        except BertkitError:
+            raise
         except ImportError as error:
             raise UnavailableError(f"{address}: {message_of(error)}", "install that package") from None
         except FileNotFoundError:
             is_there = False
-        except (OSError, ValueError) as error:  # such as no access, or no such protocol
+        except Exception as error:  # of the client of this protocol: no access, no answer, or no such protocol
             raise UnavailableError(f"{address}: {message_of(error)}", "check the address and your access") from None
     sweep(folder.parent)
     if not is_there:
@@ -65,10 +68,14 @@ def _copy_changed(address: str, folder: Path) -> bool:
     if any(".." in Path(copy).parts for copy in states):
         raise ValueError("a name with '..' in it would be copied elsewhere")
     record = folder / _COPIED
-    before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    before: dict[str, str] = {}
+    with suppress(OSError, ValueError):  # without it, or a damaged one, all is copied
+        before = json.loads(record.read_text(encoding="utf-8"))
     for gone in before.keys() - states.keys():
         (folder / gone).unlink(missing_ok=True)
-    copied = {copy: state for copy, (_, state) in states.items() if before.get(copy) == state}
+    copied = {
+        copy: state for copy, (_, state) in states.items() if before.get(copy) == state and (folder / copy).is_file()
+    }
     changed = states.keys() - copied.keys()
     with stage(f"copying {address}", len(changed)) as tick:
         for copy in sorted(changed):

@@ -84,6 +84,27 @@ def test_what_is_not_there_is_said_in_a_line(store, address, error, line):
         texts(address)
 
 
+def test_an_error_of_a_server_is_said_in_a_line(store, monkeypatch):
+    class ServerError(Exception):
+        """As those of HTTP clients, which are no OSError."""
+
+    def refuse(self, path):
+        raise ServerError("403, message='Forbidden'")
+
+    monkeypatch.setattr(type(store), "find", refuse)
+    with pytest.raises(UnavailableError, match=r"memory://text: 403, .* - check the address and your access"):
+        texts("memory://text")
+
+
+def test_a_copy_that_is_gone_and_a_damaged_record_are_made_anew(store):
+    folder = remote.copy_remote("memory://text/train")
+    (folder / "a.txt").unlink()
+    assert texts("memory://text/train") == ["one", "two"]
+    (folder / ".copied.json").write_text("{")
+    (folder / "a.txt").write_text("other\n")
+    assert texts("memory://text/train") == ["one", "two"]
+
+
 def test_the_package_of_a_protocol_is_named(store, monkeypatch):
     def refuse(address):
         raise ImportError("Install s3fs to access S3")
