@@ -22,6 +22,8 @@ from tools.attack_targets import all_targets, try_target, warm_up
 FOUND = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """What a reader of bertkit once failed at: the kind of file, its content, and what was wrong."""
 
+DEEP = "[" * 2000  # more than Python's parser goes down
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -64,6 +66,19 @@ def test_what_was_found_once_is_read_or_refused_in_one_line(case, targets, tmp_p
     content = case["content"]
     data = content.encode() if "content" in case else base64.b64decode(case["base64"])
     assert try_target(targets[case["target"]], data, tmp_path)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("words.conll", DEEP + " NNP B-NP B-ORG\n"),
+        ("spans.jsonl", json.dumps({"text": "EU rejects it", "spans": DEEP}) + "\n"),
+        ("saved/state.json", DEEP),
+        ("rows.jsonl", DEEP + "\n"),
+    ],
+)
+def test_json_that_is_nested_too_deep_is_read_as_text_or_refused_in_one_line(name, content, targets, tmp_path):
+    assert try_target(targets[name], content.encode(), tmp_path)[1] is None
 
 
 def replaced(content, picks, value):

@@ -178,7 +178,7 @@ def _vocabulary(folder: Path) -> Any:
     """Return the vocabulary of a model where tokenizer.json holds it; None elsewhere."""
     try:
         return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
 
 

@@ -128,7 +128,7 @@ def read_spans(value: Any, text: str, *, offsets: str = "code_points", overlappi
     """
     try:
         items = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
+    except (ValueError, RecursionError):
         items = None
     if not isinstance(items, (list, tuple)):
         raise DataError(f"{str(value)[:60]!r} is not a list of spans", _FORM, column="spans")

@@ -75,7 +75,7 @@ def read_learned(saved: SavedCheckpoint) -> Mapping[str, Any] | None:
         return None
     try:
         learned: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
+    except (ValueError, RecursionError, OSError):
         learned = None
     if learned is None or json_fingerprint(learned) != saved.record["baselines"]:
         log.info(f"warning: {file} is not as its run wrote it, so there are no baselines")

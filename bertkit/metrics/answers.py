@@ -142,7 +142,7 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and value not in row["context"]:
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             what = f"{question_name(row)}the answers are not valid JSON"
             raise DataError(what, "correct them", column="answers") from None
     if isinstance(value, str):

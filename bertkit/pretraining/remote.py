@@ -69,7 +69,7 @@ def _copy_changed(address: str, folder: Path) -> bool:
         raise ValueError("a name with '..' in it would be copied elsewhere")
     record = folder / _COPIED
     before: dict[str, str] = {}
-    with suppress(OSError, ValueError):  # without it, or a damaged one, all is copied
+    with suppress(OSError, ValueError, RecursionError):  # without it, or a damaged one, all is copied
         before = json.loads(record.read_text(encoding="utf-8"))
     for gone in before.keys() - states.keys():
         (folder / gone).unlink(missing_ok=True)

@@ -41,7 +41,7 @@ def _read_rows(path: Path) -> Iterator[Record]:
             schema = pyarrow.ipc.open_stream(stream).schema
         for row, record in name_batches(schema, batches, path):
             yield row, record
-    except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, RecursionError, LookupError, TypeError) as error:
         what, remedy = "not an Arrow stream, or a damaged one", "save it again with Dataset.save_to_disk"
         raise DataError(what, remedy, file=path, row=row + 1 if row else None) from error
     if row == 0:

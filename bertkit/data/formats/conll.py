@@ -90,7 +90,7 @@ def _refuse_json(line: str, name: str, row: int) -> None:
     """Refuse a first line that is a JSON object: a run trained on CoNLL files may be given rows of another format."""
     try:
         is_json = isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         is_json = False
     if is_json:
         what = f"JSON, not a word with its tags: {excerpt(line)}"

@@ -66,7 +66,7 @@ def _label_names(metadata: dict[bytes, bytes], columns: list[str], path: Path) -
         features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
         elements = {column: _element(features[column]) for column in columns if column in features}
         return {column: item["names"] for column, item in elements.items() if item.get("_type") == "ClassLabel"}
-    except (ValueError, AttributeError, KeyError):
+    except (ValueError, RecursionError, AttributeError, KeyError):
         what = "the `huggingface` metadata of the file cannot be read"
         raise DataError(what, "write the file again", file=path) from None
 

@@ -184,7 +184,7 @@ def _modules(folder: Path) -> list[str]:
         return [""]
     try:
         paths = [str(entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError, KeyError, TypeError):
         raise ModelError("not a list of modules", "name another model", file=file) from None
     return paths or [""]
 
@@ -219,7 +219,7 @@ def _shards(file: Path, encoder: str) -> list[str]:
     try:
         names = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
         return [f"{encoder}/{name}" if encoder else name for name in names]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise ModelError("not an index of weights", "name another checkpoint", file=file) from None
 
 
