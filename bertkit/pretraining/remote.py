@@ -38,28 +38,33 @@ def copy_remote(address: str) -> Path:
         folder.mkdir(exist_ok=True)
         try:
             with files.disk_errors(folder):
-                is_there = _copy_changed(address, folder)
+                _copy_changed(address, folder)
         except BertkitError:
             raise
         except ImportError as error:
             raise UnavailableError(f"{address}: {message_of(error)}", "install that package") from None
         except FileNotFoundError:
-            is_there = False
+            remedy = "check the address, and that it can be reached"
+            raise DataError("no file is there", remedy, file=address) from None
         except Exception as error:  # of the client of this protocol: no access, no answer, or no such protocol
             raise UnavailableError(f"{address}: {message_of(error)}", "check the address and your access") from None
     sweep(folder.parent)
-    if not is_there:
-        raise DataError("no file is there", "check the address, and that it can be reached", file=address)
     return folder
 
 
-def _copy_changed(address: str, folder: Path) -> bool:
-    """Make a folder hold the files that are at an address now; return whether there are any."""
+def _copy_changed(address: str, folder: Path) -> None:
+    """Make a folder hold the files that are at an address now.
+
+    Raises:
+        FileNotFoundError: there are none.
+    """
     import fsspec
 
     system, path = fsspec.core.url_to_fs(address)
     wildcard = re.search(r"[*?\[]", path)
     names = [name for name in (system.glob(path) if wildcard else system.find(path)) if system.isfile(name)]
+    if not names:
+        raise FileNotFoundError(address)
     # the folder that is copied: those below it keep their names, which may be those of splits
     root = path if names != [path] else path.rpartition("/")[0]
     if wildcard:
@@ -86,4 +91,3 @@ def _copy_changed(address: str, folder: Path) -> bool:
             files.write_json(record, copied)
             tick(1)
     files.write_json(record, copied)
-    return bool(names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,17 +131,19 @@ class DocumentTokenizer:
         self._space = " " if self._needs_space() else ""
         self.dtype = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
         """The dtype of token ids: two bytes if all fit."""
-        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        # (vocabulary,) which tokens are of text, and which begin a word, for documents that are tokens already
-        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-        self._is_text = ~np.isin(np.arange(len(names)), list(special))
-        continues, begins = ([name.startswith(mark) for name in names] for mark in ("##", ("Ġ", "▁")))
-        self._begins_word = np.array(begins) if sum(begins) > sum(continues) else ~np.array(continues)
+        self._special = list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Read special tokens as text in another process too: tokenizers do not pickle that."""
         self.__dict__.update(state)
         plain(self._tokenizer)
+
+    @cached_property
+    def _begins_word(self) -> Numbers:
+        """Tell which tokens of the vocabulary begin a word, by the marks that it has, for documents of tokens alone."""
+        names = [self._tokenizer.id_to_token(number) or "" for number in range(self._tokenizer.get_vocab_size())]
+        continues, begins = ([name.startswith(mark) for name in names] for mark in ("##", ("Ġ", "▁")))
+        return np.array(begins) if sum(begins) > sum(continues) else ~np.array(continues)
 
     def tokenize(self, documents: Sequence[Text]) -> TokenizedDocuments:
         """Split documents into sentences and these into tokens; one that is tokens already is one sentence."""
@@ -160,7 +163,7 @@ class DocumentTokenizer:
     def _take_tokens(self, documents: Sequence[Text]) -> TokenizedDocuments:
         """Take documents that are ids of tokens as they are, without special tokens."""
         ids = [np.frombuffer(encode_text(document), "<u4") for document in documents]
-        ids = [row[self._is_text[row]] for row in ids]
+        ids = [row[~np.isin(row, self._special)] for row in ids]
         tokens, lengths = np.concatenate(ids), np.array(list(map(len, ids)), dtype=np.int64)
         starts = self._begins_word[tokens]
         starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True

@@ -212,7 +212,7 @@ def _write_files(
                     tick(file.bytes)
                     continue
                 chunks = kept = 0
-                for chunk in split_into_chunks(_read_texts(file, vocabulary)):
+                for chunk in split_into_chunks(_check_texts(file, vocabulary)):
                     if shard.has(chunks, chunk):
                         kept += 1
                     else:
@@ -233,8 +233,8 @@ def _write_files(
     return busy
 
 
-def _read_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
-    """Read the texts of a file, or ids of tokens, which are those of a vocabulary of so many.
+def _check_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
+    """Yield the texts of a file, or ids of tokens, which are those of a vocabulary of so many.
 
     Raises:
         DataError: an id is none of them, or some documents are text and others ids.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -186,7 +186,7 @@ def _measure_case(case: _Case, steps: int) -> Speed:
             run_features = partial(run_part, checkpoint)
             is_complete = case.inputs.task.precompute(model, case.features, setup, run_features)
             prepared = time.perf_counter() - start
-            timed, sizes = ([], set[int]()) if is_complete else _time_training(case, model, steps)
+            timed, sizes = ([], iter(())) if is_complete else _time_training(case, model, steps)
             rate = _time_forward(case, checkpoint)
             memory = peak_memory(machine.device) if knows_memory else None
             # What steps have freed is kept, and the weights of the best checkpoint come beside it at the end of a run.
@@ -221,8 +221,8 @@ def _cache_aside() -> Iterator[None]:
                 os.environ["BERTKIT_CACHE"] = before
 
 
-def _time_training(case: _Case, model: Model, steps: int) -> tuple[list[TimedStep], set[int]]:
-    """Time some steps, and find the sizes that the batches of an epoch have, padding included."""
+def _time_training(case: _Case, model: Model, steps: int) -> tuple[list[TimedStep], Iterator[int]]:
+    """Time some steps; return them, and the sizes of the batches of an epoch as they are asked for, with padding."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Trainee
     from bertkit.training.timing import time_steps, training_to_time
@@ -234,23 +234,23 @@ def _time_training(case: _Case, model: Model, steps: int) -> tuple[list[TimedSte
     trainee = Trainee(model, setup.tokenizer, batches, task.collator(setup), terms)
     timed = time_steps(trainee, training, case.machine, steps=steps)
     epoch = islice(batches.loader(trainee.collate, processes=1, process=0), _COLLATED)
-    return timed, {batch["input_ids"].numel() for batch in epoch}
+    return timed, (batch["input_ids"].numel() for batch in epoch)
 
 
-def _memory_of_unseen(steps: Sequence[TimedStep], sizes: set[int]) -> int:
+def _memory_of_unseen(steps: Sequence[TimedStep], sizes: Iterable[int]) -> int:
     """Return the bytes that batches of other sizes than those of the timed steps will keep in memory.
 
     oneDNN compiles each product for every size, and keeps it. So each takes as much as those of the timed steps did.
 
     >>> from bertkit.training.timing import TimedStep
     >>> steps = [TimedStep(1.0, 0.0, 1, [8], padded, memory) for padded, memory in ((8, 100), (16, 150), (8, 150))]
-    >>> _memory_of_unseen(steps, {8, 16, 24, 32})
+    >>> _memory_of_unseen(steps, [8, 16, 24, 32, 8])
     100
     """
     seen = {step.padded for step in steps}
     if len(seen) < 2 or steps[0].memory is None or steps[-1].memory is None:
         return 0
-    return len(sizes - seen) * (steps[-1].memory - steps[0].memory) // (len(seen) - 1)
+    return len(set(sizes) - seen) * (steps[-1].memory - steps[0].memory) // (len(seen) - 1)
 
 
 def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Model, machine: Machine, is_whole: bool) -> Speed:
