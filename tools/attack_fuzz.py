@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import itertools
 import json
 import logging
@@ -16,6 +17,7 @@ import random
 import socket
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,7 @@ REQUESTS: dict[str, Any] = {
     "/v1/decisions": {"input": STATE, "questions": OPENAI},
     "/v1/systemone": {"state": STATE, "questions": TYPESAFE},
 }
+PACKED = {".gz": (gzip.decompress, gzip.compress), ".spacy": (zlib.decompress, zlib.compress)}
 ANSWERED = {200, 400, 404, 405, 408, 413, 415, 422, 429}
 
 
@@ -102,7 +105,10 @@ def mutate_value(value: Any, rng: random.Random) -> Any:
 
 
 def damage_content(target: Target, rng: random.Random) -> bytes:
-    """Return the content of a target with damaged bytes or, of JSON, every second time with a damaged value."""
+    """Return the content of a target with damaged bytes or, every second time, a damaged value or unpacked content."""
+    unpack, pack = PACKED.get(Path(target.file).suffix, (None, None))
+    if unpack and pack and rng.random() < 0.5:
+        return pack(mutate(unpack(target.content), rng))
     is_lines = target.file.endswith(".jsonl")
     if (is_lines or target.file.endswith(".json")) and rng.random() < 0.5:
         lines = target.content.split(b"\n") if is_lines else [target.content]

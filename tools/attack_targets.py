@@ -16,6 +16,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -144,6 +145,18 @@ def texts_of(file: Path) -> list[str] | None:
     return None
 
 
+def as_documents() -> bytes:
+    """Return texts with spans as spaCy's DocBin."""
+    from spacy import blank
+    from spacy.tokens import DocBin
+
+    english = blank("en")
+    documents = [english(row["text"]) for row in SPANS]
+    for document, row in zip(documents, SPANS, strict=True):
+        document.set_ents([document.char_span(span["start"], span["end"], span["label"]) for span in row["spans"]])
+    return DocBin(docs=documents).to_bytes()
+
+
 def _of_rows(name: str, recipe: str, content: bytes) -> Target:
     return Target(name, content, lambda folder: read_rows(folder / name, recipe))
 
@@ -162,6 +175,8 @@ def row_targets() -> Iterator[Target]:
     yield _of_rows("words.conll", "ner", SENTENCE.encode())
     yield _of_rows("trees.conllu", "pos", TREE.encode())
     yield _of_rows("spans.jsonl", "tag", json_lines(SPANS))
+    if find_spec("spacy"):
+        yield _of_rows("spans.spacy", "tag", as_documents())
     yield _of_rows("squad.json", "squad", json.dumps(SQUAD).encode())
     yield _of_rows("typed.jsonl", "decide", json_lines(TYPED))
 

@@ -150,7 +150,7 @@ ReportToOption = Annotated[
     list[str] | None,
     option("Report losses and scores to tensorboard, wandb, mlflow or trackio; repeatable.", "TRACKER", FROM_RECIPE),
 ]
-DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; train nothing.")]
+DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; keep nothing.")]
 FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
     bool,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -49,9 +50,10 @@ class _Enough(Exception):
 class _Stopwatch(ProgressWrapper):
     """A progress that notes when training steps end, and raises `_Enough` after the last one to time."""
 
-    def __init__(self, what: str, steps: int, device: Device) -> None:
+    def __init__(self, what: str, steps: int, seconds: float, device: Device) -> None:
         super().__init__()
         self.what, self.last, self.device = what, _WARM + steps, device
+        self.seconds, self.began = seconds, math.inf
         self.is_open = False
         self.marks: list[Any] = []
         self.waits: list[float] = []
@@ -59,7 +61,7 @@ class _Stopwatch(ProgressWrapper):
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Begin to count steps."""
-        self.is_open = True
+        self.is_open, self.began = True, time.perf_counter()
         self.progress.start(self.what, self.last)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
@@ -68,7 +70,8 @@ class _Stopwatch(ProgressWrapper):
         self.waits.append(waiting_seconds())
         self.peaks.append(peak_memory(self.device.type))
         self.progress.update(done, figures)
-        if done >= self.last:
+        passed = time.perf_counter() - self.began
+        if done >= self.last or (done > _WARM and passed > self.seconds):
             raise _Enough
 
     def record(self, entry: Mapping[str, Any]) -> None:
@@ -94,7 +97,9 @@ def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
     return training.model_copy(update={"epochs": max(training.epochs, epochs), "steps": None, "evaluate_every": _NEVER})
 
 
-def time_steps(trainee: Trainee, training: CommonTraining, machine: Machine, *, steps: int) -> list[TimedStep]:
+def time_steps(
+    trainee: Trainee, training: CommonTraining, machine: Machine, *, steps: int, seconds: float = math.inf
+) -> list[TimedStep]:
     """Train a model for some steps after a few that warm up, and return the time that each took.
 
     Rows, their order and the loss are those of `fit`. A temporary folder gets a log and no checkpoint.
@@ -104,8 +109,9 @@ def time_steps(trainee: Trainee, training: CommonTraining, machine: Machine, *, 
         training: from `training_to_time`.
         machine: what it is trained on.
         steps: the number of steps to time.
+        seconds: once these have passed, no further step is timed after the first.
     """
-    watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, Device(machine.device))
+    watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, seconds, Device(machine.device))
     batches: list[tuple[int, list[int], int]] = []
 
     def collate_and_note(features: Features) -> dict[str, torch.Tensor]:

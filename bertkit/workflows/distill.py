@@ -21,9 +21,10 @@ from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task
 from bertkit.training.run import wait_for_all
-from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.finetune.dry_run import DryRun
+from bertkit.workflows.finetune.dry_run import dry_run as plan_run
+from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Distilled:
 
 def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what a run would do."""
-    return finetune_inputs.dry_run(with_distillation(recipe), output=output, fresh=fresh)
+    return plan_run(with_distillation(recipe), output=output, fresh=fresh)
 
 
 @takes_progress

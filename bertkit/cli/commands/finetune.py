@@ -31,15 +31,16 @@ from bertkit.cli.options import (
     option,
     output_option,
 )
-from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_plan, print_result
+from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_notes, print_plan, print_result
 from bertkit.cli.seeds import print_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
     from bertkit.recipe import Recipe, SeveralTasks
-    from bertkit.workflows.finetune.inputs import DryRun
+    from bertkit.workflows.finetune.dry_run import DryRun
 
 SoupOption = Annotated[bool, flag("--soup", "With --seeds: average the weights of the runs, and score that model too.")]
 
@@ -109,7 +110,7 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
     from bertkit.workflows.finetune import finetune
 
     if dry_run:
-        from bertkit.workflows.finetune.inputs import dry_run as check
+        from bertkit.workflows.finetune.dry_run import dry_run as check
 
         print_result(check(recipe, output=output, fresh=fresh, pinned=pinned), print_dry_run)
         return
@@ -173,10 +174,16 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
             "not read": ", ".join(plan.unread),
             "labels": list_names(plan.labels[:20]) if plan.labels else "",
             "steps": f"{plan.steps:,}" + (f" in each of {runs} runs" if runs > 1 else ""),
+            "time": "" if plan.seconds is None else f"{duration_text(plan.seconds)}, without start, scoring and saving",
+            "memory": "" if plan.memory_bytes is None else f"{plan.memory_bytes / 1e6:,.0f} MB at peak",
             "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}",
         }
     )
-    print_line("Nothing was trained or written. `bertkit bench` with the same recipe measures time and memory.")
+    print_notes(plan.notes)
+    if plan.timed_steps:
+        steps = "1 step" if plan.timed_steps == 1 else f"{plan.timed_steps} steps"
+        print_line(f"Time and memory are estimated from {steps}, whose weights were thrown away.")
+    print_line("Nothing was written. `bertkit bench` with the same recipe compares batch sizes and precisions.")
 
 
 def print_next_steps(results: Sequence[Result]) -> None:

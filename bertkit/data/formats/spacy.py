@@ -25,18 +25,20 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
 
 def _read_documents(spacy: Any, source: Source, name: str) -> Iterator[Record]:
-    content, row = source.read_bytes() if isinstance(source, Path) else source.read(), 0
+    content = source.read_bytes() if isinstance(source, Path) else source.read()
     try:
-        documents = list(spacy.tokens.DocBin().from_bytes(content).get_docs(spacy.blank("xx").vocab))
+        documents = spacy.tokens.DocBin().from_bytes(content).get_docs(spacy.blank("xx").vocab)
+        records = list(enumerate(map(_read_document, documents), 1))
     except Exception as error:  # those of zlib, msgpack, numpy and spaCy
         raise DataError(f"not a DocBin: {str(error)[:60]}", "write it with DocBin.to_disk", file=name) from None
-    for row, document in enumerate(documents, 1):
-        spans = [
-            {"start": entity.start_char, "end": entity.end_char, "label": entity.label_} for entity in document.ents
-        ]
-        yield row, {"text": document.text, "spans": spans if document.has_annotation("ENT_IOB") else None}
-    if not row:
+    if not records:
         raise DataError("no documents", "add some", file=name)
+    yield from records
+
+
+def _read_document(document: Any) -> dict[str, Any]:
+    spans = [{"start": entity.start_char, "end": entity.end_char, "label": entity.label_} for entity in document.ents]
+    return {"text": document.text, "spans": spans if document.has_annotation("ENT_IOB") else None}
 
 
 FORMAT = Format("spacy", read, endings=(".spacy",), magic=b"x\x9c", running_text=False)

@@ -14,6 +14,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.rows import Split
 from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
@@ -28,10 +29,10 @@ from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Features, Setup, text_lengths
 from bertkit.training.automatic import choose_training
 from bertkit.training.child_runs import refuse_launch
-from bertkit.training.losses import gold_terms
 from bertkit.training.run import RunPlan
 from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
+from bertkit.workflows.finetune.trainee import load_setup, make_trainee
 
 if TYPE_CHECKING:
     from bertkit.training.timing import TimedStep
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _BUSY = 0.1  # a larger share of the time spent waiting is worth a word
 _COLLATED = 1000  # batches whose sizes are looked at
+_SOME_ROWS, _SOME_STEPS, _SOME_SECONDS = 8192, 10, 30.0  # of a measurement before a run
 _EVALUATED = 8192  # tokens of the validation rows that the forward pass is timed on
 
 
@@ -64,7 +66,7 @@ class Speed:
     peak_memory_bytes: int | None = None
     evaluation_rows_per_second: float | None = None
     preparing_seconds: float = 0.0
-    """What `precompute` of the task family took."""
+    """What tokenizing and `precompute` of the task family take."""
     epoch_seconds: float | None = None
     recipe_seconds: float | None = None
     notes: tuple[str, ...] = ()
@@ -95,9 +97,14 @@ class _Case:
     """One precision and batch size, and what it is measured on."""
 
     inputs: FinetuneInputs
-    features: Mapping[str, list[Feature]]
+    features: dict[str, list[Feature]]
     setup: Setup
     machine: Machine
+    encoding_seconds: float
+    shares: Mapping[str, float]
+    """Split -> the rows of a run, for each row that has features."""
+    model: Model | None = None
+    """Loaded anew where it is None."""
 
 
 class _Stoppable(ProgressWrapper):
@@ -135,7 +142,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     with stage("loading torch and transformers"):
         setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
     # Rows are encoded once for all cases: recipes may differ in batch size and precision only.
-    features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
+    features, encoding = _encode(inputs, setup)
     rows, config = len(features["train"]), read_config(inputs.model_folder)
     recipes = [choose_training(recipe, inputs.rows, len(inputs.labels), config)[0] for recipe in recipes]
     for recipe in recipes:
@@ -148,16 +155,46 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
 
     with caught_signals() as stop, use_progress(_Stoppable(stop)):
-        speeds = [
-            _measure_case(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps)
-            for recipe, machine in chosen
-        ]
+        speeds = list[Speed]()
+        for recipe, machine in chosen:
+            # preparing may add to features
+            copies = {name: [dict(feature) for feature in of_split] for name, of_split in features.items()}
+            of_recipe, whole = replace(inputs, recipe=recipe), dict.fromkeys(features, 1.0)
+            case = _Case(of_recipe, copies, replace(setup, recipe=recipe), machine, encoding, whole)
+            speeds.append(_measure_case(case, steps))
     import torch
 
     recipe, device = recipes[0], chosen[0][1].device
     # the first step chose the number of threads
     tokens, threads = _count_tokens(features["train"]), torch.get_num_threads()
     return Bench(recipe.name, recipe.model, device, threads, rows, tokens, recipe.training.epochs, speeds)
+
+
+def measure_some(inputs: FinetuneInputs, setup: Setup, model: Model) -> Speed:
+    """Time a few steps of a run, which trains the model, on some of its rows; return what all of its rows would take.
+
+    Raises:
+        BertkitError: what the run would end in, as far as its first steps tell.
+    """
+    splits = dict[str, Split]()
+    for name, split in inputs.splits.items():
+        splits[name] = split.select(range(0, len(split.rows), -(-len(split.rows) // _SOME_ROWS)))
+    shares = {name: len(split.rows) / len(splits[name].rows) for name, split in inputs.splits.items()}
+    some = replace(inputs, splits=splits)
+    machine = detect_machine(inputs.recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
+    machine.announce()
+    with caught_signals() as stop, use_progress(_Stoppable(stop)):
+        features, encoding = _encode(some, setup)
+        case = _Case(some, features, setup, machine, encoding, shares, model)
+        return _measure_case(case, _SOME_STEPS, _SOME_SECONDS)
+
+
+def _encode(inputs: FinetuneInputs, setup: Setup) -> tuple[dict[str, list[Feature]], float]:
+    """Encode the rows of all splits; return the features, and the seconds that it took."""
+    start = time.perf_counter()
+    with stage("tokenizing"):
+        features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
+    return features, time.perf_counter() - start
 
 
 def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:
@@ -168,25 +205,27 @@ def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:
     return [detect_machine("fp32", plan.model_type, plan.widths), machine] if both else [machine]
 
 
-def _measure_case(case: _Case, steps: int) -> Speed:
-    """Prepare, train for some steps, and run the trained model over validation rows."""
+def _measure_case(case: _Case, steps: int, most: float = math.inf) -> Speed:
+    """Prepare, train for some steps or so many seconds, and run the trained model over validation rows."""
+    from bertkit.modeling.depths import prepare_depths
+
     use_matmul_backend(case.machine)
     setup, machine, keys = case.setup, case.machine, case.features["train"][0].keys()
-    # a copy, since preparing may add to features
-    copies = {name: [dict(feature) for feature in features] for name, features in case.features.items()}
-    case = replace(case, features=copies)
     speed = Speed(machine.precision, setup.recipe.training.batch_size)
     try:
         # In the order of a run: load, prepare, train, score.
         with _cache_aside():
             knows_memory = restart_peak_memory(machine.device)
-            model = case.inputs.task.load_model(case.inputs.model_folder, setup, new_head=True).to(machine.device)
+            model = (load_setup(case.inputs)[1] if case.model is None else case.model).to(machine.device)
+            if setup.recipe.training.layer_keys:
+                prepare_depths(model, setup.recipe.training)
             checkpoint = Checkpoint(model, case.inputs.task, setup, machine)
             start = time.perf_counter()
             run_features = partial(run_part, checkpoint)
-            is_complete = case.inputs.task.precompute(model, case.features, setup, run_features)
-            prepared = time.perf_counter() - start
-            timed, sizes = ([], iter(())) if is_complete else _time_training(case, model, steps)
+            trains = case.inputs.supervision.trains
+            is_complete = not trains or case.inputs.task.precompute(model, case.features, setup, run_features)
+            prepared = case.shares["train"] * (case.encoding_seconds + time.perf_counter() - start)
+            timed, sizes = ([], iter(())) if is_complete else _time_training(case, checkpoint, steps, most)
             rate = _time_forward(case, checkpoint)
             memory = peak_memory(machine.device) if knows_memory else None
             # What steps have freed is kept, and the weights of the best checkpoint come beside it at the end of a run.
@@ -221,19 +260,18 @@ def _cache_aside() -> Iterator[None]:
                 os.environ["BERTKIT_CACHE"] = before
 
 
-def _time_training(case: _Case, model: Model, steps: int) -> tuple[list[TimedStep], Iterator[int]]:
+def _time_training(
+    case: _Case, checkpoint: Checkpoint, steps: int, most: float
+) -> tuple[list[TimedStep], Iterator[int]]:
     """Time some steps; return them, and the sizes of the batches of an epoch as they are asked for, with padding."""
-    from bertkit.training.batching import InMemoryBatches
-    from bertkit.training.fit import Trainee
     from bertkit.training.timing import time_steps, training_to_time
 
-    task, setup, features = case.inputs.task, case.setup, case.features["train"]
-    terms = gold_terms(task, setup.recipe.training, case.inputs.labels, case.inputs.splits["train"].rows)
-    training = training_to_time(setup.recipe.training, len(features), steps)
-    batches = InMemoryBatches(features, training)
-    trainee = Trainee(model, setup.tokenizer, batches, task.collator(setup), terms)
-    timed = time_steps(trainee, training, case.machine, steps=steps)
-    epoch = islice(batches.loader(trainee.collate, processes=1, process=0), _COLLATED)
+    recipe, features = case.setup.recipe, case.features["train"]
+    training = training_to_time(recipe.training, len(features), steps)
+    inputs = replace(case.inputs, recipe=recipe.model_copy(update={"training": training}))
+    with make_trainee(inputs, checkpoint, features) as trainee:
+        timed = time_steps(trainee, training, case.machine, steps=steps, seconds=most)
+        epoch = islice(trainee.batches.loader(trainee.collate, processes=1, process=0), _COLLATED)
     return timed, (batch["input_ids"].numel() for batch in epoch)
 
 
@@ -297,17 +335,19 @@ def _time_forward(case: _Case, checkpoint: Checkpoint) -> float:
 
 
 def _add_estimates(speed: Speed, case: _Case) -> Speed:
-    """Add how long an epoch and the recipe take: training and evaluating, without starting, scoring and saving."""
-    rows, validation = case.features["train"], case.features[case.inputs.validation.name]
-    evaluating = len(validation) / (speed.evaluation_rows_per_second or math.inf)
+    """Add how long an epoch and the recipe take: preparing, training and evaluating, without starting and saving."""
+    rows, validation = case.features["train"], case.inputs.validation.name
+    evaluating = (
+        case.shares[validation] * len(case.features[validation]) / (speed.evaluation_rows_per_second or math.inf)
+    )
     if speed.tokens_per_second is None:
         return replace(speed, recipe_seconds=speed.preparing_seconds + evaluating)
-    training = case.setup.recipe.training
-    epoch = _count_tokens(rows) / speed.tokens_per_second
-    every = training.evaluate_every
-    per_epoch = 1.0 if every == "epoch" else training.steps_per_epoch(len(rows)) / int(every)
-    evaluations = math.ceil(training.epochs * per_epoch)
-    total = speed.preparing_seconds + training.epochs * epoch + evaluations * evaluating
+    training, share = case.setup.recipe.training, case.shares["train"]
+    epoch = share * _count_tokens(rows) / speed.tokens_per_second
+    features = round(share * len(rows))
+    steps = training.total_steps(features)
+    epochs, evaluations = steps / training.steps_per_epoch(features), training.evaluations(steps, features)
+    total = speed.preparing_seconds + epochs * epoch + evaluations * evaluating
     return replace(speed, epoch_seconds=epoch, recipe_seconds=total)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,10 @@ from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
-from bertkit.training.losses import gold_terms
-from bertkit.training.own import own_collator
 from bertkit.training.run import FitResult, Run, open_run, untrained
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
+from bertkit.workflows.finetune.trainee import make_trainee
 
 Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
 """The trained model, its scores and the folder of its weights -> a record of each model that is compared."""
@@ -98,28 +96,12 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, compare: Compare | None
 
 def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     """Train the model on what its supervision offers."""
-    from bertkit.training.batching import InMemoryBatches
-    from bertkit.training.fit import Judge, Trainee, fit
-    from bertkit.training.streaming import StreamedBatches
+    from bertkit.training.fit import Judge, fit
 
-    recipe, task, checkpoint = inputs.recipe, inputs.task, scorer.checkpoint
-    train, features = inputs.splits["train"], scorer.features.get("train", ())
-    # The rows count for class weights only; of a stream, they are its first buffer.
-    gold = gold_terms(task, recipe.training, inputs.labels, train.rows)
-    batches = (
-        StreamedBatches(inputs.stream, partial(task.encode, setup=checkpoint.setup), recipe.training)
-        if inputs.stream
-        else InMemoryBatches(features, recipe.training)
-    )
+    recipe, checkpoint = inputs.recipe, scorer.checkpoint
     judge = Judge(scorer.score_step, recipe.best_metric, recipe.best_metric not in LOWER_IS_BETTER)
-    learning = inputs.supervision.learning(checkpoint, train, features, gold)
-    # Gold labels alone, or teachers too: `learning` decides, and takes its hooks off when training ends.
-    with learning as (terms, collate):
-        if recipe.training.collator:
-            collate = own_collator(recipe.training.collator, collate)
-        trainee = Trainee(checkpoint.model, checkpoint.setup.tokenizer, batches, collate, terms)
-        folder = inputs.plan.folder
-        return fit(trainee, judge, recipe.training, checkpoint.machine, folder)
+    with make_trainee(inputs, checkpoint, scorer.features.get("train", ())) as trainee:
+        return fit(trainee, judge, recipe.training, checkpoint.machine, inputs.plan.folder)
 
 
 def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:

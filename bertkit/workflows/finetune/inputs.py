@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,6 @@ from bertkit.data.checks import (
     find_odd_rows,
     find_unseen_names,
     refuse_swapped,
-    share_of,
 )
 from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import DRAWS, check_draw, draw_training_rows, oversample
@@ -30,29 +29,23 @@ from bertkit.evaluation.splits import find_training_rows, open_training_rows, re
 from bertkit.hardware.device import check_asked_device
 from bertkit.hardware.launch import check_launch
 from bertkit.hardware.precision import product_widths
-from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers, count_layers
-from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
-from bertkit.progress import log
-from bertkit.recipe import WHAT_IS_KEPT, Recipe, typed_path, write_yaml
+from bertkit.modeling.load import fingerprint, read_config
+from bertkit.recipe import WHAT_IS_KEPT, Recipe, typed_path
 from bertkit.recipe.plugins import load_own
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
-from bertkit.storage.checkpoints import most_bytes, written_bytes
-from bertkit.storage.files import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
-from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
 from bertkit.training.losses import check_loss
 from bertkit.training.own import check_callback
-from bertkit.training.run import RunPlan, check_pinned, find_machine
+from bertkit.training.run import RunPlan, check_pinned
 from bertkit.training.trackers import check_trackers
 from bertkit.workflows.finetune.supervision import Supervision, make_supervision
 
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
-_FIRST = 1000  # rows whose lengths a dry run counts
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
 _NOT_IDENTITY["training"] = WHAT_IS_KEPT
 _LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
@@ -89,101 +82,6 @@ class FinetuneInputs:
     def validation(self) -> Split:
         """The split that chooses the best checkpoint."""
         return self.splits["validation"]
-
-
-@dataclass(frozen=True)
-class DryRun:
-    """What a run would do."""
-
-    recipe: str
-    model: str
-    folder: str
-    rows: dict[str, int | None]
-    labels: list[str]
-    steps: int
-    disk_bytes: int
-    resolved: str
-    warnings: list[str] = field(default_factory=list)
-    """What is odd about the rows; it is logged too."""
-    unread: list[str] = field(default_factory=list)
-    """Columns of the training rows that are not read."""
-
-
-def dry_run(
-    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, pinned: str | Path | None = None
-) -> DryRun:
-    """Check everything that can be checked without training, and return what a run would do."""
-    with hub.without_weights() as left_out:
-        inputs = read_inputs(recipe, output, fresh=fresh, pinned=pinned)
-        weights = loaded_weight_bytes(inputs.model_folder)
-    if left_out:  # without them, it is not known whether a run in the folder is this one
-        log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
-    else:
-        runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
-        check_batches(inputs.plan, load_setup(inputs)[1], inputs.rows)
-    from bertkit.tokens.lost import find_long
-
-    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    rows = inputs.splits["train"].rows[:_FIRST]
-    if long := find_long(rows, inputs.task.encode, setup)[0]:
-        many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
-        say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
-    steps, needed = plan_steps(inputs.plan, inputs.rows["train"], weights, fresh=fresh)
-    return DryRun(
-        recipe=recipe.name,
-        model=inputs.recipe.model_name,
-        folder=str(inputs.plan.folder),
-        rows=inputs.rows,
-        labels=list(inputs.labels),
-        steps=steps,
-        disk_bytes=needed,
-        resolved=write_yaml(
-            inputs.recipe.model_dump(mode="json", exclude_defaults=True), comment=inputs.plan.facts["automatic"]
-        ),
-        warnings=list(inputs.warnings),
-        unread=list(find_unread(inputs.splits)),
-    )
-
-
-def load_setup(inputs: FinetuneInputs) -> tuple[Setup, Model]:
-    """Load the tokenizer and the model that is trained."""
-    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    asked, limit = inputs.recipe.training.max_length, max_tokens(setup)
-    if limit < asked:
-        say_once(f"the model reads {limit:,} tokens, so inputs end there, not at training.max_length {asked:,}")
-    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
-    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
-    model.config.pad_token_id = setup.tokenizer.pad_token_id
-    return setup, model
-
-
-def check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int | None]) -> None:
-    """Check, for a dry run, what is known of a training once its model is loaded."""
-    from bertkit.training.arguments import make_arguments
-    from bertkit.training.micro_batches import check_shares
-
-    training, machine = plan.recipe.training, find_machine(plan)
-    arguments = make_arguments(training, machine, plan.folder, rows["train"], "loss", greater_is_better=False)
-    check_shares(model, training, arguments.world_size)
-
-
-def plan_steps(plan: RunPlan, rows: int | None, weights: int, *, fresh: bool, models: int = 1) -> tuple[int, int]:
-    """Return the steps of a run and the bytes that it needs on disk, once it is checked that these are free.
-
-    Args:
-        plan: what the run is.
-        rows: of an epoch.
-        weights: bytes of the weights of a model, which are taken to be trained all.
-        fresh: whether what is in the folder is moved aside, and keeps its room.
-        models: how many are published.
-    """
-    training = plan.recipe.training
-    steps = training.total_steps(rows)
-    saves = training.evaluations(steps, rows)
-    # each weight has two moments in a checkpoint
-    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (models - 1) * weights
-    check_space(plan.folder, needed - (0 if fresh else written_bytes(plan.folder)))
-    return steps, needed
 
 
 def read_inputs(

@@ -20,7 +20,8 @@ from bertkit.tokens.features import Features, Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.run import Run
-from bertkit.workflows.finetune.inputs import FinetuneInputs, load_setup
+from bertkit.workflows.finetune.inputs import FinetuneInputs
+from bertkit.workflows.finetune.trainee import load_setup
 
 
 def load_scorer(inputs: FinetuneInputs, run: Run) -> StepScorer:

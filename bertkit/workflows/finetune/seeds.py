@@ -28,9 +28,10 @@ from bertkit.storage.records import without_folder
 from bertkit.tasks import Task
 from bertkit.tokens.features import Setup
 from bertkit.training.child_runs import find_machine, refuse_launch
-from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.finetune.dry_run import DryRun
+from bertkit.workflows.finetune.dry_run import dry_run as plan_run
+from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs
 from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
 from bertkit.workflows.finetune.supervision import GoldSupervision
 
@@ -58,7 +59,7 @@ def finetune_seeds(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = _check_seeds(recipe, seeds, output, jobs)
-    recipe = recipe if fresh else finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
+    recipe = recipe if fresh else as_begun(recipe, storage.seed_folders(folder))
     with stage("reading the data", total=1):
         # Rows are read once for all seeds: only the seed and the folder differ.
         inputs = read_inputs(recipe.changed("training", seed=seeds[0]), storage.seed_folder(folder, seeds[0]))
@@ -86,13 +87,13 @@ def dry_run(
     """Check everything that can be checked without training, and return what the runs would do."""
     folder = _check_seeds(recipe, seeds, output, jobs)
     runs.check_idle(folder)
-    recipe = recipe if fresh else finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
+    recipe = recipe if fresh else as_begun(recipe, storage.seed_folders(folder))
     first = storage.seed_folder(folder, seeds[0])
-    plan = finetune_inputs.dry_run(recipe.changed("training", seed=seeds[0]), output=first, fresh=fresh)
+    plan = plan_run(recipe.changed("training", seed=seeds[0]), output=first, fresh=fresh)
     for seed in () if fresh else seeds[1:]:
         begun = storage.seed_folder(folder, seed)
         if runs.read_record(begun):  # it may be another run
-            finetune_inputs.dry_run(recipe.changed("training", seed=seed), output=begun)
+            plan_run(recipe.changed("training", seed=seed), output=begun, is_timed=False)
     return replace(plan, folder=str(folder), disk_bytes=len(seeds) * plan.disk_bytes)
 
 

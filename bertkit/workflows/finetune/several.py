@@ -26,9 +26,11 @@ from bertkit.storage.records import take, without_folder
 from bertkit.training.losses import Terms, gold_terms
 from bertkit.training.own import own_collator
 from bertkit.training.run import FitResult, Run, RunPlan, finish, finished_record, open_run, write_settings
-from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, load_setup, plan_steps, read_inputs
+from bertkit.workflows.finetune.dry_run import DryRun, check_batches, plan_steps
+from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.publish import publish
 from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
+from bertkit.workflows.finetune.trainee import load_setup
 
 
 @dataclass(frozen=True)

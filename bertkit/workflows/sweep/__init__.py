@@ -36,8 +36,8 @@ from bertkit.storage.records import RunRecord, without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
 from bertkit.training.child_runs import find_machine, refuse_launch
-from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
+from bertkit.workflows.finetune.dry_run import dry_run as plan_run
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
 from bertkit.workflows.finetune.smoke import SmokeResult, count_rows, predict_a_row, try_stages, with_few_rows
 from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
@@ -178,7 +178,7 @@ def dry_run(job: _Sweep, *, fresh: bool = False, join: bool = False) -> SweepPla
     unused = storage.trial_folder(job.folder, search.trials + 1)
     for settings, name in ((_choose_settings(job, 1), storage.trial_folder(job.folder, 1).name), (last, "a trial")):
         with _named(name, settings):
-            plan = finetune_inputs.dry_run(job.recipe(settings), output=unused)
+            plan = plan_run(job.recipe(settings), output=unused, is_timed=False)
     return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
 from bertkit.recipe import load_recipe, write_yaml
-from bertkit.workflows.finetune.inputs import DryRun
+from bertkit.workflows.finetune.dry_run import DryRun
 
 PLAN = DryRun(
     recipe="cola",
@@ -28,7 +29,17 @@ def test_a_plan_has_its_rows_labels_steps_and_disk(capsys):
     assert lines[:3] == ["name: cola", "", "rows     train streamed, validation 1,043"]
     assert lines[3].endswith("label18, label19")
     assert lines[4:] == ["steps    1,200", "disk     10 MB in runs/cola", lines[-1]]
-    assert lines[-1].startswith("Nothing was trained or written. `bertkit bench` ")
+    assert lines[-1].startswith("Nothing was written. `bertkit bench` ")
+
+
+def test_a_plan_has_the_time_and_memory_of_timed_steps_or_why_it_has_none(capsys):
+    print_dry_run(replace(PLAN, seconds=754.0, memory_bytes=1_264_000_000, timed_steps=10))
+    lines = capsys.readouterr().out.splitlines()
+    assert "time     12 min 34 s, without start, scoring and saving" in lines
+    assert "memory   1,264 MB at peak" in lines
+    assert lines[-2] == "Time and memory are estimated from 10 steps, whose weights were thrown away."
+    print_dry_run(replace(PLAN, notes=["bf16, batch 32: out of memory"]))
+    assert capsys.readouterr().out.splitlines()[-2] == "  bf16, batch 32: out of memory"
 
 
 @pytest.mark.parametrize(("metric", "trust"), [("evaluate:./mine.py", " --trust"), ("f1_macro", "")])

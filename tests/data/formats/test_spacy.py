@@ -19,14 +19,17 @@ def test_texts_and_entities(here):
     spacy = pytest.importorskip("spacy")
     blank = spacy.blank("en")
     document = blank(TEXT)
-    document.ents = [document.char_span(2, 6, "PER"), document.char_span(12, 20, "LOC")]
+    document.ents = [document.char_span(2, 6, "PER"), document.char_span(12, 20, "VILLE")]
     spacy.tokens.DocBin(docs=[document, blank("no entities are set")]).to_disk("a.spacy")
     (_, first), (_, second) = read_records("a.spacy", Data())
-    assert [(*span,) for span in read_spans(first["spans"], first["text"])] == [(2, 6, "PER"), (12, 20, "LOC")]
+    assert [(*span,) for span in read_spans(first["spans"], first["text"])] == [(2, 6, "PER"), (12, 20, "VILLE")]
     assert (first["text"], second["spans"]) == (TEXT, None)
-    Path("a.spacy").write_bytes(b"x\x9c and no more")
-    with pytest.raises(DataError, match="not a DocBin"):
-        list(read_records("a.spacy", Data()))
+    nameless = spacy.tokens.DocBin(docs=[document])
+    nameless.strings -= {"VILLE"}
+    for damaged in (b"x\x9c and no more", nameless.to_bytes()):
+        Path("a.spacy").write_bytes(damaged)
+        with pytest.raises(DataError, match="not a DocBin"):
+            list(read_records("a.spacy", Data()))
 
 
 def test_a_missing_package_is_said_before_anything_is_read(here, monkeypatch):

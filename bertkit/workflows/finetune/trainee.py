@@ -1,0 +1,61 @@
+"""What a run trains: its model, and what the model learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.modeling.info import Model
+from bertkit.modeling.load import load_tokenizer
+from bertkit.storage.cache import say_once
+from bertkit.tokens.features import Features, Setup, max_tokens
+from bertkit.training.losses import gold_terms
+from bertkit.training.own import own_collator
+from bertkit.workflows.finetune.inputs import FinetuneInputs
+
+if TYPE_CHECKING:
+    from bertkit.training.fit import Trainee
+
+
+def load_setup(inputs: FinetuneInputs) -> tuple[Setup, Model]:
+    """Load the tokenizer and the model that is trained."""
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    asked, limit = inputs.recipe.training.max_length, max_tokens(setup)
+    if limit < asked:
+        say_once(f"the model reads {limit:,} tokens, so inputs end there, not at training.max_length {asked:,}")
+    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
+    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
+    model.config.pad_token_id = setup.tokenizer.pad_token_id
+    return setup, model
+
+
+@contextmanager
+def make_trainee(inputs: FinetuneInputs, checkpoint: Checkpoint, features: Features) -> Iterator[Trainee]:
+    """Yield a model with its batches, the terms of its loss and its collator, for as long as it is trained.
+
+    Args:
+        inputs: of the run; a stream has its training rows.
+        checkpoint: the model.
+        features: of the training rows; none of a stream.
+    """
+    from bertkit.training.batching import InMemoryBatches
+    from bertkit.training.fit import Trainee
+    from bertkit.training.streaming import StreamedBatches
+
+    training, task, setup = inputs.recipe.training, inputs.task, checkpoint.setup
+    train = inputs.splits["train"]
+    # The rows count for class weights only; of a stream, they are its first buffer.
+    gold = gold_terms(task, training, inputs.labels, train.rows)
+    batches = (
+        StreamedBatches(inputs.stream, partial(task.encode, setup=setup), training)
+        if inputs.stream
+        else InMemoryBatches(features, training)
+    )
+    # Gold labels alone, or teachers too: `learning` decides, and takes its hooks off when training ends.
+    with inputs.supervision.learning(checkpoint, train, features, gold) as (terms, collate):
+        if training.collator:
+            collate = own_collator(training.collator, collate)
+        yield Trainee(checkpoint.model, setup.tokenizer, batches, collate, terms)
