@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import transformers
+from accelerate import skip_first_batches
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainingArguments
 
 from bertkit.errors import RecipeError, closest
@@ -16,7 +20,7 @@ from bertkit.hardware.precision import Machine
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
-from bertkit.modeling.heads.filled import texts_of_rows
+from bertkit.modeling.heads.filled import always_masked, texts_of_rows
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.unpadding.layout import why_no_varlen
 from bertkit.recipe import CommonTraining
@@ -202,3 +206,32 @@ def _reruns(training: CommonTraining) -> str | None:
     """
     names = ("gradient_checkpointing", "torch_compile", "fsdp")
     return next((f"{name}: true" for name in names if getattr(training, name)), None)
+
+
+@contextmanager
+def on_xla() -> Iterator[None]:
+    """Let a Trainer on XLA skip batches of its loader, and read its loss, as it does on other devices.
+
+    Accelerate expects a loader of its own there, which moves batches to the device in a thread. To let all processes
+    meet, graphs would be compiled. Attention is masked in each batch.
+    """
+    from accelerate.state import DistributedType, PartialState
+
+    def skip(loader: DataLoader[Any], count: int) -> Any:
+        state = PartialState()._shared_state
+        with_xla, state["distributed_type"] = state["distributed_type"], DistributedType.NO
+        try:
+            return skip_first_batches(loader, count)
+        finally:
+            state["distributed_type"] = with_xla
+
+    trainer = transformers.trainer
+    with always_masked(), ExitStack() as patches:
+        for place, name, alone in (
+            (trainer, "skip_first_batches", skip),
+            (trainer, "nested_gather", lambda loss, *_: loss.cpu()),
+            (trainer.xm, "rendezvous", lambda *_: None),
+        ):
+            patches.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, alone)
+        yield

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from accelerate import skip_first_batches
 from torch import nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerControl
@@ -27,7 +27,6 @@ from bertkit.metrics.basic import rank_step
 from bertkit.modeling.depths import encoder_layers
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
-from bertkit.modeling.heads.filled import always_masked
 from bertkit.modeling.info import Model, is_sharded
 from bertkit.modeling.sharding import scatter_like, sharded_weights, whole_states
 from bertkit.modeling.weights import restore_weights, weights_to_save
@@ -37,7 +36,14 @@ from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, n
 from bertkit.storage.files import disk_errors, null_for_nan
 from bertkit.tokens.features import Collator, Tensors
 from bertkit.training import micro_batches
-from bertkit.training.arguments import fitting_collator, make_arguments, on_speed_paths, tokens_to_train, why_padded
+from bertkit.training.arguments import (
+    fitting_collator,
+    make_arguments,
+    on_speed_paths,
+    on_xla,
+    tokens_to_train,
+    why_padded,
+)
 from bertkit.training.batching import Batches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
@@ -180,6 +186,17 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             self.model.train()
             settle_threads(step, rows)
         self.dropout.step = -1  # the first step starts its numbers anew
+
+    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+        """Clip the gradients, and return their norm; on a CPU, short ones are left as they are, not multiplied by 1."""
+        norm: torch.Tensor
+        if self.args.device.type != "cpu" or is_sharded(self.model):  # a GPU would wait for the norm
+            norm = super()._clip_grad_norm(model)
+            return norm
+        norm = get_total_norm([weights.grad for weights in model.parameters() if weights.grad is not None])
+        if not norm + 1e-6 <= self.args.max_grad_norm:  # as torch reckons; also where the norm is no number
+            clip_grads_with_norm_(model.parameters(), self.args.max_grad_norm, norm)
+        return norm
 
     def _sum_of(self, batch: Tensors) -> torch.Tensor:
         """Compute the sum of all terms of a batch that is tried."""
@@ -346,7 +363,7 @@ def fit(
                 trainer.add_callback(UnfreezingCallback(plan, trainer.log))
             callback.trainer = trainer
             try:
-                with nullcontext() if trainer.device.shapes_may_change else _on_xla():
+                with nullcontext() if trainer.device.shapes_may_change else on_xla():
                     _train_model(trainer, folder)
             finally:
                 get_progress().finish()
@@ -368,32 +385,3 @@ def _train_model(trainer: _Trainer, folder: Path) -> None:
         except (OSError, ResourceError):
             discard_unfinished(folder)
             raise
-
-
-@contextmanager
-def _on_xla() -> Iterator[None]:
-    """Let a Trainer on XLA skip batches of its loader, and read its loss, as it does on other devices.
-
-    Accelerate expects a loader of its own there, which moves batches to the device in a thread. To let all processes
-    meet, graphs would be compiled. Attention is masked in each batch.
-    """
-    from accelerate.state import DistributedType, PartialState
-
-    def skip(loader: DataLoader[Any], count: int) -> Any:
-        state = PartialState()._shared_state
-        with_xla, state["distributed_type"] = state["distributed_type"], DistributedType.NO
-        try:
-            return skip_first_batches(loader, count)
-        finally:
-            state["distributed_type"] = with_xla
-
-    trainer = transformers.trainer
-    with always_masked(), ExitStack() as patches:
-        for place, name, alone in (
-            (trainer, "skip_first_batches", skip),
-            (trainer, "nested_gather", lambda loss, *_: loss.cpu()),
-            (trainer.xm, "rendezvous", lambda *_: None),
-        ):
-            patches.callback(setattr, place, name, getattr(place, name))
-            setattr(place, name, alone)
-        yield

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,8 +127,6 @@ def test_a_compiled_run_is_that_of_plain_layers_and_resumes(run, toy_data, still
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_batches_for_a_gpu_are_pinned_and_copied_without_waiting(device, monkeypatch):
-    from types import SimpleNamespace
-
     from bertkit.training import fit
 
     copied = []
@@ -147,6 +147,20 @@ LAUNCHERS = {
         *("--main_process_port", str(20000 + os.getpid() % 10000)),
     ],
 }
+
+
+@pytest.mark.parametrize("most", [0.5, 1.0, 5.0])
+@pytest.mark.parametrize("gradient", [[3.0, 4.0], [0.3, 0.4], [0.6, 0.8], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]])
+def test_gradients_are_clipped_as_torch_clips_them(gradient, most):
+    from bertkit.training.fit import _Trainer
+
+    models = [torch.nn.Linear(2, 1, bias=False) for _ in range(2)]
+    for model in models:
+        model.weight.grad = torch.tensor([gradient])
+    trainer = SimpleNamespace(args=SimpleNamespace(device=torch.device("cpu"), max_grad_norm=most), model=models[0])
+    norms = _Trainer._clip_grad_norm(trainer, models[0]), torch.nn.utils.clip_grad_norm_(models[1].parameters(), most)
+    torch.testing.assert_close(*norms, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(*(model.weight.grad for model in models), rtol=0, atol=0, equal_nan=True)
 
 
 def launch(launcher: str, arguments: list[object]) -> tuple[int, str, str]:
