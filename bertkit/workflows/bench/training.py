@@ -66,7 +66,7 @@ class Speed:
     peak_memory_bytes: int | None = None
     evaluation_rows_per_second: float | None = None
     preparing_seconds: float = 0.0
-    """What tokenizing and `precompute` of the task family take."""
+    """What tokenizing, `precompute` of the task family and asking teachers take."""
     epoch_seconds: float | None = None
     recipe_seconds: float | None = None
     notes: tuple[str, ...] = ()
@@ -224,15 +224,19 @@ def _measure_case(case: _Case, steps: int, most: float = math.inf) -> Speed:
             run_features = partial(run_part, checkpoint)
             trains = case.inputs.supervision.trains
             is_complete = not trains or case.inputs.task.precompute(model, case.features, setup, run_features)
-            prepared = case.shares["train"] * (case.encoding_seconds + time.perf_counter() - start)
-            timed, sizes = ([], iter(())) if is_complete else _time_training(case, checkpoint, steps, most)
+            prepared = case.encoding_seconds + time.perf_counter() - start
+            training = ([], iter(()), 0.0) if is_complete else _time_training(case, checkpoint, steps, most)
+            timed, sizes, asking = training
             rate = _time_forward(case, checkpoint)
             memory = peak_memory(machine.device) if knows_memory else None
             # What steps have freed is kept, and the weights of the best checkpoint come beside it at the end of a run.
             if memory is not None and machine.device == "cpu":
                 memory += loaded_weight_bytes(case.inputs.model_folder) + _memory_of_unseen(timed, sizes)
             speed = replace(
-                speed, preparing_seconds=prepared, peak_memory_bytes=memory, evaluation_rows_per_second=rate
+                speed,
+                preparing_seconds=case.shares["train"] * (prepared + asking),
+                peak_memory_bytes=memory,
+                evaluation_rows_per_second=rate,
             )
             if is_complete:
                 speed = _with_note(speed, f"{setup.recipe.name} trains nothing: it only prepares and evaluates")
@@ -262,17 +266,24 @@ def _cache_aside() -> Iterator[None]:
 
 def _time_training(
     case: _Case, checkpoint: Checkpoint, steps: int, most: float
-) -> tuple[list[TimedStep], Iterator[int]]:
-    """Time some steps; return them, and the sizes of the batches of an epoch as they are asked for, with padding."""
+) -> tuple[list[TimedStep], Iterator[int], float]:
+    """Time some steps.
+
+    Returns:
+        the steps; the sizes of the batches of an epoch as they are asked for, with padding; and the seconds in which
+        teachers were asked.
+    """
     from bertkit.training.timing import time_steps, training_to_time
 
     recipe, features = case.setup.recipe, case.features["train"]
     training = training_to_time(recipe.training, len(features), steps)
     inputs = replace(case.inputs, recipe=recipe.model_copy(update={"training": training}))
+    start = time.perf_counter()
     with make_trainee(inputs, checkpoint, features) as trainee:
+        asking = time.perf_counter() - start
         timed = time_steps(trainee, training, case.machine, steps=steps, seconds=most)
         epoch = islice(trainee.batches.loader(trainee.collate, processes=1, process=0), _COLLATED)
-    return timed, (batch["input_ids"].numel() for batch in epoch)
+    return timed, (batch["input_ids"].numel() for batch in epoch), asking
 
 
 def _memory_of_unseen(steps: Sequence[TimedStep], sizes: Iterable[int]) -> int:
