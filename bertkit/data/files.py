@@ -196,10 +196,17 @@ def _find_mode(path: Path) -> int:
     except PermissionError:
         raise ResourceError("no permission to read", "check its folder's permissions", file=path) from None
     except (OSError, ValueError):
-        folder = path.parent
-        names = sorted(entry.name for entry in folder.glob("*"))
-        hint = closest(path.name, names)[:200] if names else f"there is nothing in {folder}"
-        raise DataError("no such file or folder", hint, file=path) from None
+        raise not_there(path) from None
+
+
+def not_there(path: Path) -> DataError:
+    """Build the error for a path where nothing is, with names that are like it; or what to do with an address."""
+    if re.match(r"\w{2,}:/", str(path)):  # a path has one slash of the two
+        address = str(path).replace(":/", "://", 1)
+        return DataError(f"{address}: rows are read from files and the hub, not from addresses", "copy them here first")
+    names = sorted(entry.name for entry in path.parent.glob("[!.]*"))  # no locks of commands
+    hint = closest(path.name, names)[:200] if names else f"there is nothing in {path.parent}"
+    return DataError("no such file or folder", hint, file=path)
 
 
 def _refuse_foreign(path: Path, file_format: Format | None) -> None:

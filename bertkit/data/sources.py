@@ -11,7 +11,7 @@ from typing import Any
 from bertkit.data.columns import PAIR, Columns
 from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.draw import DRAWS, hold_out
-from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
+from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, not_there, read_records
 from bertkit.data.formats import find_format, format_of, format_of_folder
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Split, read_split
@@ -235,8 +235,7 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     # What looks like a path is not asked of the hub, where it would end in a worse error.
     name = hub.split_revision(data.source)[0]
     if name.startswith((".", "/", "~")) or Path(name).suffix or name.count("/") > 1:
-        names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
-        raise DataError(f"no such file or directory: {data.source}", closest(folder.name, names) if names else "")
+        raise not_there(folder)
     return None
 
 

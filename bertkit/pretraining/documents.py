@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bertkit.data.demo.prose import demo_text
-from bertkit.data.files import SPLIT_NAMES, not_a_file, read_records
+from bertkit.data.files import SPLIT_NAMES, not_a_file, not_there, read_records
 from bertkit.data.formats import format_of, load_formats
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record, without_compression
-from bertkit.errors import DataError, RecipeError, closest
+from bertkit.errors import DataError, RecipeError
 from bertkit.pretraining.remote import copy_remote, is_remote
 from bertkit.recipe import Data
 from bertkit.recipe.records import Corpus
@@ -145,8 +145,7 @@ def _expand_path(path: Path) -> list[Path]:
     if (folder := _folder_of(path)) != path:
         return _match_files(folder, path)
     if not path.exists():
-        names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
-        raise DataError("no such file or folder", closest(path.name, names) if names else "", file=path)
+        raise not_there(path)
     if path.is_dir():
         return _text_files(path)
     if not path.is_file():

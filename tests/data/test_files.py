@@ -229,6 +229,7 @@ def test_a_missing_file(here):
         "data/x": "no such file or folder (data/x) - there are: notes.txt, train.csv",
         "nowhere/train.csv": "no such file or folder (nowhere/train.csv) - there is nothing in nowhere",
         "data/train.csv/x": "no such file or folder (data/train.csv/x) - there is nothing in data/train.csv",
+        "s3://b/a.csv": "s3://b/a.csv: rows are read from files and the hub, not from addresses - copy them here first",
         "data/" + "x" * 300: f"no such file or folder (data/{'x' * 300}) - there are: notes.txt, train.csv",
     }.items():
         with pytest.raises(DataError) as caught:

@@ -280,7 +280,7 @@ KNOWN = ", ".join(ending for known in load_formats().values() if known.running_t
     ("files", "settings", "line"),
     [
         ({}, {}, "the recipe names no data - --data FILE, a directory, or a hub data set"),
-        ({"news.txt": "a"}, {"source": "nwes.txt"}, "no such file or directory: nwes.txt - did you mean news.txt?"),
+        ({"news.txt": "a"}, {"source": "nwes.txt"}, "no such file or folder (nwes.txt) - did you mean news.txt?"),
         ({"a.txt": "a"}, {"files": {"train": "b.txt"}}, "no such file or folder (b.txt) - did you mean a.txt?"),
         (
             {"a.txt": "a"},

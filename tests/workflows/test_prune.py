@@ -111,7 +111,7 @@ MISTAKES = [
     (["{tiny}", "--intermediate", "8"], 2, "{tiny} is no run, so there are no rows to measure importance on"),
     (["{tiny}", "--vocabulary", "rows"], 2, "{tiny} is no run, so there are no rows to trim the vocabulary to"),
     (["{tiny}", "--intermediate", "8", "--recipe", "classify", "--data", "demo"], 4, "no trained head for this task"),
-    (["{trained}", "--vocabulary", "./nowhere.txt"], 3, "no such file or directory: ./nowhere.txt"),
+    (["{trained}", "--vocabulary", "./nowhere.txt"], 3, "no such file or folder (nowhere.txt)"),
     (["./nowhere", "--layers", "1"], 4, "no such directory: ./nowhere"),
     (["{damaged}", "--layers", "1"], 4, "the file does not match its checksum"),
     (["{tiny}", "--layers", "0,1", "--data", "demo"], 2, "data.source without a recipe"),

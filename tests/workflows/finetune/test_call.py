@@ -91,7 +91,7 @@ def test_a_loaded_recipe_is_taken_as_it_is(tiny_model):
         ),
         (["a"], DataError, r"'a' is no row \(row:1\) - give a dictionary of columns for each"),
         (7, DataError, "7 is no row - give texts, tuples, dictionaries or a DataFrame"),
-        ("none.csv", DataError, "no such file or directory: none.csv"),
+        ("none.csv", DataError, "no such file or folder"),
     ],
 )
 def test_wrong_rows_are_told_in_one_line(tiny_model, data, error, message):

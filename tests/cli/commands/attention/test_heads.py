@@ -24,7 +24,7 @@ def test_a_file_is_a_table_of_heads_and_one_of_relations(run, tmp_path, tiny_mod
 def test_mistakes_are_answered_in_one_line(run, tmp_path, tiny_model):
     file = write_jsonl(tmp_path / "rows.jsonl", [{"tokens": ["a"], "head": ["5"], "deprel": ["x"]}])
     for arguments, code, message in (
-        (("none.csv",), 3, "error: no such file or directory: none.csv"),
+        (("none.csv",), 3, "error: no such file or folder (none.csv)"),
         ((file,), 3, "error: ['5'] are not the heads of 1 words"),
         ((file, "--column", "body"), 3, "error: no column 'body'"),
         ((file, "--output", "page.txt"), 2, "error: the page is HTML (page.txt)"),
