@@ -92,9 +92,13 @@ class _Stopwatch(ProgressWrapper):
 
 
 def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
-    """Return a training section that lasts for `steps` timed steps over `rows` rows per epoch, without evaluations."""
-    epochs = math.ceil((_WARM + steps) / training.steps_per_epoch(rows))
-    return training.model_copy(update={"epochs": max(training.epochs, epochs), "steps": None, "evaluate_every": _NEVER})
+    """Return a training section that lasts for `steps` timed steps over `rows` rows per epoch.
+
+    It evaluates nothing, and has no callbacks of a user's own, which may write what no run has learned.
+    """
+    epochs = max(training.epochs, math.ceil((_WARM + steps) / training.steps_per_epoch(rows)))
+    update = {"epochs": epochs, "steps": None, "evaluate_every": _NEVER, "callbacks": None}
+    return training.model_copy(update=update)
 
 
 def time_steps(

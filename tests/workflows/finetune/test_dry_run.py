@@ -69,6 +69,14 @@ def test_what_is_frozen_is_not_trained(plan_run, monkeypatch):
     assert trained and not any("embeddings" in name or ".layer." in name for name in trained)
 
 
+def test_callbacks_of_a_user_are_told_of_no_trial(plan_run, monkeypatch):
+    def refuse(name):
+        raise AssertionError(name)
+
+    monkeypatch.setattr("bertkit.training.fit.make_callback", refuse)
+    assert plan_run(callbacks=["transformers.trainer_callback.ProgressCallback"])[0].timed_steps == 10
+
+
 def test_why_there_is_no_estimate(run, tiny_model, toy_data, monkeypatch):
     ended = run(*arguments(tiny_model, toy_data), "--dry-run")
     assert "  time and memory of a stream are not measured" in ended.out.splitlines()
