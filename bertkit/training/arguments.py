@@ -1,4 +1,4 @@
-"""What a recipe and a machine decide of a training: TrainingArguments, speed paths, and the shapes of batches."""
+"""What a recipe and a machine decide of a training: TrainingArguments, speed paths, shapes of batches, XLA's ways."""
 
 from __future__ import annotations
 
