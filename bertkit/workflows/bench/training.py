@@ -210,7 +210,7 @@ def _measure_case(case: _Case, steps: int, most: float = math.inf) -> Speed:
     from bertkit.modeling.depths import prepare_depths
 
     use_matmul_backend(case.machine)
-    setup, machine, keys = case.setup, case.machine, case.features["train"][0].keys()
+    setup, machine, keys = case.setup, case.machine, set(case.features["train"][0])
     speed = Speed(machine.precision, setup.recipe.training.batch_size)
     try:
         # In the order of a run: load, prepare, train, score.
