@@ -189,10 +189,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         """Clip the gradients, and return their norm; on a CPU, short ones are left as they are, not multiplied by 1."""
-        norm: torch.Tensor
         if self.args.device.type != "cpu" or is_sharded(self.model):  # a GPU would wait for the norm
-            norm = super()._clip_grad_norm(model)
-            return norm
+            return super()._clip_grad_norm(model)  # type: ignore[no-any-return]
         norm = get_total_norm([weights.grad for weights in model.parameters() if weights.grad is not None])
         if not norm + 1e-6 <= self.args.max_grad_norm:  # as torch reckons; also where the norm is no number
             clip_grads_with_norm_(model.parameters(), self.args.max_grad_norm, norm)

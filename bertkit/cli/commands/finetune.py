@@ -167,17 +167,17 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     """Print what a run, or several that differ in their seed, would do."""
     from bertkit.data.labels import list_names
 
-    each = f" in each of {runs} runs" if runs > 1 else ""
+    per_run = f" in each of {runs} runs" if runs > 1 else ""
     print_line(f"{plan.resolved.rstrip()}\n")
     print_plan(
         {
             "rows": format_splits(plan.rows),
             "not read": ", ".join(plan.unread),
             "labels": list_names(plan.labels[:20]) if plan.labels else "",
-            "steps": f"{plan.steps:,}{each}",
+            "steps": f"{plan.steps:,}{per_run}",
             "time": ""
             if plan.seconds is None
-            else f"{duration_text(plan.seconds)}{each}, without start, scoring and saving",
+            else f"{duration_text(plan.seconds)}{per_run}, without start, scoring and saving",
             "memory": "" if plan.memory_bytes is None else f"{plan.memory_bytes / 1e6:,.0f} MB at peak",
             "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}",
         }

@@ -29,10 +29,10 @@ from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Features, Setup, text_lengths
 from bertkit.training.automatic import choose_training
 from bertkit.training.child_runs import refuse_launch
-from bertkit.training.run import RunPlan
+from bertkit.training.run import RunPlan, find_machine
 from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
-from bertkit.workflows.finetune.trainee import load_setup, make_trainee
+from bertkit.workflows.finetune.trainee import load_to_train, make_trainee
 
 if TYPE_CHECKING:
     from bertkit.training.timing import TimedStep
@@ -97,7 +97,7 @@ class _Case:
     """One precision and batch size, and what it is measured on."""
 
     inputs: FinetuneInputs
-    features: dict[str, list[Feature]]
+    features: Mapping[str, list[Feature]]
     setup: Setup
     machine: Machine
     encoding_seconds: float
@@ -105,6 +105,11 @@ class _Case:
     """Split -> the rows of a run, for each row that has features."""
     model: Model | None = None
     """Loaded anew where it is None."""
+
+    def of(self, recipe: Recipe, machine: Machine) -> _Case:
+        """Return the same rows for another recipe and machine."""
+        inputs, setup = replace(self.inputs, recipe=recipe), replace(self.setup, recipe=recipe)
+        return replace(self, inputs=inputs, setup=setup, machine=machine)
 
 
 class _Stoppable(ProgressWrapper):
@@ -155,13 +160,8 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
 
     with caught_signals() as stop, use_progress(_Stoppable(stop)):
-        speeds = list[Speed]()
-        for recipe, machine in chosen:
-            # preparing may add to features
-            copies = {name: [dict(feature) for feature in of_split] for name, of_split in features.items()}
-            of_recipe, whole = replace(inputs, recipe=recipe), dict.fromkeys(features, 1.0)
-            case = _Case(of_recipe, copies, replace(setup, recipe=recipe), machine, encoding, whole)
-            speeds.append(_measure_case(case, steps))
+        whole = _Case(inputs, features, setup, chosen[0][1], encoding, dict.fromkeys(features, 1.0))
+        speeds = [_measure_case(whole.of(recipe, machine), steps) for recipe, machine in chosen]
     import torch
 
     recipe, device = recipes[0], chosen[0][1].device
@@ -181,7 +181,7 @@ def measure_some(inputs: FinetuneInputs, setup: Setup, model: Model) -> Speed:
         splits[name] = split.select(range(0, len(split.rows), -(-len(split.rows) // _SOME_ROWS)))
     shares = {name: len(split.rows) / len(splits[name].rows) for name, split in inputs.splits.items()}
     some = replace(inputs, splits=splits)
-    machine = detect_machine(inputs.recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
+    machine = find_machine(inputs.plan)
     machine.announce()
     with caught_signals() as stop, use_progress(_Stoppable(stop)):
         features, encoding = _encode(some, setup)
@@ -210,13 +210,16 @@ def _measure_case(case: _Case, steps: int, most: float = math.inf) -> Speed:
     from bertkit.modeling.depths import prepare_depths
 
     use_matmul_backend(case.machine)
-    setup, machine, keys = case.setup, case.machine, set(case.features["train"][0])
+    setup, machine, keys = case.setup, case.machine, case.features["train"][0].keys()
+    # a copy, since preparing may add to features
+    copies = {name: [dict(feature) for feature in features] for name, features in case.features.items()}
+    case = replace(case, features=copies)
     speed = Speed(machine.precision, setup.recipe.training.batch_size)
     try:
         # In the order of a run: load, prepare, train, score.
         with _cache_aside():
             knows_memory = restart_peak_memory(machine.device)
-            model = (load_setup(case.inputs)[1] if case.model is None else case.model).to(machine.device)
+            model = (load_to_train(case.inputs, setup) if case.model is None else case.model).to(machine.device)
             if setup.recipe.training.layer_keys:
                 prepare_depths(model, setup.recipe.training)
             checkpoint = Checkpoint(model, case.inputs.task, setup, machine)
@@ -225,8 +228,7 @@ def _measure_case(case: _Case, steps: int, most: float = math.inf) -> Speed:
             trains = case.inputs.supervision.trains
             is_complete = not trains or case.inputs.task.precompute(model, case.features, setup, run_features)
             prepared = case.encoding_seconds + time.perf_counter() - start
-            training = ([], iter(()), 0.0) if is_complete else _time_training(case, checkpoint, steps, most)
-            timed, sizes, asking = training
+            timed, sizes, asking = ([], iter(()), 0.0) if is_complete else _time_training(case, checkpoint, steps, most)
             rate = _time_forward(case, checkpoint)
             memory = peak_memory(machine.device) if knows_memory else None
             # What steps have freed is kept, and the weights of the best checkpoint come beside it at the end of a run.

@@ -26,10 +26,15 @@ def load_setup(inputs: FinetuneInputs) -> tuple[Setup, Model]:
     asked, limit = inputs.recipe.training.max_length, max_tokens(setup)
     if limit < asked:
         say_once(f"the model reads {limit:,} tokens, so inputs end there, not at training.max_length {asked:,}")
+    return setup, load_to_train(inputs, setup)
+
+
+def load_to_train(inputs: FinetuneInputs, setup: Setup) -> Model:
+    """Load the model that a run trains."""
     model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
     # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
     model.config.pad_token_id = setup.tokenizer.pad_token_id
-    return setup, model
+    return model
 
 
 @contextmanager
