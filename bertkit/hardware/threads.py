@@ -16,11 +16,13 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
+from bertkit.hardware.device import find_device
 from bertkit.progress import log
 
 # turns that libgomp's threads wait before they sleep; its own 300,000 take milliseconds
 _SPINS = "1000"
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_BATCH_WORKERS = 4  # on a GPU: so many keep up with the largest batches that were tried
 _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
 # of a trial: what it may take, what a step should, and how often
 _SECONDS, _STEP_SECONDS, _ROUNDS = 1.6, 0.2, 5
@@ -115,6 +117,16 @@ def _free_threads() -> Threads:
         return Threads(max(1, int(quota)), f"a quota of {quota:.3g} CPU{'' if quota == 1 else 's'}")
     total = len({*map(_core_of, every)})
     return Threads(cores, f"{cores} of {total} cores may be used" if cores < total else "")
+
+
+def batch_workers(asked: int | None) -> int:
+    """Return how many processes build batches: as many as asked for, or enough that a GPU need not wait for them.
+
+    A CPU that trains has no core to spare.
+    """
+    if asked is not None:
+        return asked
+    return min(_BATCH_WORKERS, _free_threads().number - 1) if find_device().pins_memory else 0
 
 
 def read_quota(process: Path = Path("/proc/self")) -> float:

@@ -137,9 +137,8 @@ def corrupt(
         draws = np.repeat(draws, spans[:, 1] - spans[:, 0])
     random_tokens = random.choice(ordinary, len(positions))
     corrupted = np.array(tokens, dtype=np.int64)
-    corrupted[positions] = np.select(
-        [draws < masked, draws < masked + replaced], [mask_token_id, random_tokens], corrupted[positions]
-    )
+    kept = np.where(draws < masked + replaced, random_tokens, corrupted[positions])
+    corrupted[positions] = np.where(draws < masked, mask_token_id, kept)
     return corrupted
 
 

@@ -146,15 +146,14 @@ class TokenizedText:
 
 def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
     """Put the special tokens around each chunk of a block, and join the chunks."""
-    tokens, maskable, starts, segment_ids = [], [], [], []
-    around = len(template.before), len(template.after)
-    for number, (ids, begins) in enumerate(zip(block.tokens, block.word_starts, strict=True)):
-        tokens.append(np.concatenate([template.before, ids, template.after]))
-        maskable.append(np.pad(np.ones(len(ids), dtype=bool), around))
-        starts.append(np.pad(begins, around, constant_values=True))
-        segment_ids.append(np.full(len(ids) + sum(around), number))
-    ids, *others = map(np.concatenate, (tokens, maskable, starts, segment_ids))
-    return TokenizedText(ids.astype(np.int64), *others)
+    before, after = len(template.before), len(template.after)
+    around = np.zeros(before, bool), np.zeros(after, bool)
+    ids = np.concatenate([part for ids in block.tokens for part in (template.before, ids, template.after)])
+    is_text = np.concatenate([part for ids in block.tokens for part in (around[0], np.ones(len(ids), bool), around[1])])
+    starts = np.ones(len(ids), bool)
+    starts[is_text] = np.concatenate(block.word_starts)
+    sizes = [before + len(ids) + after for ids in block.tokens]
+    return TokenizedText(ids.astype(np.int64), is_text, starts, np.repeat(np.arange(len(sizes)), sizes))
 
 
 def block_collator(

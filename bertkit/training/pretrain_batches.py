@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bertkit.errors import DataError
+from bertkit.hardware.threads import batch_workers
 from bertkit.metrics import Numbers
 from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
 from bertkit.pretraining.tokenized import TokenizedCorpus
@@ -68,13 +69,14 @@ class PretrainBatches(Dataset[Feature]):
     def loader(self, collate: Collator, *, processes: int, process: int, padding: str | None = None) -> DataLoader[Any]:
         """Build the loader of one process's share of all steps."""
         self.shares = Shares(self.training.gradient_accumulation, processes, process)
+        workers = batch_workers(self.training.workers)
         return DataLoader(
             self,
             batch_sampler=_BatchKeys(self),
             collate_fn=collate,
-            num_workers=self.training.workers,
+            num_workers=workers,
             # the corpus stays where it is mapped
-            multiprocessing_context="fork" if self.training.workers else None,
+            multiprocessing_context="fork" if workers else None,
             generator=torch.Generator(),
         )
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from bertkit.hardware import threads
+from bertkit.hardware.device import Device
 from bertkit.hardware.threads import CoreWatch, StepWatch, Threads, choose_threads, fitting_threads, read_quota
 
 
@@ -88,6 +89,25 @@ def test_whole_cpus_of_a_quota_count(monkeypatch, quota, number):
     found = fitting_threads()
     assert found.number == number
     assert ("quota" in found.why) == (quota < 4)
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "asked", "workers"),
+    [
+        ("cpu", 16, None, 0),
+        ("cuda", 16, None, 4),
+        ("cuda", 3, None, 2),
+        ("cuda", 1, None, 0),
+        ("cuda", 1, 2, 2),
+        ("cpu", 2, 1, 1),
+    ],
+)
+def test_batches_are_built_beside_a_gpu_and_not_beside_a_cpu(monkeypatch, device, cores, asked, workers):
+    monkeypatch.setattr(threads, "find_device", lambda: Device(device))
+    monkeypatch.setattr(threads, "read_quota", lambda: cores)
+    monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    assert threads.batch_workers(asked) == workers
 
 
 def test_processors_of_one_core_count_once(monkeypatch):
