@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
 # well below 1, so that noise does not change the choice where both are about as fast
 _NOT_SLOWER = 0.7
-# of a product that is tried: fewer tokens where widths are large
-_TOKENS, _MULTIPLICATIONS = 1024, 2**31
+# of a product that is tried: fewer tokens where widths are large, and more on a GPU, which would be idle with so few
+_TOKENS, _TOKENS_OF_GPU, _MULTIPLICATIONS = 1024, 16384, 2**31
 _WIDEST = 8192  # a config may name any number
 # of a trial: the time ends it, but not before the least turns
 _LEAST_TURNS, _TURNS, _SECONDS = 6, 20, 0.08
@@ -205,15 +205,17 @@ def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:
     # other work may share the CPU
     clock = time.process_time if device.is_cpu else time.perf_counter
     hidden, intermediate = (min(width, _WIDEST) for width in widths)
-    tokens = max(1, min(_TOKENS, _MULTIPLICATIONS // (hidden * intermediate)))
+    is_gpu = device.pins_memory
+    tokens = _TOKENS_OF_GPU if is_gpu else max(1, min(_TOKENS, _MULTIPLICATIONS // (hidden * intermediate)))
     states = torch.ones(tokens, hidden, device=device.type)
     up, down = (torch.ones(shape, device=device.type) for shape in ((intermediate, hidden), (hidden, intermediate)))
 
     def seconds(trial: AbstractContextManager[Any]) -> float:
         start = clock()
         with trial:
-            # a layer computes in fp32 between the two; XLA computes nothing that is dropped
-            kept = linear(linear(states, up).float(), down).float()  # noqa: F841
+            between = linear(states, up)
+            # a layer computes in fp32 between the two, but on a GPU; XLA computes nothing that is dropped
+            kept = linear(between if is_gpu else between.float(), down).float()  # noqa: F841
         device.synchronize()
         return clock() - start
 

@@ -94,6 +94,19 @@ def test_the_trial_of_bf16_pays_for_the_casts_of_autocast(monkeypatch):
     assert dtypes[:4] == [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16]
 
 
+def test_a_gpu_is_tried_with_a_batch_that_it_is_busy_with(monkeypatch):
+    """It would be idle with as few tokens as a CPU; between the two products, it casts nothing."""
+    linear, seen = torch.nn.functional.linear, []
+    monkeypatch.setattr(
+        torch.nn.functional,
+        "linear",
+        lambda states, weights: seen.append((len(states), states.dtype)) or linear(states, weights),
+    )
+    monkeypatch.setattr(Device, "pins_memory", True)
+    assert precision._gain(Device("cpu"), torch.bfloat16, (8, 16)) > 0
+    assert seen[2:4] == [(16384, torch.float32), (16384, torch.bfloat16)]
+
+
 def test_a_gpu_multiplies_fp32_in_tf32(monkeypatch):
     chosen = []
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
