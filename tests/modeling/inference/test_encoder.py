@@ -128,4 +128,5 @@ def test_products_in_bf16_are_those_of_plain_layers_whoever_lays_the_weights_out
     exact = functional.linear(*(part.bfloat16().double() for part in (values, *weights.values())))
     for products, activated in computed:
         torch.testing.assert_close(products, expected, rtol=2**-7, atol=1e-3)
-        torch.testing.assert_close(activated.double(), functional.gelu(exact), rtol=2**-8, atol=1e-3)
+        # a CPU without bf16 rounds the product, and then what the activation makes of it
+        torch.testing.assert_close(activated.double(), functional.gelu(exact), rtol=2**-7, atol=1e-3)
