@@ -116,6 +116,11 @@ class Device:
         return flash and torch.cuda.get_device_capability() >= _FLASH_CAPABILITY
 
     @property
+    def has_graphs(self) -> bool:
+        """Whether it launches all kernels of a captured step at once."""
+        return self.type == "cuda"
+
+    @property
     def has_events(self) -> bool:
         """Whether events time its work without waiting for it."""
         return not self.is_cpu and hasattr(self._module, "Event")

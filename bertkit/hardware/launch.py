@@ -19,6 +19,16 @@ def use_shard(shard: str | None) -> None:
     _asked = shard
 
 
+def refuse_launch(what: str, remedy: str) -> None:
+    """Check that this process is none of several that share a command's work.
+
+    Raises:
+        UsageError: it is, and the command is for one; `what` says so.
+    """
+    if is_one_of_several():
+        raise UsageError(what, remedy)
+
+
 def check_launch(*, fsdp: bool) -> None:
     """Check that this training can run as the launcher has set it up, before a row is read.
 

@@ -101,6 +101,7 @@ def speed_paths(
     tokens: Iterable[int] | None,
     merge: bool = False,
     compiled: bool = False,
+    host_masks: bool = True,
 ) -> Iterator[OccurringEmbeddings | None]:
     """Train a model on its speed paths; afterwards it is as before, but for what was trained.
 
@@ -118,6 +119,7 @@ def speed_paths(
         tokens: ids whose embeddings are trained; None for all.
         merge: whether queries, keys and values are computed by one product.
         compiled: whether layers are compiled by torch.compile.
+        host_masks: whether the CPU may tell of each batch on a device if it has padding.
     """
     with ExitStack() as patches:
         if dropout is not None:
@@ -125,7 +127,8 @@ def speed_paths(
         if merge:
             patches.enter_context(merged_projections(model))
         device = Device(model.device.type)
-        if not device.is_cpu and device.shapes_may_change and model.config._attn_implementation == "sdpa":
+        looks = host_masks and not device.is_cpu and device.shapes_may_change
+        if looks and model.config._attn_implementation == "sdpa":
             patches.enter_context(masks_of_host(model))
         if unpad:
             varlen = None if device.is_cpu else torch_varlen()

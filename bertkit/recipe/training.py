@@ -148,6 +148,8 @@ class CommonTraining(Section):
     """Skip the padding of batches; the result is the same. `auto` does so on a CPU only."""
     torch_compile: bool = False
     """Compile the layers by torch.compile, which takes a minute and pays on a GPU."""
+    cuda_graphs: bool = False
+    """On a CUDA GPU: capture each step as a CUDA graph, for models and batches that are small."""
     fsdp: bool = False
     """Split weights, gradients and optimizer states among the processes of a launch (FSDP2), for a large encoder."""
     evaluate_every: Literal["epoch"] | int = "epoch"
@@ -214,11 +216,12 @@ class CommonTraining(Section):
             raise ValueError(f"leaves nothing between it and training.warmup_ratio ({warmup:g}): together at most 1")
         return value
 
-    @field_validator("torch_compile")
+    @field_validator("torch_compile", "cuda_graphs")
     @classmethod
-    def _compiled_layers_compute_padding(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and info.data.get("unpad") is True:
-            raise ValueError("does not go with training.unpad = true: leave one of them out")
+    def _excludes(cls, value: bool, info: ValidationInfo) -> bool:
+        others = ("unpad", "gradient_checkpointing") if info.field_name == "cuda_graphs" else ("unpad",)
+        if value and (other := next((name for name in others if info.data.get(name) is True), None)):
+            raise ValueError(f"does not go with training.{other} = true: leave one of them out")
         return value
 
     _intervals_are_positive = field_validator("evaluate_every", "log_every")(_is_positive)
@@ -281,8 +284,8 @@ class Pretraining(CommonTraining):
     """Number of differently masked copies of the text (BERT: 10); by default, every epoch has new masks."""
     evaluation_rows: int = Field(1000, ge=1)
     """Number of held-out blocks that are scored."""
-    workers: int = Field(0, ge=0, le=64)
-    """Processes that build batches; the result is the same."""
+    workers: int | None = Field(None, ge=0, le=64)
+    """Processes that build batches; the result is the same. By default none on a CPU, and up to four on a GPU."""
 
     @field_validator("budget")
     @classmethod

@@ -187,8 +187,8 @@ def _divisor(batch_size: Any, micro_batches: Any) -> Any:
     return max(number for number in range(1, numbers[1]) if numbers[0] % number == 0)
 
 
-def _padded(torch_compile: Any, unpad: Any) -> Any:
-    return "auto" if torch_compile is True and unpad is True else unpad
+def _padded(needs_padding: Any, unpad: Any) -> Any:
+    return "auto" if needs_padding is True and unpad is True else unpad
 
 
 def _kept_by_decay(schedule: Any, decay_ratio: Any) -> Any:
@@ -216,6 +216,7 @@ RULES: list[tuple[str, str, Replace]] = [
     ("training.batch_size", "training.gradient_accumulation", _divisor),
     ("training.schedule", "training.decay_ratio", _kept_by_decay),
     ("training.torch_compile", "training.unpad", _padded),
+    ("training.cuda_graphs", "training.unpad", _padded),
     ("options.student_layers", "options.student_size", _absent),
     ("metrics", "best_metric", _listed),
     ("data.per_class", "data.train_limit", _absent),

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -317,3 +317,11 @@ def _creating(folder: Path, name: str) -> Iterator[None]:
     except OSError as error:
         what = f"{name} cannot be written: {error.strerror}"
         raise ResourceError(what, "choose another --output", file=folder) from None
+
+
+def find_machine(
+    folders: Iterable[Path], is_alike: Callable[[Mapping[str, Any]], bool] = bool
+) -> dict[str, Any] | None:
+    """Return the machine of the first run whose record is alike: all others compute as it did; None without a run."""
+    records = (record for record in map(read_record, folders) if record and "machine" in record)
+    return next((dict(record["machine"]) for record in records if is_alike(record)), None)

@@ -33,8 +33,8 @@ from bertkit.tokens.features import (
 if TYPE_CHECKING:
     import numpy as np
 
-WIDTHS, WIDTHS_OF_SHARES = 3, 2
-"""How many widths batches have, and how many where one step has several micro-batches."""
+WIDTHS, WIDTHS_OF_SHARES, WIDTHS_OF_GRAPHS = 3, 2, 8
+"""How many widths batches have, how many where one step has several micro-batches, and how many with CUDA graphs."""
 
 _CANDIDATES = 64  # widths to choose from
 _BEYOND = 2**20  # transformers ignores the ends of answers that are behind the last token

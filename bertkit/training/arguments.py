@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.heads.filled import always_masked, texts_of_rows
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.unpadding.layout import why_no_varlen
+from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 from bertkit.recipe.values import decided_arguments, other_names
 from bertkit.tokens.feature_cache import longest_of
@@ -30,6 +31,7 @@ from bertkit.tokens.features import Collator
 from bertkit.tokens.static_shapes import (
     ONE_TEXT,
     WIDTHS,
+    WIDTHS_OF_GRAPHS,
     WIDTHS_OF_SHARES,
     choose_widths,
     static_collator,
@@ -135,18 +137,25 @@ def on_speed_paths(
         tokens=tokens,
         merge=runs_once_on_cpu,
         compiled=training.torch_compile,
+        host_masks=not training.cuda_graphs,
     )
 
 
 def fitting_collator(
-    collate: Collator, batches: Batches, model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments
+    collate: Collator,
+    batches: Batches,
+    model: PreTrainedModel,
+    training: CommonTraining,
+    arguments: TrainingArguments,
+    *,
+    graphs: bool,
 ) -> Collator:
-    """Return a collator of batches of few shapes where a device or torch.compile compiles for each; else as it is.
+    """Return a collator of batches of few shapes where there is a graph for each; else as it is.
 
     The model then knows the widths, for its evaluations.
     """
     device = Device(arguments.device.type)
-    if device.shapes_may_change and not training.torch_compile:
+    if device.shapes_may_change and not (training.torch_compile or graphs):
         return collate
     most, texts = training.max_length, ONE_TEXT
     if isinstance(batches, (InMemoryBatches, TaskBatches)):
@@ -154,7 +163,7 @@ def fitting_collator(
         texts = texts_of_rows(model, batches.features) if len(tasks) == 1 else ONE_TEXT
         adds_up = training.gradient_accumulation > 1 or any(task.items is not None for task in tasks)
         adds_up = adds_up or (texts.are_windows and texts.most > 1)
-        few = (WIDTHS_OF_SHARES if adds_up else WIDTHS) // len(tasks)
+        few = (WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS) // len(tasks)
         widths = choose_widths(longest_of(batches.features), max(few, 1))
     elif isinstance(batches, StreamedBatches):
         widths = (most // 4, most)
@@ -166,6 +175,28 @@ def fitting_collator(
     share = device.whole_rows(arguments.per_device_train_batch_size)
     order = None if isinstance(batches, PretrainBatches) else training_rows(share, texts)
     return static_collator(collate, order, widths, texts)
+
+
+def captures_steps(model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments) -> bool:
+    """Tell whether the steps of a run are captured as CUDA graphs.
+
+    Raises:
+        RecipeError: they cannot be, since they differ from step to step, or in several processes.
+    """
+    device = Device(arguments.device.type)
+    if training.cuda_graphs and not device.has_graphs:
+        log.info(f"cuda_graphs: the {device.name} launches no graphs; steps are as without it")
+    if not training.cuda_graphs or not device.has_graphs:
+        return False
+    stages = ("gradual_unfreezing", "head_only_epochs")
+    reasons = {
+        "in several processes": arguments.world_size > 1,
+        "of layers that are trained one after the other": any(getattr(training, key, None) for key in stages),
+        "whose loss compares the texts of a batch": info_of(model).compares_rows,
+    }
+    if reason := next((reason for reason, holds in reasons.items() if holds), None):
+        raise RecipeError(f"training.cuda_graphs: the steps of a run {reason} cannot be captured", "leave it out")
+    return True
 
 
 def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int) -> set[int] | None:
@@ -206,6 +237,13 @@ def _reruns(training: CommonTraining) -> str | None:
     """
     names = ("gradient_checkpointing", "torch_compile", "fsdp")
     return next((f"{name}: true" for name in names if getattr(training, name)), None)
+
+
+def ways_of_training(device: Device, *, graphs: bool) -> AbstractContextManager[None]:
+    """Open what training on a device differs in: masks of every batch where graphs compute it, and XLA's ways."""
+    if not device.shapes_may_change:
+        return on_xla()
+    return always_masked() if graphs else nullcontext()
 
 
 @contextmanager

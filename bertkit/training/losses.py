@@ -170,7 +170,9 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
     gamma = None if training.loss is None else 2.0 if training.focal_gamma is None else training.focal_gamma
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
-        weight = weights.to(logits, non_blocking=True)
+        nonlocal weights
+        weights = weights.to(logits.device)  # once, since a copy waits for a GPU
+        weight = weights.to(logits.dtype)
         if gold.is_floating_point():  # several labels: one yes or no per label
             # Losses are (rows, labels). The mean over labels is that of the model's own head, the sum over rows that of
             # `Terms`. Smoothing moves 0 and 1 towards 1/2, as between two classes.

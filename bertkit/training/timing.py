@@ -21,8 +21,9 @@ from bertkit.hardware.speed import waiting_seconds
 from bertkit.progress import ProgressWrapper, use_progress
 from bertkit.recipe import CommonTraining
 from bertkit.tokens.features import Features, text_lengths
-from bertkit.training.fit import Judge, Trainee, fit
+from bertkit.training.fit import fit
 from bertkit.training.stopping import StopFlag
+from bertkit.training.trainer import Judge, Trainee
 
 _WARM = 3  # steps before the first that is timed
 _NEVER = 2**40

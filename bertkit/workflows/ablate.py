@@ -26,6 +26,7 @@ from bertkit.evaluation.ablations import (
     name_variants,
 )
 from bertkit.evaluation.held_out import held_out_features
+from bertkit.hardware.launch import refuse_launch
 from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import log
 from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
@@ -35,7 +36,7 @@ from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import claimed
 from bertkit.storage.records import without_folder
-from bertkit.training.child_runs import first_failure, keep_going, refuse_failed, refuse_launch
+from bertkit.training.stopping import first_failure, keep_going, refuse_failed
 from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs as finetune_run

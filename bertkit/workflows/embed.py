@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import bertkit
 from bertkit.errors import DataError, UsageError, closest, located
-from bertkit.hardware.launch import Launch
+from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.progress import log, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import refuse_inputs
 from bertkit.storage.parts import PartFolder, is_whole
-from bertkit.training.child_runs import refuse_launch
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.parts import write_vectors
 from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts

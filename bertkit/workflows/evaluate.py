@@ -46,7 +46,7 @@ from bertkit.evaluation.scoring import (
 )
 from bertkit.evaluation.splits import Choice, judge_training_rows, read_task_splits
 from bertkit.evaluation.stored.folder import begin_evaluation, check_output, describe_maker, finish_evaluation
-from bertkit.hardware.launch import Launch
+from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
@@ -54,7 +54,6 @@ from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed
 from bertkit.storage.parts import PartFolder
-from bertkit.training.child_runs import refuse_launch
 from bertkit.vectors.benchmark import BenchmarkScores, run_benchmark
 from bertkit.vectors.embedder import Embedder
 

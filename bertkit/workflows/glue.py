@@ -32,7 +32,7 @@ from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.files import disk_errors, write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import without_folder
-from bertkit.training.child_runs import first_failure, keep_going, refuse_failed
+from bertkit.training.stopping import first_failure, keep_going, refuse_failed
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.seeds import finetune_seeds

@@ -53,6 +53,13 @@ def loaded(name, *assignments):
             "auto",
             "training.torch_compile true does not go with the recipe's training.unpad true, which is now auto",
         ),
+        (
+            "text.yaml",
+            "training.cuda_graphs=true",
+            "unpad",
+            "auto",
+            "training.cuda_graphs true does not go with the recipe's training.unpad true, which is now auto",
+        ),
     ],
 )
 def test_what_is_typed_wins_over_the_recipe_with_one_line(here, caplog, name, typed, key, value, line):

@@ -92,10 +92,14 @@ def test_steps_between_logs_are_positive():
         Training(log_every=0)
 
 
-def test_compiled_layers_compute_padding():
-    assert Training(torch_compile=True, unpad=False).unpad is False
-    with pytest.raises(ValidationError, match=r"does not go with training\.unpad = true: leave one of them out"):
-        Training(torch_compile=True, unpad=True)
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [("torch_compile", "unpad"), ("cuda_graphs", "unpad"), ("cuda_graphs", "gradient_checkpointing")],
+)
+def test_ways_to_compute_exclude_each_other(key, other):
+    assert Training(**{key: True, other: False})
+    with pytest.raises(ValidationError, match=rf"does not go with training\.{other} = true: leave one of them out"):
+        Training(**{key: True, other: True})
 
 
 def test_a_decay_needs_its_schedule_and_goes_with_the_warmup():

@@ -74,9 +74,9 @@ def test_a_resumed_run_needs_no_room_for_what_it_has_written(run, tiny_model, to
 def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, monkeypatch, options, kept):
     """In the end, the run has the checkpoints that it would have without the signal."""
     from bertkit.storage import checkpoints
-    from bertkit.training import fit
+    from bertkit.training.trainer import BertkitTrainer
 
-    compute, commit, calls, saved = fit._Trainer.compute_loss, checkpoints.commit, [], []
+    compute, commit, calls, saved = BertkitTrainer.compute_loss, checkpoints.commit, [], []
 
     def compute_loss(*arguments, **keywords):
         calls.append(1)
@@ -84,7 +84,7 @@ def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, 
             os.kill(os.getpid(), signal.SIGUSR1)
         return compute(*arguments, **keywords)
 
-    monkeypatch.setattr(fit._Trainer, "compute_loss", compute_loss)
+    monkeypatch.setattr(BertkitTrainer, "compute_loss", compute_loss)
     monkeypatch.setattr(checkpoints, "commit", lambda folder, facts: (saved.append(folder.name), commit(folder, facts)))
     assert finetune(run, tiny_model, toy_data, "--epochs", 2, *options).code == 0
     assert saved == ["checkpoint-6", "checkpoint-8", "checkpoint-12"]

@@ -20,9 +20,9 @@ from tests.kills import read_lines, slow_unless
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_is_never_kept(run, tiny_model, toy_data, monkeypatch):
-    from bertkit.training import fit
+    from bertkit.training.trainer import BertkitTrainer
 
-    honest, calls = fit._Trainer.compute_loss, [0]
+    honest, calls = BertkitTrainer.compute_loss, [0]
 
     def poisoned(self, *arguments, **keywords):
         calls[0] += 1
@@ -32,7 +32,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_never_kept(run, tiny_mode
                 next(self.model.parameters()).fill_(float("nan"))
         return loss
 
-    monkeypatch.setattr(fit._Trainer, "compute_loss", poisoned)
+    monkeypatch.setattr(BertkitTrainer, "compute_loss", poisoned)
     ended = finetune(run, tiny_model, toy_data, "--epochs", 3)
     assert ended.code == 7
     assert ended.last == (
@@ -127,15 +127,15 @@ def test_a_compiled_run_is_that_of_plain_layers_and_resumes(run, toy_data, still
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_batches_for_a_gpu_are_pinned_and_copied_without_waiting(device, monkeypatch):
-    from bertkit.training import fit
+    from bertkit.training.trainer import BertkitTrainer
 
     copied = []
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *place, **how: copied.append((place, how)) or self)
     arguments = SimpleNamespace(world_size=1, process_index=0, dataloader_pin_memory=True, device=torch.device(device))
     batches = SimpleNamespace(loader=lambda *_, **__: SimpleNamespace(pin_memory=False))
     trainer = SimpleNamespace(args=arguments, batches=batches, collate=None, padding=None)
-    assert fit._Trainer.get_train_dataloader(trainer).pin_memory == (device == "cuda")
-    fit._Trainer._prepare_input(trainer, torch.ones(1))
+    assert BertkitTrainer.get_train_dataloader(trainer).pin_memory == (device == "cuda")
+    BertkitTrainer._prepare_input(trainer, torch.ones(1))
     assert copied == [((torch.device(device),), {"non_blocking": True})]
 
 
@@ -152,13 +152,16 @@ LAUNCHERS = {
 @pytest.mark.parametrize("most", [0.5, 1.0, 5.0])
 @pytest.mark.parametrize("gradient", [[3.0, 4.0], [0.3, 0.4], [0.6, 0.8], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]])
 def test_gradients_are_clipped_as_torch_clips_them(gradient, most):
-    from bertkit.training.fit import _Trainer
+    from bertkit.training.trainer import BertkitTrainer
 
     models = [torch.nn.Linear(2, 1, bias=False) for _ in range(2)]
     for model in models:
         model.weight.grad = torch.tensor([gradient])
     trainer = SimpleNamespace(args=SimpleNamespace(device=torch.device("cpu"), max_grad_norm=most), model=models[0])
-    norms = _Trainer._clip_grad_norm(trainer, models[0]), torch.nn.utils.clip_grad_norm_(models[1].parameters(), most)
+    norms = (
+        BertkitTrainer._clip_grad_norm(trainer, models[0]),
+        torch.nn.utils.clip_grad_norm_(models[1].parameters(), most),
+    )
     torch.testing.assert_close(*norms, rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(*(model.weight.grad for model in models), rtol=0, atol=0, equal_nan=True)
 

@@ -109,9 +109,9 @@ def test_a_trial_leaves_no_trace(fits):
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [pytest.param(16, marks=pytest.mark.slow), 5])
 def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_model, toy_data, monkeypatch, limit):
-    from bertkit.training import fit
+    from bertkit.training.trainer import BertkitTrainer
 
-    honest, sizes = fit._Trainer._sum_of, []
+    honest, sizes = BertkitTrainer._sum_of, []
 
     def limited(trainer, batch):
         total = honest(trainer, batch)
@@ -126,9 +126,9 @@ def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_
     # what fits at once has the same dropout, too
     model, settings = tiny_model if limit == 16 else still_model, ("--epochs", 1, "--set", "training.log_every=1")
     assert finetune(run, model, toy_data, *settings, "--output", "plain").code == 0
-    step = fit._Trainer.compute_loss
-    monkeypatch.setattr(fit._Trainer, "_sum_of", limited)
-    monkeypatch.setattr(fit._Trainer, "compute_loss", computed)
+    step = BertkitTrainer.compute_loss
+    monkeypatch.setattr(BertkitTrainer, "_sum_of", limited)
+    monkeypatch.setattr(BertkitTrainer, "compute_loss", computed)
     monkeypatch.setattr(micro_batches, "has_own_memory", lambda device: True)
     ended = finetune(run, model, toy_data, *settings, "--output", "tried")
     assert ended.code == 0
@@ -141,10 +141,10 @@ def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_
 
 
 def test_a_resume_tries_nothing():
-    from bertkit.training.fit import _Trainer
+    from bertkit.training.trainer import BertkitTrainer
 
     trainer = SimpleNamespace(args=SimpleNamespace(device=torch.device("cuda")))
-    _Trainer.limit_micro_batches(trainer, 640)
+    BertkitTrainer.limit_micro_batches(trainer, 640)
     assert trainer.micro_batch_tokens == 640
 
 

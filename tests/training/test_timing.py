@@ -29,7 +29,7 @@ def test_parts_of_a_batch_are_one_step(tiny_model, rows):
 def test_nothing_is_saved_or_evaluated_or_left(tiny_model, rows, temporary, tmp_path, monkeypatch):
     monkeypatch.chdir(temporary)
     monkeypatch.setattr("bertkit.storage.checkpoints.commit", lambda *_: pytest.fail("saved"))
-    monkeypatch.setattr("bertkit.training.fit._Trainer.evaluate", lambda *_: pytest.fail("evaluated"))
+    monkeypatch.setattr("bertkit.training.trainer.BertkitTrainer.evaluate", lambda *_: pytest.fail("evaluated"))
     before = {name: value for name, value in os.environ.items() if name.startswith("BERTKIT")}
     recipe = recipe_of(tiny_model, rows, epochs=0.5, evaluate_every=1, steps=2)
     assert bench([recipe], steps=8).speeds[0].steps == 8

@@ -18,6 +18,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
+from bertkit.hardware.launch import refuse_launch
 from bertkit.hardware.memory import is_memory_error, peak_memory, restart_peak_memory
 from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.speed import fastest_products, training_operations
@@ -28,7 +29,6 @@ from bertkit.progress import Progress, ProgressWrapper, stage, takes_progress, u
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Features, Setup, text_lengths
 from bertkit.training.automatic import choose_training
-from bertkit.training.child_runs import refuse_launch
 from bertkit.training.run import RunPlan, find_machine
 from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs

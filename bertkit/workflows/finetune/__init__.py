@@ -96,7 +96,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, compare: Compare | None
 
 def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     """Train the model on what its supervision offers."""
-    from bertkit.training.fit import Judge, fit
+    from bertkit.training.fit import fit
+    from bertkit.training.trainer import Judge
 
     recipe, checkpoint = inputs.recipe, scorer.checkpoint
     judge = Judge(scorer.score_step, recipe.best_metric, recipe.best_metric not in LOWER_IS_BETTER)

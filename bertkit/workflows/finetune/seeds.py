@@ -13,6 +13,7 @@ from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
 from bertkit.hardware.device import find_device
+from bertkit.hardware.launch import refuse_launch
 from bertkit.hardware.threads import fitting_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
@@ -25,9 +26,9 @@ from bertkit.storage import seeds as storage
 from bertkit.storage.checksums import check_model
 from bertkit.storage.files import disk_errors
 from bertkit.storage.records import without_folder
+from bertkit.storage.runs import find_machine
 from bertkit.tasks import Task
 from bertkit.tokens.features import Setup
-from bertkit.training.child_runs import find_machine, refuse_launch
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.dry_run import DryRun
 from bertkit.workflows.finetune.dry_run import dry_run as plan_run

@@ -189,8 +189,9 @@ def _cannot_share(name: str, inputs: FinetuneInputs) -> RecipeError:
 def _fit_tasks(inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer], joined: Model) -> FitResult:
     """Train the encoder and all heads."""
     from bertkit.training.batching import InMemoryBatches
-    from bertkit.training.fit import Judge, Trainee, fit
+    from bertkit.training.fit import fit
     from bertkit.training.task_batches import TaskBatches, join_collators, join_terms
+    from bertkit.training.trainer import Judge, Trainee
 
     training = inputs.recipe.training
     terms = dict[str, Terms]()

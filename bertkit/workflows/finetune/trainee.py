@@ -17,7 +17,7 @@ from bertkit.training.own import own_collator
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 
 if TYPE_CHECKING:
-    from bertkit.training.fit import Trainee
+    from bertkit.training.trainer import Trainee
 
 
 def load_setup(inputs: FinetuneInputs) -> tuple[Setup, Model]:
@@ -47,8 +47,8 @@ def make_trainee(inputs: FinetuneInputs, checkpoint: Checkpoint, features: Featu
         features: of the training rows; none of a stream.
     """
     from bertkit.training.batching import InMemoryBatches
-    from bertkit.training.fit import Trainee
     from bertkit.training.streaming import StreamedBatches
+    from bertkit.training.trainer import Trainee
 
     training, task, setup = inputs.recipe.training, inputs.task, checkpoint.setup
     train = inputs.splits["train"]

@@ -20,12 +20,11 @@ from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
 from bertkit.evaluation.together import find_tasks, load_models, say_unread
-from bertkit.hardware.launch import Launch
+from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.progress import Progress, log, takes_progress
 from bertkit.recipe import Recipe, Row, SeveralTasks, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import Prediction, Task, row_columns
-from bertkit.training.child_runs import refuse_launch
 from bertkit.workflows.predict.shared import ByTask, Load, Share, SharedPredictions
 
 _Read = tuple[int, dict[str, Any], Row]

@@ -47,8 +47,9 @@ def run_inputs(inputs: PretrainInputs, *, fresh: bool) -> Pretrained:
 
 
 def _train_and_publish(inputs: PretrainInputs, run: Run) -> Pretrained:
-    from bertkit.training.fit import Judge, Trainee, fit
+    from bertkit.training.fit import fit
     from bertkit.training.pretrain_batches import PretrainBatches
+    from bertkit.training.trainer import Judge, Trainee
 
     machine = run.machine
     use_matmul_backend(machine)

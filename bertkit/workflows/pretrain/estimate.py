@@ -186,8 +186,8 @@ def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
 def _time_steps(
     inputs: PretrainInputs, model: Model, batches: PretrainBatches, machine: Machine, steps: int
 ) -> list[TimedStep]:
-    from bertkit.training.fit import Trainee
     from bertkit.training.timing import time_steps, training_to_time
+    from bertkit.training.trainer import Trainee
 
     objective, setup = inputs.objective, inputs.setup
     terms = Terms(objective.TERMS, objective.count, objective.losses)

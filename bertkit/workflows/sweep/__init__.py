@@ -23,6 +23,7 @@ from bertkit.evaluation.sweeps import (
     find_selection,
     sort_trials,
 )
+from bertkit.hardware.launch import refuse_launch
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
@@ -33,9 +34,9 @@ from bertkit.storage import runs
 from bertkit.storage import sweeps as storage
 from bertkit.storage.files import disk_errors
 from bertkit.storage.records import RunRecord, without_folder
+from bertkit.storage.runs import find_machine
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
-from bertkit.training.child_runs import find_machine, refuse_launch
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.dry_run import dry_run as plan_run
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled

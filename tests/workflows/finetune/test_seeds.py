@@ -13,8 +13,8 @@ import torch
 from bertkit.errors import DivergedError, UsageError
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
+from bertkit.storage.runs import find_machine
 from bertkit.storage.seeds import read_seeds, seed_folders
-from bertkit.training.child_runs import find_machine
 from bertkit.workflows.finetune import seeds as workflow
 from bertkit.workflows.finetune.seeds import average, dry_run, finetune_seeds
 from tests.conftest import finetune

@@ -175,9 +175,9 @@ def test_the_folder_of_all_tasks_is_no_model(run, finished):
 
 
 def test_a_run_that_breaks_off_between_two_steps_ends_as_one_that_does_not(finished, recipe, tmp_path, monkeypatch):
-    from bertkit.training.fit import _Trainer
+    from bertkit.training.trainer import BertkitTrainer
 
-    several, steps, step = load_several(recipe, SETTINGS), itertools.count(1), _Trainer.training_step
+    several, steps, step = load_several(recipe, SETTINGS), itertools.count(1), BertkitTrainer.training_step
 
     def break_off(*arguments, **named):
         if next(steps) == 13:
@@ -185,7 +185,7 @@ def test_a_run_that_breaks_off_between_two_steps_ends_as_one_that_does_not(finis
         return step(*arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Trainer, "training_step", break_off)
+        patch.setattr(BertkitTrainer, "training_step", break_off)
         with pytest.raises(ZeroDivisionError):
             finetune_several(several, output=tmp_path / "run")
     assert (tmp_path / "run" / "checkpoint-10").is_dir()
