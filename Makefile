@@ -62,7 +62,7 @@ bench: install ## measure bertkit beside its peers, about two hours on an idle m
 	$(BIN)/python -m benchmarks.report
 
 bench-gpu: install ## measure fine-tuning and pretraining steps on a GPU (MODEL=folder of a tokenizer DATA=folder of the data sets)
-	$(BIN)/python -m benchmarks.gpu --tokenizer $(MODEL) --data $(DATA) --foreign 1
+	$(BIN)/python -m benchmarks.gpu --tokenizer $(MODEL) --data $(DATA) --threads 4 --foreign 8
 	$(BIN)/python -m benchmarks.report
 
 demo-model: install ## train the demo model again, half an hour on one core

@@ -27,9 +27,14 @@ from bertkit.hardware.device import find_device
 SHORT = {
     "fp32": "training.precision=fp32",
     "compiled": "training.torch_compile=true",
+    "graphs": "training.cuda_graphs=true",
+    "compiled-graphs": "training.torch_compile=true;training.cuda_graphs=true",
+    "unpadded": "training.unpad=true",
     "whole-head": "",
 }
 """Names of some changes."""
+LENGTHS = "lengths"
+"""Name in a batch of bertkit's: the tokens of each text of a row, (rows, texts)."""
 
 
 class Gate:
@@ -47,7 +52,7 @@ class Gate:
         self.wanted = 0
 
     def count(self, lengths: Sequence[int]) -> None:
-        """Note the real tokens of each text of a batch, when it is made; batches are used in this order."""
+        """Note the real tokens of each text of a batch; batches are used in this order."""
         self.batches.append(list(lengths))
 
     def open(self) -> None:
@@ -134,17 +139,32 @@ def run_bertkit(case: Case, changes: str, folder: str, gate_class: type[Gate] = 
     from bertkit.progress import use_progress
 
     gate = gate_class(recipe.training.gradient_accumulation)
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
     import bertkit.training.fit as training
-    from bertkit.tokens.features import text_lengths
+    from bertkit.tokens.features import ROW_MASK, text_lengths
 
     fit = training.fit
 
     def counted(trainee: Any, *arguments: Any, **keywords: Any) -> Any:
-        def count(features: Sequence[Any]) -> Any:
-            gate.count([length for feature in features for length in text_lengths(feature)])
-            return trainee.collate(features)
+        terms = trainee.terms
 
-        return fit(replace(trainee, collate=count), *arguments, **keywords)
+        def collate(features: Sequence[Any]) -> Any:  # maybe in another process
+            lengths = [torch.tensor(text_lengths(feature)) for feature in features]
+            return {**trainee.collate(features), LENGTHS: pad_sequence(lengths, batch_first=True)}
+
+        def count(batch: Any) -> Any:
+            lengths = batch.pop(LENGTHS)
+            lengths = lengths[batch[ROW_MASK]] if ROW_MASK in batch else lengths
+            gate.count(lengths[lengths > 0].tolist())
+            return terms.count(batch)
+
+        def sums(model: Any, batch: Any) -> Any:
+            return terms.sums(model, {name: values for name, values in batch.items() if name != LENGTHS})
+
+        counting = replace(trainee, collate=collate, terms=replace(terms, count=count, sums=sums))
+        return fit(counting, *arguments, **keywords)
 
     training.fit = counted
     if case.recipe == "mlm":

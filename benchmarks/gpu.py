@@ -17,23 +17,22 @@ from benchmarks.encoders import make_model
 from benchmarks.harness import read_options, say, write_results
 from benchmarks.speed import ROUNDS, measure_task, print_engines
 
-FINE_TUNING = "peak,bertkit,hf-tuned,bare:bf16"
-PRETRAINING = "peak,bertkit,bertkit:whole-head,hf-bf16"
+FINE_TUNING = "peak,bertkit,bertkit:graphs,hf-tuned,bare:bf16"
+PRETRAINING = "peak,bertkit,bertkit:compiled,bertkit:compiled-graphs,hf-bf16"
 CASES: dict[str, dict[str, Any]] = {
+    "bert-mlm-128": {"task": "mlm", "batch_size": 128, "max_length": 128, "engines": PRETRAINING},
     "bert-cola": {"task": "cola", "batch_size": 32, "engines": FINE_TUNING},
     "bert-squad": {"task": "squad", "batch_size": 32, "limit": 3000, "engines": FINE_TUNING},
-    "bert-mlm-128": {"task": "mlm", "batch_size": 128, "max_length": 128, "engines": PRETRAINING},
     "modernbert-cola": {"task": "cola", "batch_size": 32, "engines": FINE_TUNING},
-    "modernbert-mlm-1024": {"task": "mlm", "batch_size": 8, "max_length": 1024, "engines": PRETRAINING},
-    "modernbert-squad": {"task": "squad", "batch_size": 32, "limit": 3000, "engines": FINE_TUNING},
-    "bert-mlm-128-compiled": {
+    "modernbert-mlm-1024": {
         "task": "mlm",
-        "batch_size": 128,
-        "max_length": 128,
-        "engines": "peak,bertkit,bertkit:compiled,hf-bf16-compiled",
+        "batch_size": 8,
+        "max_length": 1024,
+        "engines": "peak,bertkit,bertkit:unpadded,bertkit:compiled-graphs,hf-bf16",
     },
+    "modernbert-squad": {"task": "squad", "batch_size": 32, "limit": 3000, "engines": FINE_TUNING},
 }
-WARM_UP = 25  # steps: a GPU's libraries choose a kernel when they first see a shape, and take memory when they need it
+WARM_UP = 50  # steps: a GPU's libraries choose a kernel when they first see a shape, and take memory when they need it
 
 
 def main() -> None:

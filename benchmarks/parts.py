@@ -65,10 +65,32 @@ def speed_tables(reports: Sequence[Report]) -> str:
 
 
 def gpu_part(reports: Sequence[Report]) -> str:
-    """Name the GPU, and build a table of the engines of each case."""
-    facts = reports[0]["machine"]
-    versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("torch", "transformers"))
-    return f"{facts['device']}, {versions}. Measured on {facts['date']}.\n\n{speed_tables(reports)}"
+    """Name the GPU, and build one table of the engines of all cases; times are those of the middle of the rounds."""
+    machine = reports[0]["machine"]
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("torch", "transformers"))
+    peaks = [report["peak_gflops"]["bf16"] / 1000 for report in reports]
+    rows = []
+    for report in reports:
+        peer = next(name for name in report["engines"] if name.startswith("hf-"))
+        tuned = report["engines"][peer]["median_step"]
+        for name, engine in report["engines"].items():
+            rounds = sorted(1000 * each["seconds"] / each["steps"] for each in engine["rounds"])
+            rows.append(
+                [
+                    report["task"],
+                    f"`{name}`",
+                    f"{1000 * engine['median_step']:.1f} ({rounds[0]:.1f} to {rounds[-1]:.1f})",
+                    ratio(tuned, engine["median_step"]),
+                    f"{engine['tokens_per_second']:,.0f}",
+                    _share(engine, "{:.1f}%"),
+                    f"{engine['memory_mb']:,}",
+                ]
+            )
+    titles = ["case", "engine", "ms a step", "beside the Trainer", "tokens/s", "of the bf16 peak", "MB"]
+    return (
+        f"{machine['device']}, {versions}, {machine['date']}. Matrix products in bf16 reached {min(peaks):.0f} to"
+        f" {max(peaks):.0f} TFLOP/s in the same runs.\n\n" + table(titles, rows, "llrrrrr")
+    )
 
 
 def speed_picture(reports: Sequence[Report]) -> str:

@@ -53,16 +53,20 @@ class Engine:
     @cached_property
     def ready(self) -> float:
         """Wait until it has come to its first step, and return the seconds that it took."""
-        return float(self._read_answer()["ready"])
+        return float(self.read_answer()["ready"])
 
     def run(self, steps: int) -> Report:
         """Run `steps` steps, once it is ready, and measure how many cores other programs use meanwhile."""
-        assert self.ready  # which is what it says first
         watch = Watch(self.program.pid, os.getpid())
+        self.begin(steps)
+        return {**self.read_answer(), "steps": steps, "foreign": round(watch.foreign(), 3)}
+
+    def begin(self, steps: int) -> None:
+        """Let it begin with some steps, once it is ready."""
+        assert self.ready  # which is what it says first
         assert self.program.stdin
         self.program.stdin.write(json.dumps({"steps": steps}) + "\n")
         self.program.stdin.flush()
-        return {**self._read_answer(), "steps": steps, "foreign": round(watch.foreign(), 3)}
 
     def __enter__(self) -> Engine:
         return self
@@ -72,7 +76,8 @@ class Engine:
         self.program.kill()
         self.program.wait()
 
-    def _read_answer(self) -> Report:
+    def read_answer(self) -> Report:
+        """Wait for what it tells next."""
         assert self.program.stdout
         line = self.program.stdout.readline()
         if not line:
@@ -98,29 +103,42 @@ def steps_for(seconds: float, step: float, *, padded: bool) -> int:
 
 def measure(case: Case, names: list[str], asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Warm up, let all engines take turns, and return every round of each."""
-    engines: dict[str, Engine] = {}
     warm: dict[str, Any] = {}
     sides: dict[str, Any] = {}
     with ExitStack() as stack:
-        for number, name in enumerate(names):
-            engines[name] = stack.enter_context(Engine(name, case, folder / str(number), asked.threads))
-            if find_device().is_cpu:  # a machine with a GPU has cores enough to start them together
-                say(f"  {name}: ready in {engines[name].ready:.1f} s")
-        for name, engine in engines.items():
-            ready = round(engine.ready, 2)
-            first, rest = engine.run(1), engine.run(asked.warm_up)
-            padded = case.has_equal_steps(name)
+        engines = [
+            stack.enter_context(Engine(name, case, folder / str(number), asked.threads))
+            for number, name in enumerate(names)
+        ]
+        for engine, first, rest in warm_up(engines, asked.warm_up):
+            padded = case.has_equal_steps(engine.name)
             steps = steps_for(asked.seconds, rest["seconds"] / asked.warm_up, padded=padded)
-            steps = asked.steps or (1 if name == "peak" else steps)
-            warm[name] = {
-                "ready": ready,
-                "first_step": round(first["seconds"], 3),
-                "steps": steps,
-            }
-            say(f"  {name}: first step {first['seconds']:.2f} s, {steps} steps a round")
-            sides[name] = partial(clean_round, engine, steps, asked.foreign, asked.repeats)
+            steps = asked.steps or (1 if engine.name == "peak" else steps)
+            ready = round(engine.ready, 2)
+            warm[engine.name] = {"ready": ready, "first_step": round(first["seconds"], 3), "steps": steps}
+            say(f"  {engine.name}: ready in {ready} s, first step {first['seconds']:.2f} s, {steps} steps a round")
+            sides[engine.name] = partial(clean_round, engine, steps, asked.foreign, asked.repeats)
         rounds = take_turns(sides, asked.rounds)
-    return {name: {**warm[name], "rounds": rounds[name]} for name in names}
+    return {name: {**warm[name], "rounds": rounds[name]} for name in sides}
+
+
+def warm_up(engines: list[Engine], steps: int) -> list[tuple[Engine, Report, Report]]:
+    """Run the first step of each engine, and some more; a machine with a GPU has cores for all of them at once."""
+    if find_device().is_cpu:
+        return [(engine, engine.run(1), engine.run(steps)) for engine in engines]
+    answers: dict[Engine, list[Report]] = {engine: [] for engine in engines}
+    for count in (1, steps):
+        for begun in (True, False):
+            for engine in list(answers):
+                try:
+                    if begun:
+                        engine.begin(count)
+                    else:
+                        answers[engine].append(engine.read_answer())
+                except SystemExit as ended:  # a Trainer that finds no compiler, say
+                    say(f"  {engine.name} is left out: {ended}")
+                    del answers[engine]
+    return [(engine, first, rest) for engine, (first, rest) in answers.items()]
 
 
 def clean_round(engine: Engine, steps: int, foreign: float, repeats: int) -> Report:
