@@ -18,7 +18,7 @@ from benchmarks.harness import read_options, say, write_results
 from benchmarks.speed import ROUNDS, measure_task, print_engines
 
 FINE_TUNING = "peak,bertkit,bertkit:graphs,hf-tuned,bare:bf16"
-PRETRAINING = "peak,bertkit,bertkit:compiled,bertkit:compiled-graphs,hf-bf16"
+PRETRAINING = "peak,bertkit,bertkit:compiled,bertkit:compiled-graphs,hf-bf16,hf-bf16-compiled"
 CASES: dict[str, dict[str, Any]] = {
     "bert-mlm-128": {"task": "mlm", "batch_size": 128, "max_length": 128, "engines": PRETRAINING},
     "bert-cola": {"task": "cola", "batch_size": 32, "engines": FINE_TUNING},

@@ -14,6 +14,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -128,17 +129,19 @@ def warm_up(engines: list[Engine], steps: int) -> list[tuple[Engine, Report, Rep
         return [(engine, engine.run(1), engine.run(steps)) for engine in engines]
     answers: dict[Engine, list[Report]] = {engine: [] for engine in engines}
     for count in (1, steps):
-        for begun in (True, False):
-            for engine in list(answers):
-                try:
-                    if begun:
-                        engine.begin(count)
-                    else:
-                        answers[engine].append(engine.read_answer())
-                except SystemExit as ended:  # a Trainer that finds no compiler, say
-                    say(f"  {engine.name} is left out: {ended}")
-                    del answers[engine]
+        _try_each(answers, partial(Engine.begin, steps=count))
+        _try_each(answers, lambda engine: answers[engine].append(engine.read_answer()))
     return [(engine, first, rest) for engine, (first, rest) in answers.items()]
+
+
+def _try_each(engines: dict[Engine, Any], act: Callable[[Engine], None]) -> None:
+    """Do something with each engine, and leave out those that end, as a Trainer that finds no compiler."""
+    for engine in list(engines):
+        try:
+            act(engine)
+        except SystemExit as ended:
+            say(f"  {engine.name} is left out: {ended}")
+            del engines[engine]
 
 
 def clean_round(engine: Engine, steps: int, foreign: float, repeats: int) -> Report:

@@ -184,9 +184,10 @@ def captures_steps(model: PreTrainedModel, training: CommonTraining, arguments: 
         RecipeError: they cannot be, since they differ from step to step, or in several processes.
     """
     device = Device(arguments.device.type)
-    if training.cuda_graphs and not device.has_graphs:
+    if not training.cuda_graphs:
+        return False
+    if not device.has_graphs:
         log.info(f"cuda_graphs: the {device.name} launches no graphs; steps are as without it")
-    if not training.cuda_graphs or not device.has_graphs:
         return False
     stages = ("gradual_unfreezing", "head_only_epochs")
     reasons = {

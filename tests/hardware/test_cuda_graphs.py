@@ -18,13 +18,8 @@ from tests.kills import read_lines
 from tests.test_pretend import FAMILIES
 
 GRAPHS = ("--set", "training.cuda_graphs=true")
-OPTIONS = (
-    "--epochs",
-    2,
-    "--set",
-    "training.log_every=1",
-    *("--set", "training.unpad=false", "--set", "training.fast_dropout=false"),
-)
+PLAIN = ("--set", "training.unpad=false", "--set", "training.fast_dropout=false")
+OPTIONS = ("--epochs", 2, "--set", "training.log_every=1", *PLAIN)
 
 
 class Recorder(TorchDispatchMode):
