@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.hardware.memory import where
-from bertkit.modeling.info import Model, Output
+from bertkit.modeling.info import Model
 from bertkit.recipe import Distillation
 from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, count_items
 from bertkit.training.losses import Terms
@@ -84,7 +84,7 @@ def choose_loss(problem_type: str | None) -> SoftLoss:
     return losses.get(problem_type, _one_of_several)
 
 
-def soft_sum(loss: SoftLoss, outputs: Output, batch: Batch, temperature: float) -> Tensor:
+def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -> Tensor:
     """Sum a loss over rows, or over labelled tokens where each has a distribution; the mean of several outputs."""
     teacher_outputs = {
         name.removeprefix(TEACHER_PREFIX): values for name, values in batch.items() if name.startswith(TEACHER_PREFIX)

@@ -19,11 +19,10 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
-from bertkit.modeling.info import Output
 from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks, without_unit
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.tokens.feature_cache import lengths_of
-from bertkit.tokens.features import Features, count_items
+from bertkit.tokens.features import Batch, Features, count_items
 
 
 @dataclass(frozen=True)
@@ -96,13 +95,13 @@ def score_units(checkpoint: Checkpoint, features: Features, *, most: int | None 
     return UnitScores(*(np.stack(part) / len(features) for part in (totals[:count], totals[count:])))
 
 
-def loss_of(outputs: Output) -> Any:
+def loss_of(outputs: Batch) -> Any:
     """Return the loss that a model has computed.
 
     Raises:
         UsageError: there is none.
     """
-    loss = getattr(outputs, "loss", None)
+    loss = outputs.get("loss")
     if loss is None:
         what = "the model computes no loss on these rows, so importance cannot be measured"
         raise UsageError(what, "name the layers to keep: --layers 0,1,2, or prune the vocabulary alone")

@@ -141,10 +141,17 @@ class SavedCheckpoint:
             machine = self._detect_hardware()
             machine.announce()
         use_matmul_backend(machine)
-        tokenizer = load_tokenizer(self.folder)
+        tokenizer = self._open_tokenizer() if inference else load_tokenizer(self.folder)
         setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference))
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
+
+    def _open_tokenizer(self) -> Any:
+        """Open the tokenizer of a model that only answers: that of a run needs no transformers."""
+        from bertkit.runtime import open_tokenizer
+
+        settings = self.record.get("tokenizer")
+        return open_tokenizer(self.folder, settings) if settings else load_tokenizer(self.folder)
 
     def _set_up(self, setup: Setup) -> Setup:
         """Add the options that its run has tuned, and say so; also where texts have another length than in training."""
@@ -174,7 +181,7 @@ class SavedCheckpoint:
         from bertkit.runtime import open_exported, open_tokenizer
 
         export = read_export(self.folder)
-        tokenizer: Any = open_tokenizer(self.folder, export)
+        tokenizer: Any = open_tokenizer(self.folder, export.tokenizer)
         setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, True, True))
         # The head is a part of the graph, so its options were settled when it was exported.
         for name, before, now in _head_options(export.options, setup.recipe.options):

@@ -7,7 +7,7 @@ speed paths with the plain model. A type without a record is trained on the plai
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +69,10 @@ class Architecture:
     """Its positions count on from the padding token; None where a model has to show it."""
     prefix: str | None = None
     """Beginning of the names of the encoder's weights; None where only transformers computes the type."""
+    classes: str | None = None
+    """Beginning of the names of transformers' classes, of types with a prefix."""
+    config_fields: Sequence[str] | None = None
+    """Fields of its config that a forward pass depends on, of those types: width, layers and heads come first."""
     classifier: TextHead | None = None
     """The head of its model for texts."""
     chooser: TextHead | None = None

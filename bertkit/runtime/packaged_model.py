@@ -64,7 +64,7 @@ class PackagedModel:
         recipe = self.settings["recipe"]
         sections = {name: PackagedSettings(**recipe[name]) for name in ("data", "training")}
         settings: Any = PackagedSettings(**{**recipe, **sections})
-        tokenizer: Any = open_tokenizer(folder, export)
+        tokenizer: Any = open_tokenizer(folder, export.tokenizer)
         self.setup = Setup(settings, tokenizer, tuple(self.settings["labels"]), inference=True, arrays=True)
         self.model = open_exported(folder)
         top = (__package__ or "").rpartition(".")[0]

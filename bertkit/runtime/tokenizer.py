@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError
-from bertkit.storage.exports import Export
 
 _FILE = "tokenizer.json"
 _IDS = ("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
@@ -28,7 +27,7 @@ class EncodedTexts(dict[str, Any]):
         return list(self.encodings[number].word_ids)
 
 
-class ExportedTokenizer:
+class PlainTokenizer:
     """Does what the fast tokenizers of transformers do, for the arguments that bertkit gives them."""
 
     is_fast = True
@@ -37,13 +36,13 @@ class ExportedTokenizer:
     truncation_side: str
     model_input_names: list[str]
 
-    def __init__(self, file: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, file: Path, settings: Mapping[str, Any]) -> None:
         from tokenizers import Tokenizer
 
         try:
             self.backend_tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises Exception itself
-            raise ModelError("the tokenizer is damaged", "export it again", file=file) from error
+            raise ModelError("the tokenizer is damaged", "make the model again", file=file) from error
         self.backend_tokenizer.no_padding()
         self.name_or_path = str(file.parent)
         self.special_tokens_map: dict[str, str] = {}
@@ -108,10 +107,10 @@ def tokenizer_settings(tokenizer: object) -> dict[str, Any]:
     return {name: getattr(tokenizer, name) for name in _SETTINGS}
 
 
-def open_tokenizer(folder: Path, export: Export) -> ExportedTokenizer:
-    """Load the tokenizer of an exported model.
+def open_tokenizer(folder: Path, settings: Mapping[str, Any]) -> PlainTokenizer:
+    """Load the tokenizer of an exported model, or of a run, with the settings that its record has.
 
     Raises:
         ModelError: its file is damaged.
     """
-    return ExportedTokenizer(folder / _FILE, dict(export.tokenizer))
+    return PlainTokenizer(folder / _FILE, settings)

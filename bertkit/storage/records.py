@@ -51,6 +51,8 @@ class RunRecord(TypedDict, total=False):
     value is beyond that, ``lost_gold``."""
     tuned: dict[str, Any]
     """Options that were tuned on validation rows."""
+    tokenizer: dict[str, Any]
+    """What ``tokenizer.json`` does not say; see `bertkit.runtime.tokenizer`."""
     baselines: str
     """The checksum of the file of what baselines have learned."""
     result: dict[str, Any]
@@ -98,6 +100,7 @@ _SHAPE = {
     "step_times?": {"*": (int, float)},
     "truncated?": {"*": int},
     "tuned?": {"*": (int, float)},
+    "tokenizer?": dict,
     "files?": {"*": {"size": int, "sha256": str}},
     "resumed?": list,
     "baselines?": str,

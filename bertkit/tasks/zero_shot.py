@@ -152,7 +152,7 @@ def _load_encoder(folder: Path, setup: Setup) -> Model:
     model = load_sentence_classifier(folder, modules, setup.labels, new_head=True).eval()
     batch = several_collator(setup)(texts.encode_rows([[text] for text in _describe_labels(setup)], setup))
     with torch.no_grad():
-        vectors = model(**batch).vectors[:, 0].cpu().numpy()
+        vectors = model(**batch)["vectors"][:, 0].cpu().numpy()
     set_head(model, dict(enumerate(_SCALE * vectors)), np.zeros(len(vectors)))
     return model
 

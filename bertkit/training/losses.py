@@ -116,13 +116,13 @@ def task_terms(loss: Loss | None) -> Terms:
         if loss:
             windows = outputs.get("windows")
             if windows is not None:
-                return {"gold": sum_over_windows(loss, outputs.logits, batch["labels"], windows)}
+                return {"gold": sum_over_windows(loss, outputs["logits"], batch["labels"], windows)}
             if ROW_MASK in batch:
-                return {"gold": sum_over_rows(loss, outputs.logits, batch["labels"], batch[ROW_MASK])}
-            return {"gold": loss(outputs.logits, batch["labels"])}
+                return {"gold": sum_over_rows(loss, outputs["logits"], batch["labels"], batch[ROW_MASK])}
+            return {"gold": loss(outputs["logits"], batch["labels"])}
         items = count_on_device(batch)
         # A mean over no labels is not a number. There is no `if` here: it would wait for the GPU in every micro-batch.
-        return {"gold": torch.where(items > 0, outputs.loss, 0.0) * items}
+        return {"gold": torch.where(items > 0, outputs["loss"], 0.0) * items}
 
     return Terms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
 

@@ -241,8 +241,6 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.evaluation.calibration.thresholds_for`.
     """
-    if precision is None and coverage is None:
-        return recipe
     saved = find_members(recipe)
     _check_sets(saved)
     options = _find_thresholds(saved.read_calibration(), recipe, precision, coverage)

@@ -202,7 +202,7 @@ def _write_pruned(inputs: _Inputs, before: Checkpoint | None, folder: Path, bega
     parameters = model.num_parameters()
     keep(model, units)
     # The tokenizer is written whole: trimming reads these files and writes them again.
-    tokenizer = load_tokenizer(inputs.source) if before is None else before.setup.tokenizer
+    tokenizer = load_tokenizer(inputs.source)
     tokenizer.save_pretrained(folder)
     ids, texts = None, 0
     if shape.vocabulary:

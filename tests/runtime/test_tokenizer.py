@@ -8,7 +8,6 @@ from bertkit.errors import ModelError
 from bertkit.runtime.tokenizer import open_tokenizer, tokenizer_settings
 from bertkit.tokens.features import find_template, tokenize_texts
 from tests.conftest import make_tokenizer
-from tests.runtime.hand_made import make_export
 
 TEXTS = ["the good movie [SEP] was bad", "", "a very long sentence about nothing at all, again and again"]
 
@@ -19,7 +18,7 @@ def both(tmp_path_factory):
     tokenizer.model_max_length = 12
     tokenizer(TEXTS, padding=True, truncation=True)  # which the file then says, too
     tokenizer.save_pretrained(folder)
-    return tokenizer, open_tokenizer(folder, make_export(tokenizer=tokenizer_settings(tokenizer)))
+    return tokenizer, open_tokenizer(folder, tokenizer_settings(tokenizer))
 
 
 @pytest.mark.parametrize("pairs", [None, TEXTS[::-1]], ids=["texts", "pairs"])
@@ -54,4 +53,4 @@ def test_words_and_single_texts_are_encoded_alike(both):
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match="the tokenizer is damaged"):
-        open_tokenizer(tmp_path, make_export(tokenizer=tokenizer_settings(make_tokenizer())))
+        open_tokenizer(tmp_path, tokenizer_settings(make_tokenizer()))

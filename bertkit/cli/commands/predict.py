@@ -123,7 +123,10 @@ def _load_recipe(
             what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
             raise UsageError(what, "name the recipe of one task")
         return load_several(recipe, merge_changes(settings, changes))
+    settings["task"] = zero_shot_task(recipe) if zero_shot else None
+    loaded = load(recipe, settings, changes)
+    if all(share is None for share in thresholds.values()):
+        return loaded
     from bertkit.workflows.calibrate import with_thresholds
 
-    settings["task"] = zero_shot_task(recipe) if zero_shot else None
-    return with_thresholds(load(recipe, settings, changes), **thresholds)
+    return with_thresholds(loaded, **thresholds)

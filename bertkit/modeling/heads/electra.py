@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel
-from transformers.utils import ModelOutput
 
 from bertkit.errors import RecipeError
 from bertkit.hardware.device import Device
 from bertkit.modeling.info import Config
 from bertkit.modeling.masked_head import LABEL_POSITIONS, at_labels, put_at_labels, run_at_masked
-from bertkit.tokens.features import IGNORED
-
-
-@dataclass
-class PairOutput(ModelOutput):  # type: ignore[misc]
-    """What both models predict for a batch."""
-
-    logits: torch.Tensor | None = None
-    """(rows, tokens); above 0 where the discriminator takes a token for replaced."""
-    replaced: torch.Tensor | None = None
-    """(rows, tokens); true where a token is not the original."""
-    masked_logits: torch.Tensor | None = None
-    """(1, masked, vocabulary), of the generator."""
-    masked_labels: torch.Tensor | None = None
-    """(masked,), the original tokens."""
+from bertkit.tokens.features import IGNORED, Tensors
 
 
 class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
@@ -53,7 +37,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         draws: torch.Tensor,
         label_positions: torch.Tensor | None = None,
         **others: torch.Tensor,
-    ) -> PairOutput:
+    ) -> Tensors:
         """Replace masked tokens by samples from the generator, and let the discriminator detect them.
 
         No gradient passes from the discriminator into the generator, since sampling has none.
@@ -64,6 +48,11 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
             draws: (rows, tokens), a random number from [0, 1) per token, which decides the sample.
             label_positions: of a batch of few shapes; see `LABEL_POSITIONS`.
             others: what both models read besides, such as an attention mask.
+
+        Returns:
+            ``logits`` (rows, tokens), above 0 where the discriminator takes a token for ``replaced``, (rows, tokens);
+            the generator's ``masked_logits`` (1, masked, vocabulary), and the original tokens, ``masked_labels``
+            (masked,).
         """
         given = {} if label_positions is None else {LABEL_POSITIONS: label_positions}
         masked_batch = {"labels": labels, **given}
@@ -74,7 +63,8 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         # of the paper).
         replaced = put_at_labels(samples != originals, masked_batch, torch.zeros_like(masked))
         logits = self.discriminator(put_at_labels(samples, masked_batch, input_ids), **others).logits
-        return PairOutput(logits=logits, replaced=replaced, masked_logits=outputs.logits, masked_labels=originals)
+        of_generator = {"masked_logits": outputs.logits, "masked_labels": originals}
+        return {"logits": logits, "replaced": replaced, **of_generator}
 
 
 def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:

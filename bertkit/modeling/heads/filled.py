@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers.utils import ModelOutput
 
 from bertkit.modeling.heads.relevance import list_loss
 from bertkit.modeling.heads.windows import Loss, sum_over_rows, text_loss
 from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.feature_cache import lengths_of, longest_of
-from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch, Features
+from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch, Features, Tensors
 from bertkit.tokens.static_shapes import Texts
 
 
@@ -62,26 +61,25 @@ def without_fillers(model: Model, batch: Batch) -> Batch:
     return {name: values[is_row] for name, values in batch.items() if name != ROW_MASK}
 
 
-def run_filled(model: Model, batch: Batch) -> ModelOutput:
+def run_filled(model: Model, batch: Batch) -> Tensors:
     """Run a model on a batch; its loss is the mean over the rows, or labels, that do not only fill the batch."""
     inputs = {name: values for name, values in batch.items() if name != ROW_MASK}
-    if ROW_MASK not in batch:
-        return model(**inputs)
-    is_row = batch[ROW_MASK]
-    if info_of(model).takes_row_mask:
-        return model(**inputs, row_mask=is_row)
-    outputs = model(**inputs)
+    is_row = batch.get(ROW_MASK)
+    takes_mask = is_row is not None and info_of(model).takes_row_mask
+    outputs: Tensors = model(**inputs, **({"row_mask": is_row} if takes_mask else {}))
+    if is_row is None or takes_mask:
+        return outputs
     labels = inputs.get("labels")
     if "start_positions" in inputs:
         outputs["loss"] = _answer_loss(outputs, inputs)
     if labels is not None and labels.is_floating_point():
         loss = _loss_of_numbers(model)
         assert loss is not None  # by `without_fillers`
-        outputs["loss"] = sum_over_rows(loss, outputs.logits.float(), labels, is_row) / is_row.sum()
+        outputs["loss"] = sum_over_rows(loss, outputs["logits"].float(), labels, is_row) / is_row.sum()
     return outputs
 
 
-def _answer_loss(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
+def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
     """Compute the loss of transformers' heads for answers, a softmax over tokens and over padding.
 
     It depends on how wide a batch is, so tokens are left out that a batch would not have where shapes may change.

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from bertkit.errors import ModelError
-from bertkit.modeling.info import Config, Model, Output, info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.weights import read_json_object
-from bertkit.tokens.features import Tensor
+from bertkit.tokens.features import Tensor, Tensors
 
 # what the CrossEncoder of sentence-transformers makes of a logit, by the names that it writes
 PROBABILITY, LOGIT = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
@@ -44,8 +44,8 @@ def score_passages(model: Model, activation: str) -> None:
 
 
 def _forward(
-    forward: Callable[..., Output], activation: str, *, labels: Tensor | None = None, **inputs: Tensor
-) -> Output:
+    forward: Callable[..., Tensors], activation: str, *, labels: Tensor | None = None, **inputs: Tensor
+) -> Tensors:
     """Run a model on passages, (rows, tokens), or on lists of them, (queries, passages, tokens).
 
     A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the least number.
@@ -55,14 +55,14 @@ def _forward(
     mask = inputs["attention_mask"]
     if mask.dim() == 2:
         output = forward(**inputs, labels=labels)
-        logits = output.logits = output.logits.float()
+        logits = output["logits"] = output["logits"].float()
     else:
         output = forward(**{name: values.flatten(0, 1) for name, values in inputs.items()})
         missing = mask.sum(dim=-1) == 1
-        logits = output.logits.float().view(missing.shape).masked_fill(missing, torch.finfo(torch.float32).min)
-        output.logits = logits
+        logits = output["logits"].float().view(missing.shape).masked_fill(missing, torch.finfo(torch.float32).min)
+        output["logits"] = logits
         if labels is not None:
-            output.loss = list_loss(logits, labels).mean()
+            output["loss"] = list_loss(logits, labels).mean()
     if activation == PROBABILITY:
         output["probabilities"] = logits.sigmoid()
     return output

@@ -10,20 +10,18 @@ Where shapes are few, as many are computed as the batch has rows: 0, 1, 2, 4, 4 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
 from bertkit.hardware.memory import derive, on_host
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import read_config
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORED, Tensors
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -31,17 +29,6 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 CLASS_ENDING = "ForWindowClassification"
 # that are computed at once without gradients; a batch has more only if a single row has
 _TOKENS = 2**14
-
-
-@dataclass
-class WindowLogits(ModelOutput):  # type: ignore[misc]
-    """Outputs of a model that runs on each window."""
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    """Logits of shape (rows, windows, labels); NaN where a row lacks a window."""
-    windows: torch.Tensor | None = None
-    """The number of windows of each row, shape (rows,)."""
 
 
 def refuse_window_pooling(folder: Path) -> None:
@@ -64,15 +51,16 @@ def run_on_windows(model: Model) -> None:
 
 
 def _forward(
-    forward: Callable[..., ModelOutput], config: Config, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor
-) -> WindowLogits:
+    forward: Callable[..., Any], config: Config, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor
+) -> Tensors:
+    """Compute logits (rows, windows, labels), NaN where a row lacks a window, and the number of windows of each row."""
     row_mask = inputs.pop("row_mask", None)
-    logits = run_windows(lambda **flat: forward(**flat).logits, inputs, row_mask, torch.nan).float()
+    logits = run_windows(lambda **flat: forward(**flat)["logits"], inputs, row_mask, torch.nan).float()
     windows = find_windows(inputs["attention_mask"]).sum(dim=1) * (1 if row_mask is None else row_mask)
-    loss = None
+    outputs = {"logits": logits, "windows": windows}
     if labels is not None:
-        loss = sum_over_windows(text_loss(config), logits, labels, windows) / (windows > 0).sum()
-    return WindowLogits(loss=loss, logits=logits, windows=windows)
+        outputs["loss"] = sum_over_windows(text_loss(config), logits, labels, windows) / (windows > 0).sum()
+    return outputs
 
 
 def find_windows(attention_mask: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ Its outputs are those of transformers, in fp32 to the last bit, so scores are th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,34 +14,23 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers.models.auto import modeling_auto
-from transformers.utils import ModelOutput
 
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.inference.encoder import FusedLinear, InferenceEncoder, Weights
-from bertkit.modeling.inference.known import are_whole, encoder_shapes, has_known_encoder, read_weights, with_biases
+from bertkit.modeling.inference.known import (
+    are_whole,
+    encoder_shapes,
+    has_known_encoder,
+    read_known_config,
+    read_weights,
+    with_biases,
+)
 from bertkit.modeling.info import Config, Model, tagger_head
 from bertkit.modeling.load import load_model, quiet_transformers, read_config
 from bertkit.modeling.weights import load_config
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import Setup, Tensors
 
-_CLASS_NAMES: dict[str, Mapping[str, str]] = {
-    "AutoModelForSequenceClassification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-    "AutoModelForMultipleChoice": modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES,
-    "AutoModelForTokenClassification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-    "AutoModelForQuestionAnswering": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
-}
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-
-
-@dataclass
-class Answers(ModelOutput):  # type: ignore[misc]
-    """Outputs of a head; those that it lacks, and the loss, are None."""
-
-    loss: torch.Tensor | None = None
-    logits: torch.Tensor | None = None
-    start_logits: torch.Tensor | None = None
-    end_logits: torch.Tensor | None = None
 
 
 def load_for_inference(
@@ -55,8 +44,9 @@ def load_for_inference(
     Raises:
         ModelError: as `bertkit.modeling.weights.load_config` does.
     """
-    quiet_transformers()
-    config = load_config(folder)
+    if (config := read_known_config(folder)) is None:
+        quiet_transformers()
+        config = load_config(folder)
     if not _is_known(config, auto_class) or config.problem_type not in (None, problem_type):
         return None
     head, width, weights = _HeadNames.of(config, auto_class), config.hidden_size, read_weights(folder)
@@ -96,7 +86,7 @@ def _is_known(config: Config, auto_class: str) -> bool:
     """Tell whether a checkpoint is of a known class, and no setting changes how it computes or what it returns."""
     return (
         has_known_encoder(config)
-        and config.architectures in ([_CLASS_NAMES[auto_class].get(config.model_type)], None)
+        and config.architectures in ([f"{architecture_of(config).classes}{auto_class.removeprefix('AutoModel')}"], None)
         and (auto_class != "AutoModelForMultipleChoice" or architecture_of(config).chooser is not None)
         and tagger_head(config) is None
     )
@@ -142,21 +132,21 @@ class InferenceModel(nn.Module):
         """Leave padding out on a CPU, which changes outputs by rounding."""
         self.encoder.packs, self.first_only = True, self.summary is not None
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others: torch.Tensor) -> Answers:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others: torch.Tensor) -> Tensors:
         """Compute the outputs of texts, shape (rows, tokens), or choices, shape (rows, choices, tokens)."""
         rows = input_ids.shape[:-1]
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **others}
         inputs = {name: values.flatten(0, -2) for name, values in inputs.items() if name in _INPUTS}
-        hidden = self.encoder(**inputs, first_only=self.first_only).last_hidden_state
+        hidden = self.encoder(**inputs, first_only=self.first_only)["last_hidden_state"]
         # in fp32, as `bertkit.modeling.load.compute_head_in_fp32` lets a head be computed
         with torch.autocast(hidden.device.type, enabled=False):
             if self.summary is not None:
                 name = self.head.activation
                 activation = getattr(functional if name == "gelu" else torch, name)
                 logits = self.outputs(activation(self.summary(hidden[:, 0])))
-                return Answers(logits=logits.view(rows) if len(rows) > 1 else logits)
+                return {"logits": logits.view(rows) if len(rows) > 1 else logits}
             logits = self.outputs(hidden)
         if self.head.outputs == "classifier":
-            return Answers(logits=logits)
+            return {"logits": logits}
         start, end = logits.unbind(dim=-1)
-        return Answers(start_logits=start.contiguous(), end_logits=end.contiguous())
+        return {"start_logits": start.contiguous(), "end_logits": end.contiguous()}

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers.modeling_outputs import BaseModelOutput
 
 from bertkit.hardware.device import Device
 from bertkit.modeling.architectures import LayerNames, architecture_of, first_position
@@ -83,7 +83,7 @@ class InferenceEncoder(nn.Module):
         token_type_ids: torch.Tensor | None = None,
         output_hidden_states: bool = False,
         first_only: bool = False,
-    ) -> BaseModelOutput:
+    ) -> dict[str, Any]:
         """Compute the states of texts that are padded on the right: (texts, tokens, width).
 
         With `first_only`, the last layer computes the first token of each text, and its states are (texts, 1, width).
@@ -103,12 +103,12 @@ class InferenceEncoder(nn.Module):
         every = [layout.pad(states)] if output_hidden_states else []
         for number, layer in enumerate(self.layers, start=1):
             if first_only and number == len(self.layers):
-                return BaseModelOutput(last_hidden_state=layer(states, layout, first_only=True)[:, None])
+                return {"last_hidden_state": layer(states, layout, first_only=True)[:, None]}
             states = layer(states, layout)
             every += [layout.pad(states)] if output_hidden_states else []
-        return BaseModelOutput(
-            last_hidden_state=every[-1] if every else layout.pad(states), hidden_states=tuple(every) or None
-        )
+        if every:
+            return {"last_hidden_state": every[-1], "hidden_states": tuple(every)}
+        return {"last_hidden_state": layout.pad(states)}
 
 
 class _Layer(nn.Module):

@@ -4,14 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of
+from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of, find_architecture
 from bertkit.modeling.info import Config
+from bertkit.modeling.weights import check_config, read_json_object
 from bertkit.tokens.features import Batch
+
+_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads")  # of the first of `Architecture.config_fields`
+
+
+def read_known_config(folder: Path) -> Config | None:
+    """Read the config of a known encoder without transformers; None where that is needed, or knows the error.
+
+    transformers fills in what a config lacks, so all that a forward pass depends on must be there.
+
+    Raises:
+        ModelError: as `bertkit.modeling.weights.check_config` does.
+    """
+    file = folder / "config.json"
+    content = read_json_object(file)
+    check_config(content, file)
+    fields = find_architecture(content["model_type"]).config_fields or ()
+    right = all(type(content.get(name)) is (float if name == "layer_norm_eps" else int) for name in fields)
+    if not fields or not right or "auto_map" in content or content.get("is_encoder_decoder"):
+        return None
+    sizes = {name: content[written] for name, written in zip(_NAMES, fields, strict=False)}
+    return cast("Config", SimpleNamespace(**{"problem_type": None, "architectures": None, **content, **sizes}))
 
 
 def has_known_encoder(config: Config) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,20 +17,13 @@ from bertkit.metrics import Numbers
 from bertkit.modeling.heads.generic import class_with_head
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_model
-from bertkit.modeling.sentence.head import SentenceHead, VectorOutput, refuse_dense, set_up
+from bertkit.modeling.sentence.head import SentenceHead, refuse_dense, set_up
 from bertkit.modeling.sentence.losses import VectorLoss
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
 from bertkit.tokens.features import Tensors
 
 _NEVER = -1e4  # the logit of a label that no row has
-
-
-@dataclass
-class ClassifiedOutput(VectorOutput):
-    """The vectors of texts, (rows, 1, dimension), in training their loss, and logits, (rows, labels)."""
-
-    logits: torch.Tensor | None = None
 
 
 class SentenceClassifier(SentenceHead):
@@ -46,11 +39,10 @@ class SentenceClassifier(SentenceHead):
 
     def forward(
         self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
-    ) -> ClassifiedOutput:
+    ) -> Tensors:
         """Compute the vectors and logits of rows of one text each, (rows, 1, tokens), and in training the loss."""
         output = super().forward(labels, row_mask, **inputs)
-        assert output.vectors is not None
-        return ClassifiedOutput(output.loss, output.vectors, self.logistic(output.vectors[:, 0]))
+        return {**output, "logits": self.logistic(output["vectors"][:, 0])}
 
     def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **named: object) -> None:
         """Write all weights into one file, those of ``logistic`` too, and the files of sentence-transformers.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -38,7 +37,7 @@ class SentenceEncoder(nn.Module):
 
         Texts are padded on the right. The first `prompt_tokens` tokens of each are those of a prompt.
         """
-        states, mask = self.encoder(**inputs).last_hidden_state, inputs["attention_mask"]
+        states, mask = self.encoder(**inputs)["last_hidden_state"], inputs["attention_mask"]
         if prompt_tokens and not self.modules_read.include_prompt:
             mask = mask.clone()
             mask[:, :prompt_tokens] = 0
@@ -162,13 +161,13 @@ class ChosenLayers(nn.Module):
         if first < -layers:
             raise UsageError(f"the last {-first} layers: the model has {layers}", f"choose at most {layers}")
 
-    def forward(self, **inputs: torch.Tensor) -> SimpleNamespace:
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Run the encoder; ``last_hidden_state`` is of shape (texts, tokens, width)."""
-        states = self.encoder(**inputs, output_hidden_states=True).hidden_states[self.choice.states]
+        states = self.encoder(**inputs, output_hidden_states=True)["hidden_states"][self.choice.states]
         if self.choice.merged == "concat":
-            return SimpleNamespace(last_hidden_state=torch.cat(states, dim=-1))
+            return {"last_hidden_state": torch.cat(states, dim=-1)}
         total = torch.stack(states).sum(dim=0)
-        return SimpleNamespace(last_hidden_state=total / len(states) if self.choice.merged == "mean" else total)
+        return {"last_hidden_state": total / len(states) if self.choice.merged == "mean" else total}
 
 
 class TokenStates(nn.Module):
@@ -180,4 +179,4 @@ class TokenStates(nn.Module):
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Compute ``states`` of shape (texts, tokens, width)."""
-        return {"states": self.encoder(**inputs).last_hidden_state}
+        return {"states": self.encoder(**inputs)["last_hidden_state"]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from transformers import MODEL_MAPPING
-from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.memory import derive, on_host
@@ -32,14 +30,6 @@ from bertkit.tokens.features import Tensors
 _TOKENS_AT_ONCE = 2**14
 
 
-@dataclass
-class VectorOutput(ModelOutput):  # type: ignore[misc]
-    """The vectors of each row's texts, (rows, texts, dimension), and in training the loss."""
-
-    loss: torch.Tensor | None = None
-    vectors: torch.Tensor | None = None
-
-
 class VectorHead:
     """What trains an encoder on its texts: it reads those of a batch, and computes a loss over what it makes of them.
 
@@ -52,8 +42,8 @@ class VectorHead:
 
     def forward(
         self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
-    ) -> ModelOutput:
-        """Compute the vectors of texts (rows, texts, tokens), and in training their loss.
+    ) -> Tensors:
+        """Compute the ``vectors`` of texts (rows, texts, tokens), and in training their ``loss``.
 
         A text that a row lacks is a single token, which no real text is, since it has special tokens. A row that only
         fills a batch, as the mask (rows,) tells, lacks all texts.
@@ -69,14 +59,16 @@ class VectorHead:
             missing = derive(missing, _twice(loss.texts))
         vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
         vectors = vectors.view(*missing.shape, *vectors.shape[1:])
-        return self._output(None if loss is None else loss(vectors, labels, missing, row_mask is not None), vectors)
+        of_loss = {} if loss is None else {"loss": loss(vectors, labels, missing, row_mask is not None)}
+        return {**of_loss, **self._output(vectors)}
 
     def _loss_of(self, mask: torch.Tensor) -> Any:
         """Return the loss of a batch with this mask, (rows, texts, tokens); None where there is none."""
         return self.loss
 
-    def _output(self, loss: torch.Tensor | None, vectors: torch.Tensor) -> ModelOutput:
-        return VectorOutput(loss, vectors)
+    def _output(self, vectors: torch.Tensor) -> Tensors:
+        """Return what a batch keeps of its vectors, (rows, texts, dimension)."""
+        return {"vectors": vectors}
 
     def _embed_texts(self, batch: list[Any]) -> torch.Tensor:
         """Compute the vectors of texts (texts, tokens), all at once or in chunks that are read again for gradients."""

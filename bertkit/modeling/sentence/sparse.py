@@ -15,7 +15,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
-from transformers.utils import ModelOutput
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.memory import on_host
@@ -26,17 +25,9 @@ from bertkit.modeling.sentence.head import VectorHead, set_up
 from bertkit.modeling.sentence.losses import find_positives, margin_mse
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.weights import load_config
+from bertkit.tokens.features import Tensors
 
 _TOKENS = 2**10  # whose logits over the whole vocabulary are in memory at a time
-
-
-@dataclass
-class SparseOutput(ModelOutput):  # type: ignore[misc]
-    """The vectors of each row's texts: their values and the tokens that have them, (rows, texts, most of any text)."""
-
-    loss: torch.Tensor | None = None
-    values: torch.Tensor | None = None
-    tokens: torch.Tensor | None = None
 
 
 @dataclass
@@ -85,11 +76,12 @@ class SparseHead(VectorHead):
         super().save_pretrained(folder, **named)  # type: ignore[misc]
         write_sparse(Path(folder), self.sentence, self.config.vocab_size)  # type: ignore[attr-defined]
 
-    def _output(self, loss: torch.Tensor | None, vectors: torch.Tensor) -> SparseOutput:
+    def _output(self, vectors: torch.Tensor) -> Tensors:
+        """Return the values of vectors and the tokens that have them, (rows, texts, most of any text)."""
         if self.training:  # type: ignore[attr-defined]
-            return SparseOutput(loss)
-        most = int((vectors > 0).sum(dim=-1).max())
-        return SparseOutput(loss, *vectors.topk(most, dim=-1))
+            return {}
+        values, tokens = vectors.topk(int((vectors > 0).sum(dim=-1).max()), dim=-1)
+        return {"values": values, "tokens": tokens}
 
     def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
         """Compute vectors (texts, vocabulary)."""

@@ -14,7 +14,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.memory import derive, select
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import Model, Output, info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_numbers, sum_of_losses
 from bertkit.modeling.weights import load_config
@@ -109,19 +109,19 @@ def losses(model: Model, batch: Batch) -> Sums:
     return _sums(model(**batch), batch)
 
 
-def _sums(outputs: Output, batch: Batch) -> Sums:
+def _sums(outputs: Batch, batch: Batch) -> Sums:
     from torch.nn import functional
 
     # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
     # does not show that.
     tokens = derive(batch["draws"], lambda draws: draws >= 0)
-    logits, replaced, weights = outputs.logits.float(), outputs.replaced.float(), None
+    logits, replaced, weights = outputs["logits"].float(), outputs["replaced"].float(), None
     if LABEL_POSITIONS in batch:  # in a batch of few shapes, padding weighs nothing
         weights = tokens.float()
     else:
         logits, replaced = select(logits, tokens), select(replaced, tokens)
     return {
-        "mlm": sum_of_losses(outputs.masked_logits, outputs.masked_labels),
+        "mlm": sum_of_losses(outputs["masked_logits"], outputs["masked_labels"]),
         "rtd": functional.binary_cross_entropy_with_logits(logits, replaced, weight=weights, reduction="sum"),
     }
 
@@ -130,11 +130,11 @@ def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
     outputs = model(**batch)
     tokens = batch["draws"] >= 0
-    replaced, suspected = outputs.replaced & tokens, (outputs.logits > 0) & tokens
+    replaced, suspected = outputs["replaced"] & tokens, (outputs["logits"] > 0) & tokens
     counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
     return read_numbers(
         {
-            **masked_sums(outputs.masked_logits, outputs.masked_labels),
+            **masked_sums(outputs["masked_logits"], outputs["masked_labels"]),
             "rtd": _sums(outputs, batch)["rtd"],
             **{name: positions.sum() for name, positions in counts.items()},
         }

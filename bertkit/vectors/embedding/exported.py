@@ -41,7 +41,7 @@ class ExportedVectors:
             what = f"it was exported for {export.task}, and its graph makes no vectors of texts"
             raise ModelError(what, "name a model that was trained for vectors", file=folder)
         self._folder, self._export, self._modules = folder, export, modules
-        self.tokenizer: Any = open_tokenizer(folder, export)
+        self.tokenizer: Any = open_tokenizer(folder, export.tokenizer)
         limit = self.tokenizer.model_max_length
         if (modules.max_length or 0) > limit:
             raise UsageError(f"a length of {modules.max_length:,} tokens", f"the model reads {limit:,}", file=folder)

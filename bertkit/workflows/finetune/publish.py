@@ -30,6 +30,7 @@ from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.examples import Example, make_example
 from bertkit.reports.html import Facts, write_report
 from bertkit.reports.templates import name_model, name_paths
+from bertkit.runtime import tokenizer_settings
 from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
@@ -92,6 +93,7 @@ def publish(
         fit_result,
         round(seconds, 3),
         tuned=_tuned(inputs, setup.recipe),
+        tokenizer=tokenizer_settings(setup.tokenizer),
         baselines=write_learned(folder, baselines.learned),
         results=[without_folder(result) for result in outcome.results],
         predictions=list_files(folder, with_rows),

@@ -32,15 +32,15 @@ def batch() -> dict[str, torch.Tensor]:
 def test_only_masked_tokens_can_be_replaced_and_only_by_other_tokens(pair, batch):
     outputs = pair(**batch)
     masked = batch["labels"] != IGNORED
-    assert outputs.masked_logits.shape == (1, 4, 60)
-    assert torch.equal(outputs.masked_labels, batch["labels"][masked])
-    samples = draw(outputs.masked_logits[0], batch["draws"][masked])
-    assert torch.equal(outputs.replaced[masked], samples != outputs.masked_labels)
-    assert not outputs.replaced[~masked].any()
+    assert outputs["masked_logits"].shape == (1, 4, 60)
+    assert torch.equal(outputs["masked_labels"], batch["labels"][masked])
+    samples = draw(outputs["masked_logits"][0], batch["draws"][masked])
+    assert torch.equal(outputs["replaced"][masked], samples != outputs["masked_labels"])
+    assert not outputs["replaced"][~masked].any()
 
 
 def test_the_discriminator_teaches_the_generator_nothing_but_embeddings(pair, batch):
-    pair(**batch).logits.sum().backward()
+    pair(**batch)["logits"].sum().backward()
     reached = {name for name, p in pair.generator.named_parameters() if p.grad is not None}
     assert reached
     assert all(name.startswith("electra.embeddings.") for name in reached)

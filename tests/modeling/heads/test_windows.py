@@ -36,7 +36,7 @@ def loop(model, batch):
     """The logits of each window, run by itself."""
     for row, lengths in enumerate(LENGTHS):
         yield torch.cat(
-            [model(input_ids=batch["input_ids"][row, n : n + 1, :length]).logits for n, length in enumerate(lengths)]
+            [model(input_ids=batch["input_ids"][row, n : n + 1, :length])["logits"] for n, length in enumerate(lengths)]
         )
 
 
@@ -58,8 +58,8 @@ def test_each_row_weighs_the_same_however_many_windows_it_has(tiny_model, proble
     ]
     expected = sum(by_row) / len(by_row)
     output = model(**batch)
-    assert output.loss.item() == pytest.approx(expected.item(), abs=1e-6)
-    output.loss.backward()
+    assert output["loss"].item() == pytest.approx(expected.item(), abs=1e-6)
+    output["loss"].backward()
     expected.backward()
     ours, theirs = (dict(one.named_parameters()) for one in (model, plain))
     for name in ("classifier.weight", "bert.embeddings.word_embeddings.weight"):
@@ -84,7 +84,7 @@ def test_logits_are_those_of_each_window_alone(tiny_model):
     run_on_windows(model)
     with torch.no_grad():
         output = model(**batch)
-        for of_row, count, alone in zip(output.logits, output.windows, loop(plain, batch), strict=True):
+        for of_row, count, alone in zip(output["logits"], output["windows"], loop(plain, batch), strict=True):
             assert torch.allclose(of_row[:count], alone, atol=1e-6) and of_row[count:].isnan().all()
 
 
@@ -92,9 +92,9 @@ def test_a_row_with_many_windows_is_computed_in_chunks_without_gradients(tiny_mo
     model, batch = load(tiny_model, None), batch_of()
     run_on_windows(model)
     with torch.no_grad():
-        whole = model(**batch).logits
+        whole = model(**batch)["logits"]
         monkeypatch.setattr("bertkit.modeling.heads.windows._TOKENS", 8)
-        assert torch.allclose(model(**batch).logits, whole, atol=1e-6, equal_nan=True)
+        assert torch.allclose(model(**batch)["logits"], whole, atol=1e-6, equal_nan=True)
 
 
 def test_a_head_over_windows_is_refused_elsewhere(tiny_model, tmp_path):

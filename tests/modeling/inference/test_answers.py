@@ -137,10 +137,10 @@ def test_other_types_are_left_to_transformers(model_type, head, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_prediction_imports_no_modeling_code(tmp_path, trained, light_zygote):
-    """What only that brings: sympy with torch's compiler and shared tensors, scipy with losses, and accelerate."""
+def test_a_prediction_of_a_run_does_without_transformers(tmp_path, trained, light_zygote):
+    """And without what that brings: sympy with torch's compiler, scipy with losses, and accelerate."""
     imported = light_zygote.imports(
         tmp_path, ["predict", trained / "recipe.yaml", "--model", trained, "--text", "good"]
     )
-    assert {"torch", "transformers"} <= imported
-    assert not {"sympy", "scipy", "accelerate", "datasets", "sklearn", "pandas"} & imported
+    assert "torch" in imported
+    assert not {"transformers", "sympy", "scipy", "accelerate", "datasets", "sklearn", "pandas"} & imported

@@ -34,9 +34,9 @@ def test_the_layer_is_that_of_scikit_learn_on_centered_vectors_of_mean_length_on
     model, batch = load(still_model, labels).eval(), make_batch(12)
     gold = [number % count for number in range(12)]
     with torch.no_grad():
-        vectors = model(**batch).vectors[:, 0].double().numpy()
+        vectors = model(**batch)["vectors"][:, 0].double().numpy()
         fit_logistic(model, vectors, gold)
-        logits = model(**batch).logits.double().softmax(dim=-1).numpy()
+        logits = model(**batch)["logits"].double().softmax(dim=-1).numpy()
     moved = vectors - vectors.mean(axis=0)
     moved /= np.sqrt(np.mean(np.sum(moved**2, axis=1)))
     expected = LogisticRegression(max_iter=1000).fit(moved, gold).predict_proba(moved)
@@ -47,7 +47,7 @@ def test_the_layer_is_that_of_scikit_learn_on_centered_vectors_of_mean_length_on
 def test_no_gradient_reaches_the_layer_and_the_loss_needs_the_whole_batch(still_model):
     model = load(still_model, loss=VectorLoss("class_cosent")).train()
     output = model(**make_batch(), labels=torch.tensor([0, 1, 0, 1, 0, 1]))
-    output.loss.backward()
+    output["loss"].backward()
     assert model.logistic.weight.grad is None
     assert model.base_model.encoder.layer[0].attention.self.query.weight.grad.norm() > 0
 
@@ -61,8 +61,8 @@ def test_a_saved_folder_is_loaded_whole_and_by_others_as_an_encoder(still_model,
         expected, found = model(**batch), again(**batch)
         encoder = load_sentence_encoder(tmp_path, read_modules(tmp_path))
         vectors = encoder(**{name: values[:, 0] for name, values in batch.items()})["embedding"]
-    assert torch.equal(found.logits, expected.logits)
-    torch.testing.assert_close(vectors, expected.vectors[:, 0])
+    assert torch.equal(found["logits"], expected["logits"])
+    torch.testing.assert_close(vectors, expected["vectors"][:, 0])
     _, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
     _, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)

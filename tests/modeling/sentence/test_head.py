@@ -33,8 +33,8 @@ def gradients_of(folder, loss, texts_at_once, *, stream, unpad):
     torch.manual_seed(3)
     with speed_paths(model, DropoutStream(1) if stream else None, unpad=unpad, tokens=None, merge=True):
         output = model(**make_batch())
-        output.loss.backward()
-    return output.loss.item(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+        output["loss"].backward()
+    return output["loss"].item(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
 
 
 @pytest.mark.parametrize(("loss", "texts_at_once", "unpad"), [("mnrl", 5, True), ("simcse", 1, False)])
@@ -53,7 +53,7 @@ def test_simcse_learns_from_the_first_texts_of_rows_alone(tiny_model):
     for texts, read in ((1, batch), (None, {name: values[:, :1] for name, values in batch.items()}), (None, batch)):
         model = load_sentence_head(tiny_model, SentenceModules(), VectorLoss("simcse", texts=texts)).train()
         torch.manual_seed(3)
-        losses.append(model(**read).loss.item())
+        losses.append(model(**read)["loss"].item())
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -81,7 +81,7 @@ def test_what_is_saved_is_the_encoder_with_the_files_of_sentence_transformers(ti
     assert not report["missing_keys"] and not report["unexpected_keys"]
     batch = {name: values[:, 0] for name, values in make_batch().items()}
     expected = load_sentence_encoder(tmp_path, read_modules(tmp_path))(**batch)["embedding"]
-    found = model.eval()(**{name: values[:, None] for name, values in batch.items()}).vectors[:, 0]
+    found = model.eval()(**{name: values[:, None] for name, values in batch.items()})["vectors"][:, 0]
     torch.testing.assert_close(found, expected)
     other = load_sentence_head(tiny_model, modules)
     torch.nn.init.zeros_(other.base_model.encoder.layer[0].attention.self.query.weight)
@@ -94,8 +94,8 @@ def test_the_dimension_that_a_folder_keeps_is_trained_and_saved(tiny_model, tmp_
     modules = SentenceModules(after=after, dimension=8)
     model = load_sentence_head(tiny_model, modules, VectorLoss("mnrl")).eval()
     batch = make_batch()
-    vectors = model(**batch).vectors
-    whole = load_sentence_head(tiny_model, SentenceModules()).eval()(**batch).vectors[..., :8]
+    vectors = model(**batch)["vectors"]
+    whole = load_sentence_head(tiny_model, SentenceModules()).eval()(**batch)["vectors"][..., :8]
     expected = torch.nn.functional.normalize(whole, dim=-1) if after else whole
     torch.testing.assert_close(vectors, expected)
     model.save_pretrained(tmp_path)

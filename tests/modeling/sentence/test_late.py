@@ -62,7 +62,7 @@ def test_the_loss_is_cross_entropy_over_the_documents_that_are_there():
 
 def test_vectors_are_projected_states_of_length_one(still_model):
     model, batch = load_late_head(still_model, MODULES, 8).eval(), make_batch()
-    found = model(**batch).vectors
+    found = model(**batch)["vectors"]
     plain = AutoModel.from_pretrained(still_model)
     for row in range(4):
         for text in range(3):
@@ -78,7 +78,7 @@ def test_chunks_have_the_gradients_of_the_whole_batch(still_model):
     whole = load_late_head(still_model, MODULES, 8, LateLoss()).train()
     parts = load_late_head(still_model, MODULES, 8, LateLoss(), texts_at_once=5).train()
     parts.load_state_dict(whole.state_dict())
-    losses = [model(**make_batch()).loss for model in (whole, parts)]
+    losses = [model(**make_batch())["loss"] for model in (whole, parts)]
     torch.stack(losses).sum().backward()
     assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-6)
     for (name, one), other in zip(whole.named_parameters(), parts.parameters(), strict=True):
@@ -115,7 +115,7 @@ def test_vectors_scores_and_loss_are_those_of_sentence_transformers(still_model,
     texts = [["the cat sees a bird", "an old man"], ["good film", "dull dull book ."], ["so", "very very weak song !"]]
     batch = make_tokenizer()([text for row in texts for text in row], padding=True, return_tensors="pt")
     batch = {name: values.unflatten(0, (3, 2)) for name, values in batch.items()}
-    found = model.eval()(**batch).vectors.detach().numpy()
+    found = model.eval()(**batch)["vectors"].detach().numpy()
     queries, documents = ([real_tokens(row[text]) for row in found] for text in (0, 1))
     theirs = [encoder.encode_query([row[0] for row in texts]), encoder.encode_document([row[1] for row in texts])]
     for ours, expected in zip((queries, documents), theirs, strict=True):
@@ -127,4 +127,4 @@ def test_vectors_scores_and_loss_are_those_of_sentence_transformers(still_model,
         for column, task in zip(zip(*texts, strict=True), ("query", "document"), strict=True)
     ]
     expected = MultiVectorMultipleNegativesRankingLoss(encoder, scale=2.0)(columns)
-    assert model.train()(**batch).loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    assert model.train()(**batch)["loss"].item() == pytest.approx(expected.item(), rel=1e-4)

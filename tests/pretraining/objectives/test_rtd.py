@@ -121,7 +121,7 @@ def test_the_loss_is_that_of_a_plain_loop(model, batch):
             loss = functional.binary_cross_entropy_with_logits(logits[row, column], labels[row, column].float())
             expected["rtd"] += float(loss)
             numbers["rtd"] += 1
-        assert torch.equal(model(**batch).replaced, labels.bool())
+        assert torch.equal(model(**batch)["replaced"], labels.bool())
     assert counts == numbers
     assert {name: float(value.detach()) for name, value in sums.items()} == pytest.approx(expected, rel=1e-4)
     assert rtd.TERMS == {"mlm": 1.0, "rtd": 50.0}
@@ -132,7 +132,7 @@ def test_a_drawn_original_counts_as_original(setup, batch):
     with torch.no_grad():
         model.generator.generator_lm_head.bias.fill_(-1e4)
         model.generator.generator_lm_head.bias[7] = 0.0  # token 7 is drawn for every mask
-        replaced = model(**batch).replaced
+        replaced = model(**batch)["replaced"]
     masked = batch["labels"] != IGNORED
     assert (batch["labels"] == 7).any()
     assert not replaced[batch["labels"] == 7].any()
@@ -191,8 +191,8 @@ def test_scores_are_those_of_scikit_learn(setup, model, batch):
 
     outputs = model(**batch)
     tokens = batch["draws"] >= 0
-    gold = outputs.replaced[tokens].numpy()
-    expected = precision_recall_fscore_support(gold, (outputs.logits[tokens] > 0).numpy(), average="binary")
+    gold = outputs["replaced"][tokens].numpy()
+    expected = precision_recall_fscore_support(gold, (outputs["logits"][tokens] > 0).numpy(), average="binary")
     with torch.inference_mode():
         scores = rtd.score(rtd.accumulate(model, batch))
     assert [scores[name] for name in ("precision", "recall", "f1")] == pytest.approx(expected[:3])

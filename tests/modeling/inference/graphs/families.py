@@ -100,7 +100,7 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
         probabilities=made.probabilities,
     )
     exported = ExportedModel(export, open_graph(folder / export.file, backend) if export.file else graph.on_arrays)
-    arrays = replace(setup, tokenizer=open_tokenizer(folder, export), inference=True, arrays=True)
+    arrays = replace(setup, tokenizer=open_tokenizer(folder, export.tokenizer), inference=True, arrays=True)
     again = task.encode(rows, arrays)
     computed, _ = forward(exported, again, task.collator(arrays), precision="fp32")
     return SimpleNamespace(expected=expected, computed=computed, features=(features, again), export=export)
