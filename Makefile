@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 VENV_XLA ?= .venv-xla
 BIN_XLA := $(VENV_XLA)/bin
 VENV_AUDIT ?= .venv-audit
+# modules are compiled when they are first imported: compiling all 19,000 of the packages takes longer than the demo
+INSTALL := pip install --quiet --no-compile --constraint
+export PYTHONDONTWRITEBYTECODE = # else every process would compile them anew
 
 .PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs site reliability soak scores build release audit clean
 
@@ -15,8 +18,8 @@ install: $(VENV)/installed ## create a virtual environment with bertkit and its 
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/$(INSTALL) constraints.txt torch
+	$(BIN)/$(INSTALL) constraints.txt --editable '.[dev]'
 	@touch $@
 
 demo: install ## fine-tune a tiny model on a made-up grammar, offline, in less than a minute
@@ -34,8 +37,6 @@ format: install ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test test-all: export PYTHONDONTWRITEBYTECODE = # else every process of the tests compiles bertkit anew
-
 test: install ## the tests that run in a few minutes, offline
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -49,8 +50,8 @@ test-xla: $(VENV_XLA)/installed ## run commands on XLA by its CPU client, in an 
 $(VENV_XLA)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV_XLA)
 	grep -v '^torch==' constraints.txt > $(VENV_XLA)/constraints.txt
-	$(BIN_XLA)/pip install --quiet --constraint $(VENV_XLA)/constraints.txt torch==2.9.0 torch_xla==2.9.0
-	$(BIN_XLA)/pip install --quiet --constraint $(VENV_XLA)/constraints.txt --editable . pytest pytest-socket hypothesis
+	$(BIN_XLA)/$(INSTALL) $(VENV_XLA)/constraints.txt torch==2.9.0 torch_xla==2.9.0
+	$(BIN_XLA)/$(INSTALL) $(VENV_XLA)/constraints.txt --editable . pytest pytest-socket hypothesis
 	@touch $@
 
 bench: install ## measure bertkit beside its peers, about two hours on an idle machine (MODEL=folder DATA=folder of the data sets)
@@ -80,7 +81,7 @@ site: docs $(VENV)/site ## write those pages, and build all of docs/ as a site i
 	$(BIN)/zensical build --strict --clean
 
 $(VENV)/site: $(VENV)/installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/$(INSTALL) constraints.txt --editable '.[docs]'
 	@touch $@
 
 reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
