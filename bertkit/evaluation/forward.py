@@ -162,13 +162,15 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
     device = device_of(model)
     was_training = model.training
-    model.eval()
+    if was_training:  # each change of the mode goes through all modules, which a single text would notice
+        model.eval()
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
     # Weights that are gathered in inference mode could not be trained afterwards.
     mode = torch.no_grad() if is_sharded(model) else device.inference_mode()
     with mode, autocast, nullcontext() if device.shapes_may_change else always_masked():
         yield
-    model.train(was_training)
+    if was_training:
+        model.train()
 
 
 def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:

@@ -127,6 +127,7 @@ class InferenceModel(nn.Module):
         self.summary = FusedLinear(weights, torch.float32, head.summary) if head.summary else None
         self.first_only = cls_only and self.summary is not None and architecture_of(config).is_bert_like
         self.outputs = FusedLinear(weights, torch.float32, head.outputs)
+        self.eval()
 
     def pack_texts(self) -> None:
         """Leave padding out on a CPU, which changes outputs by rounding."""
