@@ -43,6 +43,8 @@ from bertkit.training.streaming import StreamedBatches
 from bertkit.training.task_batches import TaskBatches
 from bertkit.training.trackers import tracking_arguments
 
+_BUSY_TOKENS = 4096  # of a step; an H100 computes fewer in less time than launching their kernels takes
+
 
 def make_arguments(
     training: CommonTraining,
@@ -177,17 +179,24 @@ def fitting_collator(
     return static_collator(collate, order, widths, texts)
 
 
-def captures_steps(model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments) -> bool:
-    """Tell whether the steps of a run are captured as CUDA graphs.
+def captures_steps(
+    model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments, tokens: float
+) -> bool:
+    """Tell whether the steps of a run are captured as CUDA graphs; log where they could be, and hardly keep a GPU busy.
+
+    Args:
+        model: that is trained.
+        training: of the recipe.
+        arguments: of the Trainer.
+        tokens: of a step, on average; 0 where that is not known.
 
     Raises:
         RecipeError: they cannot be, since they differ from step to step, or in several processes.
     """
     device = Device(arguments.device.type)
-    if not training.cuda_graphs:
-        return False
     if not device.has_graphs:
-        log.info(f"cuda_graphs: the {device.name} launches no graphs; steps are as without it")
+        if training.cuda_graphs:
+            log.info(f"cuda_graphs: the {device.name} launches no graphs; steps are as without it")
         return False
     stages = ("gradual_unfreezing", "head_only_epochs")
     reasons = {
@@ -195,9 +204,15 @@ def captures_steps(model: PreTrainedModel, training: CommonTraining, arguments: 
         "of layers that are trained one after the other": any(getattr(training, key, None) for key in stages),
         "whose loss compares the texts of a batch": info_of(model).compares_rows,
     }
-    if reason := next((reason for reason, holds in reasons.items() if holds), None):
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    if training.cuda_graphs and reason:
         raise RecipeError(f"training.cuda_graphs: the steps of a run {reason} cannot be captured", "leave it out")
-    return True
+    excluded = training.unpad is True or training.gradient_checkpointing
+    if not (training.cuda_graphs or reason or excluded) and 0 < tokens < _BUSY_TOKENS:
+        log.info(
+            "cuda_graphs: off; with so few tokens a step, --set training.cuda_graphs=true may be several times as fast"
+        )
+    return training.cuda_graphs
 
 
 def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int) -> set[int] | None:
