@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
 from bertkit.recipe import load_recipe
+from bertkit.runtime.tokenizer import PlainTokenizer
 from bertkit.storage import runs
 from bertkit.tasks import load_task
 from tests.conftest import toy_rows, write_csv
@@ -87,3 +89,13 @@ def test_without_a_run_a_model_computes_in_the_precision_of_its_weights(dtype, p
     recipe = load_recipe("classify", {"model": str(tmp_path)})
     SavedCheckpoint(recipe, load_task(recipe), tmp_path, ("a", "b"), {})._detect_hardware()
     assert asked == [precision]
+
+
+def test_the_tokenizer_of_a_run_splits_as_that_of_transformers_which_reads_older_runs(trained):
+    rows = [{"text": "a good [SEP] film"}, {"text": "bad, " * 200}]
+    saved = open_trained(str(trained))
+    record = {name: value for name, value in saved.record.items() if name != "tokenizer"}
+    plain, theirs = (one.load(inference=True).setup for one in (saved, replace(saved, record=record)))
+    assert isinstance(plain.tokenizer, PlainTokenizer)
+    assert not isinstance(theirs.tokenizer, PlainTokenizer)
+    assert saved.task.encode(rows, plain) == saved.task.encode(rows, theirs)
