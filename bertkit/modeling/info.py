@@ -27,7 +27,6 @@ Layer: TypeAlias = "GradientCheckpointingLayer"
 LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 Forward: TypeAlias = Callable[..., LayerOutput]
 
-
 _INFO = "bertkit_info"  # attribute of a model
 # attribute of a config, and its name in the config.json of published checkpoints
 _HEAD = "bertkit_head"

@@ -16,7 +16,7 @@ from bertkit.modeling.info import Config
 from bertkit.modeling.weights import check_config, read_json_object
 from bertkit.tokens.features import Batch
 
-_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads")  # of the first of `Architecture.config_fields`
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")  # the first of `Architecture.config_fields`
 
 
 def read_known_config(folder: Path) -> Config | None:
@@ -34,7 +34,7 @@ def read_known_config(folder: Path) -> Config | None:
     right = all(type(content.get(name)) is (float if name == "layer_norm_eps" else int) for name in fields)
     if not fields or not right or "auto_map" in content or content.get("is_encoder_decoder"):
         return None
-    sizes = {name: content[written] for name, written in zip(_NAMES, fields, strict=False)}
+    sizes = {name: content[written] for name, written in zip(_SIZES, fields, strict=False)}
     return cast("Config", SimpleNamespace(**{"problem_type": None, "architectures": None, **content, **sizes}))
 
 
