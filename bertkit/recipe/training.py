@@ -103,6 +103,7 @@ class LayerTraining(Section):
 
 
 LEAST_LOGS = 30  # of a run with as many steps
+NOT_CAPTURED = ("unpad", "gradient_checkpointing")  # what CUDA graphs do not go with, where it is true
 WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
 """Keys of `training` that change no result, only what of it is kept, and where."""
 
@@ -219,7 +220,7 @@ class CommonTraining(Section):
     @field_validator("torch_compile", "cuda_graphs")
     @classmethod
     def _excludes(cls, value: bool, info: ValidationInfo) -> bool:
-        others = ("unpad", "gradient_checkpointing") if info.field_name == "cuda_graphs" else ("unpad",)
+        others = NOT_CAPTURED if info.field_name == "cuda_graphs" else ("unpad",)
         if value and (other := next((name for name in others if info.data.get(name) is True), None)):
             raise ValueError(f"does not go with training.{other} = true: leave one of them out")
         return value

@@ -42,7 +42,7 @@ class PlainTokenizer:
         try:
             self.backend_tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises Exception itself
-            raise ModelError("the tokenizer is damaged", "make the model again", file=file) from error
+            raise ModelError("the tokenizer is damaged", "train or export it again", file=file) from error
         self.backend_tokenizer.no_padding()
         self.name_or_path = str(file.parent)
         self.special_tokens_map: dict[str, str] = {}

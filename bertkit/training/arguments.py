@@ -25,6 +25,7 @@ from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.unpadding.layout import why_no_varlen
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
+from bertkit.recipe.training import NOT_CAPTURED
 from bertkit.recipe.values import decided_arguments, other_names
 from bertkit.tokens.feature_cache import longest_of
 from bertkit.tokens.features import Collator
@@ -180,15 +181,9 @@ def fitting_collator(
 
 
 def captures_steps(
-    model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments, tokens: float
+    model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments, batches: Batches
 ) -> bool:
     """Tell whether the steps of a run are captured as CUDA graphs; log where they could be, and hardly keep a GPU busy.
-
-    Args:
-        model: that is trained.
-        training: of the recipe.
-        arguments: of the Trainer.
-        tokens: of a step, on average; 0 where that is not known.
 
     Raises:
         RecipeError: they cannot be, since they differ from step to step, or in several processes.
@@ -207,8 +202,9 @@ def captures_steps(
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     if training.cuda_graphs and reason:
         raise RecipeError(f"training.cuda_graphs: the steps of a run {reason} cannot be captured", "leave it out")
-    excluded = training.unpad is True or training.gradient_checkpointing
-    if not (training.cuda_graphs or reason or excluded) and 0 < tokens < _BUSY_TOKENS:
+    excluded = any(getattr(training, name) is True for name in NOT_CAPTURED)
+    # a stream does not know its tokens yet
+    if not (training.cuda_graphs or reason or excluded) and 0 < batches.step_size()[1] < _BUSY_TOKENS:
         log.info(
             "cuda_graphs: off; with so few tokens a step, --set training.cuda_graphs=true may be several times as fast"
         )

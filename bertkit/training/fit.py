@@ -61,7 +61,7 @@ def fit(
         callback = TrainingCallback(training, judge.best_metric, batches, flag)
         model.to(arguments.device)
         dropout = DropoutStream(training.seed, arguments.process_index)
-        graphs = captures_steps(model, training, arguments, batches.step_size()[1])
+        graphs = captures_steps(model, training, arguments, batches)
         in_full, padding = training.fsdp or graphs, trainee.tokenizer.pad_token_id
         tokens = None if in_full else tokens_to_train(batches, arguments, padding)
         collate = fitting_collator(trainee.collate, batches, model, training, arguments, graphs=graphs)

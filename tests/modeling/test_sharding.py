@@ -36,7 +36,7 @@ def test_pretraining_learns_the_same(objective, zygote, tmp_path):
         assert codes == [0, 0], err
     whole, split = losses_of(tmp_path / "whole"), losses_of(tmp_path / "split")
     for entry, other in zip(whole, split, strict=True):
-        assert entry == pytest.approx(other, rel=1e-6, abs=1e-4)  # a perplexity of 618 has no ten-thousandths in fp32
+        assert entry == pytest.approx(other, abs=1e-4)
     ours, theirs = weights_of(tmp_path / "whole"), weights_of(tmp_path / "split")
     assert ours.keys() == theirs.keys()
     for name in ours:
