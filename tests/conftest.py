@@ -336,6 +336,7 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
     import typer
 
     from bertkit.data import sources
+    from bertkit.hardware import precision
     from bertkit.recipe import yaml
     from bertkit.tasks import text_classification, text_regression
 
@@ -347,6 +348,7 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
         # each run records the versions of eight packages, and most commands read the same recipes by the same parser
         patched.setattr(metadata, "version", functools.cache(metadata.version))
         patched.setattr(yaml, "_parse_yaml", compute_once(yaml._parse_yaml))
+        patched.setattr(precision, "_gain", compute_once(precision._gain))
         patched.setattr(
             sources, "demo_rows", compute_once(sources.demo_rows, lambda demo_set, *rest: (id(demo_set), *rest))
         )

@@ -25,8 +25,10 @@ _NOT_SLOWER = 0.7
 # of a product that is tried: fewer tokens where widths are large, and more on a GPU, which would be idle with so few
 _TOKENS, _TOKENS_OF_GPU, _MULTIPLICATIONS = 1024, 16384, 2**31
 _WIDEST = 8192  # a config may name any number
-# of a trial: the time ends it, but not before the least turns
-_LEAST_TURNS, _TURNS, _SECONDS = 6, 20, 0.08
+# of a trial: the time ends it, but not before the least turns, of which two will do where they are long
+_LEAST_TURNS, _TURNS, _SECONDS, _LONG = 6, 20, 0.08, 0.4
+# a dtype that a CPU emulates is ten times as slow: an eighth of the tokens tells, and all would take seconds
+_FEW, _EMULATED = 8, 1 / 3
 # hidden size below which a product takes no longer than its call, so that a trial would tell chance
 _NARROW = 128
 _WIDTHS = (768, 3072)  # of BERT base, tried where those of a model are not known
@@ -200,13 +202,25 @@ def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:
     The gain in bf16 includes the casts of autocast, which take a large part of the time where widths are small.
     """
     import torch
+
+    hidden, intermediate = (min(width, _WIDEST) for width in widths)
+    tokens = max(1, min(_TOKENS, _MULTIPLICATIONS // (hidden * intermediate)))
+    if device.pins_memory:
+        tokens = _TOKENS_OF_GPU
+    elif device.is_cpu and dtype != torch.float32 and hidden >= _NARROW:
+        gain = _time_products(device, dtype, hidden, intermediate, -(-tokens // _FEW))
+        if gain < _EMULATED:
+            return gain
+    return _time_products(device, dtype, hidden, intermediate, tokens)
+
+
+def _time_products(device: Device, dtype: torch.dtype, hidden: int, intermediate: int, tokens: int) -> float:
+    """Return the gain of the products for so many tokens."""
+    import torch
     from torch.nn.functional import linear
 
     # other work may share the CPU
     clock = time.process_time if device.is_cpu else time.perf_counter
-    hidden, intermediate = (min(width, _WIDEST) for width in widths)
-    is_gpu = device.pins_memory
-    tokens = _TOKENS_OF_GPU if is_gpu else max(1, min(_TOKENS, _MULTIPLICATIONS // (hidden * intermediate)))
     states = torch.ones(tokens, hidden, device=device.type)
     up, down = (torch.ones(shape, device=device.type) for shape in ((intermediate, hidden), (hidden, intermediate)))
 
@@ -215,15 +229,15 @@ def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:
         with trial:
             between = linear(states, up)
             # a layer computes in fp32 between the two, but on a GPU; XLA computes nothing that is dropped
-            kept = linear(between if is_gpu else between.float(), down).float()  # noqa: F841
+            kept = linear(between if device.pins_memory else between.float(), down).float()  # noqa: F841
         device.synchronize()
         return clock() - start
 
-    usual, trial, start, turns = math.inf, math.inf, clock(), 0
+    usual, trial, turns, passed, start = math.inf, math.inf, 0, 0.0, clock()
     # by turns, the first as warm-up; the fastest counts, since other work only slows down. Right after the start of a
     # machine, several turns wait for pages of the libraries
-    while turns < _LEAST_TURNS or (turns < _TURNS and clock() - start < _SECONDS):
+    while turns < 2 or (turns < _TURNS and passed < (_LONG if turns < _LEAST_TURNS else _SECONDS)):
         usual = min(usual, seconds(nullcontext()))
         trial = min(trial, seconds(_onednn() if dtype == torch.float32 else torch.autocast(device.type, dtype)))
-        turns += 1
+        turns, passed = turns + 1, clock() - start
     return usual / trial

@@ -9,6 +9,8 @@ from bertkit.errors import UnavailableError
 from bertkit.hardware import precision
 from bertkit.hardware.device import Device
 
+time_trial = precision._gain  # which other tests compute once
+
 
 @pytest.fixture(autouse=True)
 def products_as_they_were():
@@ -90,8 +92,24 @@ def test_the_trial_of_bf16_pays_for_the_casts_of_autocast(monkeypatch):
         return product
 
     monkeypatch.setattr(torch.nn.functional, "linear", noted)
-    assert precision._gain(Device("cpu"), torch.bfloat16, (8, 16)) > 0
+    assert time_trial(Device("cpu"), torch.bfloat16, (8, 16)) > 0
     assert dtypes[:4] == [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16]
+
+
+@pytest.mark.parametrize(("is_emulated", "tried"), [(True, {128}), (False, {128, 1024})])
+def test_an_eighth_of_the_tokens_tells_that_a_dtype_is_emulated(monkeypatch, is_emulated, tried):
+    linear, seen = torch.nn.functional.linear, set()
+
+    def multiply(states, weights):
+        in_bf16 = torch.is_autocast_enabled("cpu")
+        seen.add(len(states))
+        with torch.autocast("cpu", enabled=False):
+            products = [linear(states, weights) for _ in range(20 if in_bf16 == is_emulated else 1)]
+        return products[0]
+
+    monkeypatch.setattr(torch.nn.functional, "linear", multiply)
+    assert (time_trial(Device("cpu"), torch.bfloat16, (128, 512)) < 1) == is_emulated
+    assert seen == tried
 
 
 def test_a_gpu_is_tried_with_a_batch_that_it_is_busy_with(monkeypatch):
@@ -103,7 +121,7 @@ def test_a_gpu_is_tried_with_a_batch_that_it_is_busy_with(monkeypatch):
         lambda states, weights: seen.append((len(states), states.dtype)) or linear(states, weights),
     )
     monkeypatch.setattr(Device, "pins_memory", True)
-    assert precision._gain(Device("cpu"), torch.bfloat16, (8, 16)) > 0
+    assert time_trial(Device("cpu"), torch.bfloat16, (8, 16)) > 0
     assert seen[2:4] == [(16384, torch.float32), (16384, torch.bfloat16)]
 
 
