@@ -182,7 +182,7 @@ def _attend(
         scores = scores.add_(bias)
     weights = _softmax(scores)
     dropped = stream.drop(weights, dropout) if dropout else weights
-    return torch.matmul(dropped, value).mul_(1 / (1 - dropout)).transpose(1, 2).contiguous(), None
+    return torch.matmul(dropped, value).mul_(1 / (1 - dropout)).transpose(1, 2), None
 
 
 def _softmax(scores: torch.Tensor) -> torch.Tensor:
