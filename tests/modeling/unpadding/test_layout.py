@@ -22,6 +22,19 @@ def test_tokens_come_back_from_their_groups_and_padding_is_zero():
     assert torch.equal(layout.pad(joined.flatten(2)), values * MASK[..., None])
 
 
+def test_a_group_has_the_heads_of_its_rows_one_after_another():
+    lengths, values = torch.tensor([3, 300, 5]), torch.randn(3, 300, 6)
+    layout = Layout((torch.arange(300) < lengths[:, None]).long())
+    grouped = layout.split(layout.unpad(values).view(1, -1, 2, 3).transpose(1, 2))  # two heads of width three
+    assert len(grouped) == 2
+    for group, of_group in zip(layout.groups, grouped, strict=True):
+        assert of_group.is_contiguous()
+        assert of_group.isfinite().all()  # at padding too, which is multiplied by weights of 0
+        for row, of_row in zip(group.rows, of_group, strict=False):
+            expected = values[row, : lengths[row]].unflatten(1, (2, 3)).transpose(0, 1)
+            assert torch.equal(of_row[:, : lengths[row]], expected)
+
+
 def test_positions_of_one_row_stand_for_all():
     layout, positions = Layout(MASK), torch.arange(12.0)[None, :, None]
     expected = layout.unpad(positions.expand(4, 12, 1))
