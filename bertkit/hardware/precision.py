@@ -28,7 +28,7 @@ _WIDEST = 8192  # a config may name any number
 # of a trial: the time ends it, but not before the least turns, of which two will do where they are long
 _LEAST_TURNS, _TURNS, _SECONDS, _LONG = 6, 20, 0.08, 0.4
 # a dtype that a CPU emulates is ten times as slow: an eighth of the tokens tells, and all would take seconds
-_FEW, _EMULATED = 8, 1 / 3
+_PARTS, _EMULATED = 8, 1 / 3
 # hidden size below which a product takes no longer than its call, so that a trial would tell chance
 _NARROW = 128
 _WIDTHS = (768, 3072)  # of BERT base, tried where those of a model are not known
@@ -208,7 +208,7 @@ def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:
     if device.pins_memory:
         tokens = _TOKENS_OF_GPU
     elif device.is_cpu and dtype != torch.float32 and hidden >= _NARROW:
-        gain = _time_products(device, dtype, hidden, intermediate, -(-tokens // _FEW))
+        gain = _time_products(device, dtype, hidden, intermediate, -(-tokens // _PARTS))
         if gain < _EMULATED:
             return gain
     return _time_products(device, dtype, hidden, intermediate, tokens)
@@ -233,11 +233,11 @@ def _time_products(device: Device, dtype: torch.dtype, hidden: int, intermediate
         device.synchronize()
         return clock() - start
 
-    usual, trial, turns, passed, start = math.inf, math.inf, 0, 0.0, clock()
+    usual, trial, turns, elapsed, start = math.inf, math.inf, 0, 0.0, clock()
     # by turns, the first as warm-up; the fastest counts, since other work only slows down. Right after the start of a
     # machine, several turns wait for pages of the libraries
-    while turns < 2 or (turns < _TURNS and passed < (_LONG if turns < _LEAST_TURNS else _SECONDS)):
+    while turns < 2 or (turns < _TURNS and elapsed < (_LONG if turns < _LEAST_TURNS else _SECONDS)):
         usual = min(usual, seconds(nullcontext()))
         trial = min(trial, seconds(_onednn() if dtype == torch.float32 else torch.autocast(device.type, dtype)))
-        turns, passed = turns + 1, clock() - start
+        turns, elapsed = turns + 1, clock() - start
     return usual / trial
