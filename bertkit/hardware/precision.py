@@ -208,14 +208,14 @@ def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:
     if device.pins_memory:
         tokens = _TOKENS_OF_GPU
     elif device.is_cpu and dtype != torch.float32 and hidden >= _NARROW:
-        gain = _time_products(device, dtype, hidden, intermediate, -(-tokens // _PARTS))
+        gain = _time_products(device, dtype, hidden, intermediate, tokens // _PARTS)
         if gain < _EMULATED:
             return gain
     return _time_products(device, dtype, hidden, intermediate, tokens)
 
 
 def _time_products(device: Device, dtype: torch.dtype, hidden: int, intermediate: int, tokens: int) -> float:
-    """Return the gain of the products for so many tokens."""
+    """Time the products of so many tokens by turns, and return the gain of the dtype."""
     import torch
     from torch.nn.functional import linear
 

@@ -130,8 +130,8 @@ class Layout(SingleRow):
     """
 
     def __init__(self, mask: torch.Tensor) -> None:
-        # The indices of all real tokens: `in_batch` in the padded batch (rows * tokens), `_in_groups` in the padded
-        # groups laid end to end. A gather and three scatters per layer then replace a loop over rows.
+        # The indices of all real tokens: `in_batch` in the padded batch (rows * tokens), and `_in_groups`, by heads, in
+        # the padded groups laid end to end. A gather and three scatters per layer then replace a loop over rows.
         order = mask.sum(dim=1).argsort(stable=True)
         real = mask[order].bool()
         lengths = real.sum(dim=1)
@@ -168,13 +168,12 @@ class Layout(SingleRow):
     def _in_groups(self, heads: int) -> _IndexMap:
         """Map the heads of all real tokens, (tokens * heads), to those of the groups, (rows, heads, length) each."""
         if heads not in self._maps:
-            places, size = [], 0
+            indices, size, head = [], 0, torch.arange(heads)
             for group in self.groups:
-                row, token = group.is_real.nonzero(as_tuple=True)
-                head = torch.arange(heads)
-                places.append(size + (row[:, None] * heads + head) * group.length + token[:, None])
+                row, position = group.is_real.nonzero(as_tuple=True)
+                indices.append(size + (row[:, None] * heads + head) * group.length + position[:, None])
                 size += heads * group.is_real.numel()
-            self._maps[heads] = _IndexMap(torch.cat(places).flatten(), size, self.device)
+            self._maps[heads] = _IndexMap(torch.cat(indices).flatten(), size, self.device)
         return self._maps[heads]
 
     def attend(
