@@ -35,8 +35,8 @@ def digest_text(row: Row, gold: str) -> bytes:
 
 def without_answer(row: Row, gold: str) -> Row:
     """Return what a model reads of a row: all but its gold answer and its id."""
-    # the words of a text may depend on the spans in it, which are gold
-    left_out = (gold, "id", "tokens", "offsets") if "offsets" in row else (gold, "id")
+    # The words of a text follow from it, and its spans are gold.
+    left_out = (gold, "id", "tokens", "offsets", "spans") if "offsets" in row else (gold, "id")
     return {name: value for name, value in row.items() if name not in left_out}
 
 

@@ -33,8 +33,6 @@ from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
 from bertkit.storage.spool import spool
 
-# of a row as a family has read it: what is not read as it is written, in a sentence
-NOTE = "note"
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 # without a gold value; the remedy
 NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
@@ -63,6 +61,8 @@ class Split:
     """Columns of the source that are not read."""
     numbers: Mapping[int, int] = field(default_factory=dict)
     """Line -> number of the row, from 1, where line ends in cells have them differ."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about its rows, such as gold values that no model can predict."""
 
     def first(self, count: int | None) -> Split:
         """Return its first rows; all of them without a count."""
@@ -143,7 +143,6 @@ def read_split(
     faults: list[DataError] = [] if collected is None else collected
     line_of_id: dict[str, int] = {}
     left_out: Counter[str] = Counter()
-    notes: list[tuple[int, str]] = []
     numbers: dict[int, int] = {}
     records, data = with_span_column(records, data, columns.spans)
     canonical = canonical_records(records, data, columns, str(source))
@@ -168,26 +167,18 @@ def read_split(
                 error.record = describe_record({**values, **row}, numbers.get(line), error.what)
                 faults.append(error)
                 continue
-            if note := checked.pop(NOTE, ""):
-                notes.append((line, note))
             lines.append(line)
             yield checked
 
     rows = spool(islice(read_rows(), data.limit))
     if faults and collected is None:
         raise _with_remedy(first_of(faults), rows, columns.gold)
-    _report_reading(source, left_out, notes)
+    for what, count in left_out.items():
+        log.info(f"rows of {source} without {what}, left out: {count:,}")
     if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
     unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())
     return Split(name, str(source), rows, lines, unread=unread, numbers=numbers)
-
-
-def _report_reading(source: str | Path, left_out: Mapping[str, int], notes: Sequence[tuple[int, str]]) -> None:
-    for line, note in notes[:1]:
-        say_once(f"warning: {source}:{line}: {note}{name_lines(line for line, _ in notes[1:])}")
-    for what, count in left_out.items():
-        log.info(f"rows of {source} without {what}, left out: {count:,}")
 
 
 def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:

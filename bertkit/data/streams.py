@@ -13,12 +13,11 @@ from bertkit.data.columns import Columns, with_span_column
 from bertkit.data.files import read_records
 from bertkit.data.formats import find_format
 from bertkit.data.hub_sets import read_hub_split
-from bertkit.data.rows import NOTE, Split, canonical_records, feed_row, is_dropped, placed
+from bertkit.data.rows import Split, canonical_records, feed_row, is_dropped, placed
 from bertkit.data.sources import Read, check_source, files_by_split, is_validation, single_file
 from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import Data, Row
-from bertkit.storage.cache import say_once
 
 SORT_WINDOW = 50
 """Batches whose rows are in memory and sorted by length: enough for little padding, few enough to stay random."""
@@ -128,14 +127,10 @@ def open_stream(data: Data, columns: Columns, read: Read, batch_size: int) -> Ro
 
 def _read_shard(shard: _Shard, data: Data, columns: Columns, read: Read) -> Iterator[tuple[int, Row]]:
     records, data = with_span_column(shard.open(), data, columns.spans)
-    is_noted = False
     for line, _, row in canonical_records(records, data, columns, shard.source):
         with placed(shard.source, line, data):
             checked = None if is_dropped(row, data, columns) else read(row)
         if checked is not None:
-            if (note := checked.pop(NOTE, "")) and not is_noted:
-                say_once(f"warning: {shard.source}:{line}: {note} (and perhaps in later lines)")
-                is_noted = True
             yield line, checked
 
 

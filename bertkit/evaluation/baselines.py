@@ -132,7 +132,7 @@ def describe_split(
         "training_rows": len(split.training_rows),
         "source": split.source,
         "lead": asdict(lead) if lead else None,
-        "warnings": [*details.warnings, *find_warnings(gold, scored, lead, remedy)],
+        "warnings": [*split.warnings, *details.warnings, *find_warnings(gold, scored, lead, remedy)],
         "tables": details.tables,
         "ece": measure_ece(task, scored, split.rows),
         **describe_scores(task, scored, score_baselines(task, judged, scored.setup)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
@@ -29,6 +30,7 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.progress import log
 from bertkit.recipe import Recipe, Row
 from bertkit.storage import checkpoints, runs
+from bertkit.storage.cache import say_once
 from bertkit.tasks import Task
 
 
@@ -42,7 +44,7 @@ def read_task_splits(
     collected: list[DataError] | None = None,
 ) -> dict[str, Split]:
     """Read splits with the columns and the checks of a task family; see `bertkit.data.sources.read_splits`."""
-    return read_splits(
+    splits = read_splits(
         recipe,
         columns or task.COLUMNS,
         lambda row: task.read(row, recipe),
@@ -51,6 +53,21 @@ def read_task_splits(
         check_rest=check_rest,
         collected=collected,
     )
+    return {name: _with_warnings(split, task, recipe) for name, split in splits.items()}
+
+
+def _with_warnings(split: Split, task: Task, recipe: Recipe) -> Split:
+    """Return a split with the warnings of its task family, which are logged too."""
+    if task.find_row_warnings is None:
+        return split
+    try:
+        warnings = tuple(task.find_row_warnings(split.rows, recipe))
+    except DataError as error:
+        error.file = split.source
+        raise
+    for warning in warnings:
+        say_once(f"warning: {split.source}: {warning}")
+    return replace(split, warnings=warnings)
 
 
 Choice = Literal["refuse", "drop", "keep"]

@@ -1,11 +1,12 @@
 """Named entities as spans of IOB2 tags: finding, describing, comparing and counting them.
 
-A span is (type, first word, last word + 1). Tags are IOB2, as `bertkit.metrics.tag_schemes` makes them.
+A span is (type, first word, last word + 1), or has characters in place of words if its text is annotated in characters.
+Tags are IOB2, as `bertkit.metrics.tag_schemes` makes them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -110,8 +111,8 @@ def describe_entities(
     The probability is the mean of its words', None where no word has one.
     """
     described = []
-    for entity_type, first, last in find_spans(tags):
-        start, end = offsets[first][0], offsets[last - 1][1]
+    spans = find_spans(tags)
+    for (_, first, last), (entity_type, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
         of_words = [probability for probability in probabilities[first:last] if probability is not None]
         mean = float(np.mean(of_words)) if of_words else None
         entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
@@ -128,25 +129,40 @@ def as_spans(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tag_spans(words: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int, str]]) -> list[str]:
-    """Return IOB2 tags of words for spans whose ends are those of words; both are characters of a text, in order.
+    """Return the IOB2 tags of words for spans of a text; both are characters, in order.
 
-    >>> tag_spans([(0, 3), (4, 8), (8, 9)], [(0, 8, "LOC")])
+    A word that is partly inside a span has its tag, so that a model learns about where the entity is. If two spans
+    share a word, the first one has it.
+
+    >>> tag_spans([(0, 3), (4, 8), (8, 9)], [(0, 6, "LOC")])
     ['B-LOC', 'I-LOC', 'O']
     """
-    tags, starts = ["O"] * len(words), [start for start, _ in words]
+    tags, starts, ends = (["O"] * len(words), *([word[side] for word in words] for side in (0, 1)))
+    free = 0  # The first word that no earlier span has.
     for start, end, label in spans:
-        first, last = bisect_left(starts, start), bisect_left(starts, end)
-        tags[first:last] = [f"B-{label}"] + [f"I-{label}"] * (last - first - 1)
+        first, last = max(free, bisect_right(ends, start)), bisect_left(starts, end)
+        if first < last:
+            tags[first:last] = [f"B-{label}"] + [f"I-{label}"] * (last - first - 1)
+            free = last
     return tags
 
 
-def list_spans(spans: Iterable[Span], words: Sequence[str]) -> str:
-    """Write spans as text, each with its type.
+def locate_spans(spans: Iterable[Span], offsets: Sequence[tuple[int, int]]) -> list[Span]:
+    """Return spans of words as spans of characters, given the first and last + 1 character of each word.
 
-    >>> list_spans([("PER", 0, 2)], ["Ada", "Lovelace", "wrote"]), list_spans([], ["a"])
+    >>> locate_spans([("LOC", 1, 3)], [(0, 3), (4, 8), (8, 9)])
+    [('LOC', 4, 9)]
+    """
+    return [(entity_type, offsets[first][0], offsets[last - 1][1]) for entity_type, first, last in spans]
+
+
+def list_spans(spans: Iterable[Span], text: str) -> str:
+    """Write spans of characters as text, each with its type.
+
+    >>> list_spans([("PER", 0, 12)], "Ada Lovelace wrote"), list_spans([], "a")
     ('Ada Lovelace (PER)', 'none')
     """
-    return ", ".join(f"{' '.join(words[start:end])} ({entity_type})" for entity_type, start, end in spans) or "none"
+    return ", ".join(f"{text[start:end]} ({entity_type})" for entity_type, start, end in spans) or "none"
 
 
 def count_errors(compared: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
@@ -177,27 +193,13 @@ def show_wrong_words(
     return with_gold, with_tags, not wrong, max((one[3] for one in wrong), default=None) or None
 
 
-def comparable_spans(gold: Sequence[str | None], tags: Sequence[str]) -> tuple[list[Span], list[Span]]:
-    """Return the gold spans, and of the predicted ones those of labelled words.
+def predicted_spans(gold: Sequence[str | None], tags: Sequence[str]) -> list[Span]:
+    """Return the spans of predicted tags without those that have an unlabelled word.
 
-    >>> comparable_spans(["B-PER", None], ["B-LOC", "B-PER"])
-    ([('PER', 0, 1)], [('LOC', 0, 1)])
+    >>> predicted_spans(["B-PER", None], ["B-LOC", "B-PER"])
+    [('LOC', 0, 1)]
     """
-    predicted = [span for span in find_spans(tags) if None not in gold[span[1] : span[2]]]
-    return find_spans([tag or "O" for tag in gold]), predicted
-
-
-def show_entities(
-    words: Sequence[str], gold: Sequence[str | None], tags: Sequence[str], probabilities: Sequence[float | None]
-) -> tuple[str, str, bool, float | None]:
-    """Return the gold and the predicted entities as text, whether they are the same, and how sure a wrong one is.
-
-    How sure is the highest probability of a wrong entity, whose words' lowest counts; None where none is known.
-    """
-    spans, predicted = comparable_spans(gold, tags)
-    confidence = [value or 0.0 for value in probabilities]
-    highest = max((min(confidence[span[1] : span[2]]) for span in predicted if span not in spans), default=None)
-    return list_spans(spans, words), list_spans(predicted, words), set(spans) == set(predicted), highest or None
+    return [span for span in find_spans(tags) if None not in gold[span[1] : span[2]]]
 
 
 def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[str]:

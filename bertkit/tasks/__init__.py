@@ -142,6 +142,8 @@ class TaskExtras(Protocol):
     """Returns the label names of a model folder, of a family that takes models trained for something else."""
     find_lost_gold: Callable[[Sequence[Feature], Sequence[Row]], Sequence[int]] | None
     """Returns the numbers of the rows whose gold value no feature has."""
+    find_row_warnings: Callable[[Sequence[Row], Recipe], list[str]] | None
+    """Describes what is odd about the rows of a split, such as gold values that no model can predict."""
     count_errors: Callable[[Compared], tuple[Any, Any]] | None
     """Counts the errors and the decisions of each row, of a family whose rows have several answers each."""
     gold_probabilities: Callable[[Sequence[Prediction], Sequence[Row], Setup], Any] | None

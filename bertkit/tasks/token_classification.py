@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.labels import name_of, spelled
-from bertkit.data.rows import NOTE, is_missing
+from bertkit.data.rows import is_missing
 from bertkit.data.spans import read_spans
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import LabeledSpan, Numbers, calibration, decisions, ensembles, entities, tag_schemes
+from bertkit.metrics import Numbers, calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.info import Model
@@ -28,6 +29,7 @@ from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage import hub
+from bertkit.storage.seeds import members_of, read_seeds
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts
 from bertkit.tokens.features import (
     IGNORED,
@@ -40,8 +42,20 @@ from bertkit.tokens.features import (
     padding_collator,
     token_budget,
 )
+from bertkit.tokens.light import plain, read_light_tokenizer
 from bertkit.tokens.lost import find_unread_words
-from bertkit.tokens.words import read_list, read_words, split_at, split_text, split_windows, tokenize_words
+from bertkit.tokens.words import (
+    WORD_SPLITS,
+    check_offsets,
+    fits_words,
+    read_list,
+    read_words,
+    split_subwords,
+    split_text,
+    split_windows,
+    tokenize_subwords,
+    tokenize_words,
+)
 
 _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(
@@ -65,6 +79,7 @@ OPTIONS: Mapping[str, object] = {
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
     "offsets": Option("code_points", choices=("code_points", "utf16")),
     "overlapping": Option("refuse", choices=("refuse", "longest")),
+    "word_split": Option("whitespace", choices=WORD_SPLITS),
     "overlap": 64,
     "layers": Option(None, choices=(None, *LAYER_CHOICES)),
     "tagger": Option("bilstm", choices=TAGGERS),
@@ -82,7 +97,7 @@ _BASELINES = ("most frequent tag", "most frequent tag of each word")
 def read(row: Row, recipe: Recipe) -> Row | None:
     """Check the words and their tags, and rewrite entity tags in IOB2; plain ``text`` is split into words.
 
-    Labeled ``spans`` of a text become tags. Where one begins or ends inside a word, the word is split.
+    Labeled ``spans`` of a text become tags of the words that they share characters with.
 
     A tag of -100 (or -1, or null) means an unlabelled word, which is neither learned nor scored. A row without any
     labelled word is left out.
@@ -92,7 +107,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     """
     if "tokens" not in row:
         check_texts(row, "text")
-        return _read_spans(row, recipe) if "spans" in row else _with_words(row, split_text(row["text"]))
+        return _read_spans(row, recipe) if "spans" in row else _split(row, recipe)
     words = read_words(row["tokens"])
     if "tags" not in row:
         return {**row, "tokens": words}
@@ -108,31 +123,54 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     return {**row, "tokens": words, "tags": [_in_labels(tag, word, words, recipe) for word, tag in enumerate(tags)]}
 
 
-def _with_words(row: Row, offsets: list[tuple[int, int]]) -> Row:
+def _read_spans(row: Row, recipe: Recipe) -> Row | None:
+    """Return a text as words with tags, and its gold spans in characters; None for a text without annotation."""
+    value = row["spans"]
+    if is_missing(value):
+        return None
+    offsets, overlapping = _option(recipe, "offsets"), _option(recipe, "overlapping")
+    spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping)
+    read = _split(row, recipe)
+    tags = entities.tag_spans(read["offsets"], spans)
+    read["tags"] = [_in_labels(tag, word, read["tokens"], recipe) for word, tag in enumerate(tags)]
+    return {**read, "spans": [list(span) for span in spans]}
+
+
+def _split(row: Row, recipe: Recipe) -> Row:
+    """Return a row with the words of its text, which never depend on gold spans: a text to predict has none."""
+    word_split = _option(recipe, "word_split")
+    if word_split == "subwords":
+        offsets = split_subwords(_load_splitter(recipe.model), row["text"])
+    else:
+        offsets = split_text(row["text"], at_punctuation=word_split == "punctuation")
     return {**row, "tokens": [row["text"][start:end] for start, end in offsets], "offsets": offsets}
 
 
-def _read_spans(row: Row, recipe: Recipe) -> Row | None:
-    """Return a text as words with the tags of its spans, whose ends are those of words; None without annotation."""
-    text, value = row["text"], row["spans"]
-    if is_missing(value):
-        return None
-    spans = read_spans(value, text, offsets=_option(recipe, "offsets"), overlapping=_option(recipe, "overlapping"))
-    whole, ends = split_text(text), {end for span in spans for end in span[:2]}
-    offsets = split_at(whole, ends)
-    read = _with_words({name: value for name, value in row.items() if name != "spans"}, offsets)
-    tags = entities.tag_spans(offsets, spans)
-    read["tags"] = [_in_labels(tag, word, read["tokens"], recipe) for word, tag in enumerate(tags)]
-    split = sorted(set(whole) - set(offsets))
-    if split:
-        cut = [(span, word) for span in spans for word in split if any(word[0] < end < word[1] for end in span[:2])]
-        (span, (start, end)), count = cut[0], len(cut)
-        more = f", as {count - 1:,} more ends are" if count > 1 else ""
-        read[NOTE] = (
-            f"the span {span.show(text)} ends inside the word {text[start:end]!r}, which is split here{more}; "
-            "in a text to predict it is one word, with one tag"
-        )
-    return read
+@cache
+def _load_splitter(model: str) -> Any:
+    """Load the tokenizer of a model, of the first one for a folder of seeds, to split texts into its tokens."""
+    folder = Path(model) if Path(model).is_dir() else hub.find_model(model)
+    if (summary := read_seeds(folder)) is not None:
+        folder = Path(folder, members_of(summary)[0])
+    return read_light_tokenizer(folder) or plain(models.load_tokenizer(folder).backend_tokenizer)
+
+
+def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
+    """Count the gold spans that begin or end inside a word, which no tags of words can mark.
+
+    Raises:
+        DataError: If most spans do, and all would fit words if their offsets were counted in another way.
+    """
+    texts = [(row["text"], row["offsets"], row["spans"]) for row in rows if "spans" in row]
+    total = sum(len(spans) for _, _, spans in texts)
+    unreachable = sum(not fits_words(words, span) for _, words, spans in texts for span in spans)
+    if not unreachable:
+        return []
+    check_offsets(texts, unreachable, total)
+    finer = WORD_SPLITS[WORD_SPLITS.index(str(_option(recipe, "word_split"))) + 1 :]
+    remedy = f"; --set options.word_split={' or '.join(finer)} splits words further" if finer else ""
+    what = f"{share_of(unreachable, total)} gold spans begin or end inside a word, so no prediction can match them"
+    return [f"{what}{remedy}."]
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
@@ -149,14 +187,17 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
 
     ``labels`` is `IGNORED` at all other tokens.
     """
-    texts = [row["tokens"] for row in rows]
     template = find_template(setup.tokenizer, pair=False)
     budget = token_budget(setup, template)
     # More than half would make a window repeat most of the one before.
     overlap = min(int(_option(setup.recipe, "overlap")), budget // 2)
     numbers = setup.label_ids
     features = []
-    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
+    if _option(setup.recipe, "word_split") == "subwords" and rows and "offsets" in rows[0]:
+        tokenized = tokenize_subwords(setup.tokenizer, rows)
+    else:
+        tokenized = tokenize_words(setup.tokenizer, [row["tokens"] for row in rows], max_tokens=budget // 2)
+    for number, tokens in enumerate(tokenized):
         # a word without tokens would be tagged O; without that tag it needs a token
         if "O" not in numbers:
             tokens = [word or [setup.tokenizer.unk_token_id] for word in tokens]
@@ -224,16 +265,43 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     pairs = _labelled_tags(predictions, rows)
     # Tags of words are counted as spans of one word, so that one function counts both.
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
+    tags = entities.count_spans(as_words, setup.labels)
     if not _has_entities(setup):
-        return {"tags": entities.count_spans(as_words, setup.labels)}
-    types = entities.entity_types(setup.labels)
-    gold, predicted = ([entities.find_spans(pair[side]) for pair in pairs] for side in (0, 1))
-    strict = [entities.find_strict_spans(tags) for _, tags in pairs]
+        return {"tags": tags}
+    types = _find_types(rows, setup)
+    spans, strict = (_pair_spans(pairs, rows, find) for find in (entities.find_spans, entities.find_strict_spans))
     return {
-        "tags": entities.count_spans(as_words, setup.labels),
-        "entities": entities.count_spans(list(zip(gold, predicted, strict=True)), types),
-        "strict": entities.count_spans(list(zip(gold, strict, strict=True)), types),
+        "tags": tags,
+        "entities": entities.count_spans(spans, types),
+        "strict": entities.count_spans(strict, types),
     }
+
+
+def _pair_spans(
+    pairs: Sequence[entities.TagPair], rows: Rows, find: Callable[[Sequence[str]], list[entities.Span]]
+) -> list[tuple[list[entities.Span], list[entities.Span]]]:
+    """Return the gold and the predicted spans of each row: characters if its gold spans are characters, else words."""
+    spans = []
+    for (gold, predicted), row in zip(pairs, rows, strict=True):
+        if "spans" in row:
+            spans.append((_gold_spans(row), entities.locate_spans(find(predicted), row["offsets"])))
+        else:
+            spans.append((entities.find_spans(gold), find(predicted)))
+    return spans
+
+
+def _gold_spans(row: Row) -> list[entities.Span]:
+    """Return the gold spans of a row in characters of its text, or of its words joined by one space."""
+    if "spans" in row:
+        return [(label, start, end) for start, end, label in row["spans"]]
+    spans = entities.find_spans([tag or "O" for tag in row["tags"]])
+    return entities.locate_spans(spans, _text_of(row)[1])
+
+
+def _find_types(rows: Rows, setup: Setup) -> list[str]:
+    """Return the entity types of the labels, and then those of gold spans that have no word to themselves."""
+    others = (label for row in rows for *_, label in row.get("spans", ()))
+    return list(dict.fromkeys([*entities.entity_types(setup.labels), *others]))
 
 
 def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
@@ -270,10 +338,10 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         answers = _answers(predictions, rows, are_entities=False)
         return Details({"tags": entities.score_table("tag", setup.labels, compared["tags"])}, answers=answers)
     errors: Counter[str] = Counter()
-    for gold, predicted in _labelled_tags(predictions, rows):
-        errors += entities.count_outcomes(entities.find_spans(gold), entities.find_spans(predicted))
+    for gold, predicted in _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans):
+        errors += entities.count_outcomes(gold, predicted)
     tables = {
-        "entity types": entities.score_table("type", entities.entity_types(setup.labels), compared["entities"]),
+        "entity types": entities.score_table("type", _find_types(rows, setup), compared["entities"]),
         "what became of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
     }
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
@@ -352,22 +420,30 @@ def _text_of(row: Row) -> tuple[str, list[tuple[int, int]]]:
     return " ".join(row["tokens"]), entities.word_offsets(row["tokens"])
 
 
-def _mark(row: Row, tags: list[str]) -> tuple[str, list[LabeledSpan], list[LabeledSpan]]:
-    """Return the text of a row with its gold and its predicted entities."""
-    text, words = _text_of(row)
-    spans = entities.comparable_spans(row["tags"], tags)
-    gold, predicted = ([(words[first][0], words[end - 1][1], name) for name, first, end in side] for side in spans)
-    return text, gold, predicted
-
-
 def _answers(predictions: Predictions, rows: Rows, *, are_entities: bool) -> list[Answer]:
     """Show gold and predicted tags: the entities, or else the wrong words."""
-    show = entities.show_entities if are_entities else entities.show_wrong_words
-    return [
-        Answer(
-            *show(row["tokens"], row["tags"], tags, one.get("word_probabilities") or [None] * len(tags)),
-            _mark(row, tags) if are_entities else None,
-        )
-        for row, one in zip(rows, predictions, strict=True)
-        for tags in [one["prediction"]]
-    ]
+    answers = []
+    for row, record in zip(rows, predictions, strict=True):
+        tags = record["prediction"]
+        confidence = [value or 0.0 for value in record.get("word_probabilities") or [0.0] * len(tags)]
+        if are_entities:
+            answers.append(_show_entities(row, tags, confidence))
+        else:
+            answers.append(Answer(*entities.show_wrong_words(row["tokens"], row["tags"], tags, confidence)))
+    return answers
+
+
+def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> Answer:
+    """Show the gold and the predicted entities of a row.
+
+    The confidence is the highest probability of a wrong entity, which is the lowest of its words.
+    """
+    text, offsets = _text_of(row)
+    gold, words = _gold_spans(row), entities.predicted_spans(row["tags"], tags)
+    predicted = entities.locate_spans(words, offsets)
+    pairs = zip(words, predicted, strict=True)
+    wrong = [min(confidence[first:last]) for (_, first, last), span in pairs if span not in gold]
+    shown, predicted_text = entities.list_spans(gold, text), entities.list_spans(predicted, text)
+    in_gold, in_predicted = ([(start, end, name) for name, start, end in spans] for spans in (gold, predicted))
+    marked = (text, in_gold, in_predicted)
+    return Answer(shown, predicted_text, set(gold) == set(predicted), max(wrong, default=None) or None, marked)

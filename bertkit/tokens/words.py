@@ -6,9 +6,10 @@ import json
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from bertkit.metrics import Numbers
 from bertkit.tokens.features import Tokenizer, tokenize_texts
 
 if TYPE_CHECKING:
+    import tokenizers
     from tokenizers import Encoding
 
 _LIST = re.compile(r"""\s*\[(\s*["']\S.*|[^][\s,]+(,\s*[^][\s,]+)+\s*\]\s*|[\s0-9]*\]\s*)""", re.DOTALL)
@@ -120,53 +122,126 @@ def _split_around_target(text: object, target: object) -> tuple[list[str], int]:
     return [*before, text[start:end].strip(), *after], len(before)
 
 
-def split_at(words: Iterable[tuple[int, int]], marks: Iterable[int]) -> list[tuple[int, int]]:
-    """Split words of a text, as (first, last + 1) character, at some characters.
+WORD_SPLITS = ("whitespace", "punctuation", "subwords")
+"""How texts are split into words; see `split_text`, and `split_subwords` for the last."""
 
-    >>> split_at([(0, 10), (11, 15)], [4, 11])
-    [(0, 4), (4, 10), (11, 15)]
-    """
-    ordered = sorted(marks)
-    return [
-        part
-        for start, end in words
-        for part in pairwise([start, *ordered[bisect_right(ordered, start) : bisect_left(ordered, end)], end])
-    ]
+# Scripts that write no spaces between words: Thai, Lao, Burmese, Khmer, Kana and Han.
+_UNSPACED = re.compile(
+    "[\u0e01-\u0e32\u0e34-\u0eb2\u0eb4-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
+)
+_RUNS = re.compile(r"[A-Za-z]+|[0-9]+|\S")  # single characters would do; runs save time
+_COUNTINGS = {
+    "offsets count UTF-16 units": ("--set options.offsets=utf16", 0.0),
+    "offsets count bytes of UTF-8": ("write offsets that count characters", 0.0),
+    "the end of a span is its last character": ("add 1 to each end", 0.5),
+    "offsets count from 1": ("subtract 1 from each start and end", 0.5),
+}
+"""Ways to count offsets other than by characters from 0: the remedy, and the least share of spans that do not fit."""
+_MIN_MISFITS = 10
+_THAI_VOWELS = "\u0e33\u0eb3"  # SARA AM and its Lao counterpart, which follow the consonant that they belong to
 
 
-def split_text(text: str) -> list[tuple[int, int]]:
+def split_text(text: str, *, at_punctuation: bool = False) -> list[tuple[int, int]]:
     """Split a text into words and punctuation marks, without white space: (first, last + 1) character of each.
 
     A mark inside a word or number belongs to it (3.5, don't), and so does the last period of initials (U.N.). Any
-    other mark is a word of its own, as in most annotated corpora.
+    other mark is a word of its own, as in most annotated corpora. In scripts without spaces between words, a word is
+    one character with its combining marks (a grapheme cluster, Unicode Standard Annex 29).
+
+    Args:
+        text: Text of any script.
+        at_punctuation: Also split at marks inside words, except apostrophes, the marks of numbers and those of
+            initials, and between letters and digits.
 
     >>> text = "Mr. O'Hara of the U.N. paid $3.50 (twice)."
     >>> [text[start:end] for start, end in split_text(text)]
     ['Mr', '.', "O'Hara", 'of', 'the', 'U.N.', 'paid', '$', '3.50', '(', 'twice', ')', '.']
+    >>> text = "fever/chills, 10mg 東京"
+    >>> [text[start:end] for start, end in split_text(text)]
+    ['fever/chills', ',', '10mg', '東', '京']
+    >>> [text[start:end] for start, end in split_text(text, at_punctuation=True)]
+    ['fever', '/', 'chills', ',', '10', 'mg', '東', '京']
     """
     spans: list[tuple[int, int]] = []
-    start = None
-    for index, char in enumerate(text):
-        belongs = _is_letter(char)
-        if belongs and start is None and not char.isalnum() and spans and spans[-1][1] == index:
-            # it changes the mark before it: an emoji, say
-            spans[-1] = (spans[-1][0], index + 1)
-            continue
-        if not belongs and start is not None and _is_inside(text, index):
-            belongs = True
-        elif char == "." and start is not None:
-            belongs = re.fullmatch(r"\w(\.\w)+", text[start:index]) is not None
-        if belongs:
-            start = index if start is None else start
-            continue
-        if start is not None:
-            spans.append((start, index))
-            start = None
-        if not char.isspace():
-            spans.append((index, index + 1))
-    if start is not None:
-        spans.append((start, len(text)))
+    for run in _RUNS.finditer(text):
+        start, end = run.span()
+        if spans and spans[-1][1] == start and _continues_word(text, spans[-1][0], start, at_punctuation):
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
     return spans
+
+
+def split_subwords(tokenizer: tokenizers.Tokenizer, text: str) -> list[tuple[int, int]]:
+    """Split a text into the tokens of its tokenizer, without white space: (first, last + 1) character of each.
+
+    Tokens that share a character, such as the bytes of an emoji, are one word.
+    """
+    spans: list[tuple[int, int]] = []
+    for start, end in tokenizer.encode(text, add_special_tokens=False).offsets:
+        token = text[start:end]
+        start, end = end - len(token.lstrip()), start + len(token.rstrip())
+        if spans and start < spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        elif start < end:
+            spans.append((start, end))
+    return spans
+
+
+def fits_words(words: Sequence[tuple[int, int]], span: Sequence[Any]) -> bool:
+    """Return whether a span begins where a word begins and ends where a word ends, all in characters.
+
+    >>> fits_words([(0, 3), (4, 8)], (0, 8)), fits_words([(0, 3), (4, 8)], (0, 6))
+    (True, False)
+    """
+    first, last = bisect_left(words, (span[0],)), bisect_left(words, (span[1],)) - 1
+    return 0 <= first <= last and words[first][0] == span[0] and words[last][1] == span[1]
+
+
+def check_offsets(
+    texts: Iterable[tuple[str, Sequence[tuple[int, int]], Sequence[Any]]], misfits: int, total: int
+) -> None:
+    """Check whether spans that fit no words would fit them if their offsets were counted in another way.
+
+    Args:
+        texts: Text, words and spans of each row; words and spans are (first, last + 1) character.
+        misfits: Number of the spans that begin or end inside a word.
+        total: Number of the spans.
+
+    Raises:
+        DataError: If there are at least ten such spans, and nearly all of them would fit.
+    """
+    if misfits < _MIN_MISFITS:
+        return
+    explained: Counter[str] = Counter()
+    for text, words, spans in texts:
+        for span in spans:
+            if not fits_words(words, span):
+                candidates = _recount(text, span[0], span[1])
+                explained.update(
+                    name for name, others in candidates.items() if any(fits_words(words, o) for o in others)
+                )
+    for name, (remedy, min_share) in _COUNTINGS.items():
+        if explained[name] >= 0.9 * misfits and misfits > min_share * total:
+            what = (
+                f"{misfits:,} of {total:,} spans begin or end inside a word; {explained[name]:,} of them would not if"
+            )
+            raise DataError(f"{what} {name}", remedy, column="spans")
+
+
+def _recount(text: str, start: int, end: int) -> dict[str, list[tuple[int, int]]]:
+    """Return what a span may mean in characters, by the way in which its offsets are counted."""
+    utf16, utf8, last, one = _COUNTINGS
+    # White space around a span is not part of it, so it may have been one character longer at each side.
+    meanings = {last: [(start, end + 1)], one: [(start - 1, end - 1), (start - 1, end)]}
+    if not text.isascii():
+        for name, encoding, size in ((utf16, "utf-16-le", 2), (utf8, "utf-8", 1)):
+            encoded = text.encode(encoding, "surrogatepass")
+            offsets = (start - 1, start), (end, end + 1)
+            starts, ends = ([len(encoded[: size * at].decode(encoding, "ignore")) for at in side] for side in offsets)
+            meanings[name] = list(product(starts, ends))
+    return meanings
 
 
 def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_tokens: int) -> list[list[list[int]]]:
@@ -204,6 +279,20 @@ def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_toke
     for number, words_of_row in zip(filled, tokens, strict=True):
         tokens_of_rows[number] = [word[:max_tokens] for word in words_of_row]
     return tokens_of_rows
+
+
+def tokenize_subwords(tokenizer: Tokenizer, rows: Sequence[Mapping[str, Any]]) -> list[list[list[int]]]:
+    """Tokenize the text of each row, and assign the tokens to its words, which `split_subwords` has made of them."""
+    tokens: list[list[list[int]]] = []
+    for row, encoding in zip(rows, tokenize_texts(tokenizer, [row["text"] for row in rows]), strict=True):
+        starts = [start for start, _ in row["offsets"]]
+        tokens.append([[] for _ in starts])
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            # A token may begin with the space before its word; a token of white space alone goes with the word before.
+            word = bisect_right(starts, end - len(row["text"][start:end].lstrip())) - 1
+            if starts:
+                tokens[-1][max(word, 0)].append(token)
+    return tokens
 
 
 def _encode_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[Encoding]:
@@ -304,9 +393,25 @@ def _find_window_spans(ends: Numbers, budget: int, overlap: int) -> list[tuple[i
     return spans
 
 
-def _is_inside(text: str, index: int) -> bool:
-    """Tell whether a mark is one that occurs inside words and is followed by a letter."""
-    return text[index] in "-'’.,@_&/" and index + 1 < len(text) and _is_letter(text[index + 1])
+def _continues_word(text: str, start: int, index: int, at_punctuation: bool) -> bool:
+    """Return whether a character belongs to the word or mark right before it, which begins at `start`."""
+    char, before = text[index], text[index - 1]
+    if _is_letter(char) and (not char.isalnum() or char in _THAI_VOWELS):
+        return True  # It combines with the character before it: an accent, say, or the parts of an emoji.
+    if not _is_letter(text[start]) or _UNSPACED.match(text[start]) or _UNSPACED.match(char):
+        return False
+    if _is_letter(char):
+        return not at_punctuation or not before.isalnum() or before.isdigit() == char.isdigit()
+    following, so_far = text[index + 1 : index + 2], text[start:index]
+    if char == "." and re.fullmatch(r"\w(\.\w)+", so_far):
+        return True
+    if char not in "-'’.,@_&/" or not following or not _is_letter(following) or _UNSPACED.match(following):
+        return False
+    if not at_punctuation or char in "'’":
+        return True
+    if char in ".," and before.isdigit():
+        return following.isdigit()
+    return char == "." and re.fullmatch(r"\w(\.\w)*", so_far) is not None
 
 
 def _is_letter(char: str) -> bool:

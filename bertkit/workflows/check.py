@@ -111,6 +111,9 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckRes
         with stage("comparing rows", total=1):
             repeats = find_repeats(readings.splits, task.COLUMNS)
         splits, gold = readings.splits, task.COLUMNS.gold
+        for split in splits.values():
+            texts = [f"{split.name}: {warning}" for warning in split.warnings]
+            checked.findings.extend(Finding("warn", "labels", "odd_gold", text) for text in texts)
         if gold:
             checked.findings.extend(count_gold(splits, gold))
         if task.NAMED:

@@ -120,9 +120,7 @@ def test_what_becomes_of_entities(gold, predicted, counts):
     assert entities.count_outcomes(gold, predicted) == Counter(counts)
 
 
-def test_wrong_words_and_entities_are_shown_with_how_sure_a_wrong_one_is():
+def test_wrong_words_are_shown_with_how_sure_a_wrong_one_is():
     words, gold, tags = ["Ada", "saw", "Rome"], ["B-PER", "O", None], ["B-LOC", "B-PER", "B-LOC"]
     sure = [0.9, 0.4, None]
     assert entities.show_wrong_words(words, gold, tags, sure) == ("Ada/B-PER saw/O", "Ada/B-LOC saw/B-PER", False, 0.9)
-    assert entities.show_entities(words, gold, tags, sure) == ("Ada (PER)", "Ada (LOC), saw (PER)", False, 0.9)
-    assert entities.show_entities(words, gold, ["B-PER", "O", "O"], sure)[2:] == (True, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -395,6 +396,17 @@ def test_a_report_marks_entities_by_the_characters_of_the_text_or_of_its_words()
     ]
 
 
+def test_a_wrong_entity_is_shown_with_the_probability_of_its_least_certain_word():
+    row = {"tokens": ["Ada", "saw", "Rome"], "tags": ["B-PER", "O", None]}
+    wrong = {"prediction": ["B-LOC", "B-PER", "B-LOC"], "word_probabilities": [0.9, 0.4, None]}
+    right = {"prediction": ["B-PER", "O", "O"], "word_probabilities": [0.9, 0.4, None]}
+    answers = task.details([wrong, right], [row, row], setup_of()).answers
+    assert [(a.gold, a.predicted, a.right, a.confidence) for a in answers] == [
+        ("Ada (PER)", "Ada (LOC), saw (PER)", False, 0.9),
+        ("Ada (PER)", "Ada (PER)", True, None),
+    ]
+
+
 def test_tags_of_all_words_are_not_marked():
     details = task.details(
         [{"prediction": ["N"]}], [{"tokens": ["a"], "tags": ["V"]}], setup_of(["N", "V"], scheme="none")
@@ -761,14 +773,119 @@ def spans_row(text, *found):
     return {"text": text, "spans": [[text.index(part), text.index(part) + len(part), label] for part, label in found]}
 
 
-def test_spans_become_tags_and_words_are_split_where_one_ends():
+def test_spans_become_tags_of_the_words_that_they_touch():
     row = reading(spans_row("Zoe\u0301 saw Oslo-based 😀.", ("Zoe\u0301", "PER"), ("Oslo", "LOC"), ("😀", "EMO")))
-    assert row["tokens"] == ["Zoe\u0301", "saw", "Oslo", "-based", "😀", "."]
-    assert row["tags"] == ["B-PER", "O", "B-LOC", "O", "B-EMO", "O"]
-    assert row["note"].startswith("the span 9:13 'Oslo' (LOC) ends inside the word 'Oslo-based', which is split here;")
+    assert row["tokens"] == ["Zoe\u0301", "saw", "Oslo-based", "😀", "."]
+    assert row["tags"] == ["B-PER", "O", "B-LOC", "B-EMO", "O"]
+    assert row["spans"] == [[0, 4, "PER"], [9, 13, "LOC"], [20, 21, "EMO"]]
     assert reading({"text": "a", "spans": None}) is None
     with pytest.raises(DataError, match="the recipe `tag` takes the types of your rows"):
         reading(spans_row("Oslo", ("Oslo", "CITY")), "ner")
+
+
+UNSPACED = "東京ロシアภาษาไทยน้ำမြန်မာខ្មែរລາວ"
+
+
+@given(
+    st.text(st.sampled_from("ab1-/. ,'é" + UNSPACED) | st.characters(exclude_categories=["Cs"]), min_size=1), st.data()
+)
+@settings(deadline=None)
+@pytest.mark.parametrize("word_split", ["whitespace", "punctuation", "subwords"])
+def test_words_never_depend_on_gold_spans(tiny_model, word_split, text, data):
+    ends = data.draw(st.lists(st.integers(0, len(text)), max_size=6, unique=True).map(sorted))
+    spans = [(start, end, "X") for start, end in zip(ends[::2], ends[1::2], strict=False) if text[start:end].strip()]
+    changes = {"model": str(tiny_model), "options.word_split": word_split}
+    with_spans = reading({"text": text, "spans": spans}, **changes)
+    plain = reading({"text": text}, **changes)
+    assert (with_spans["tokens"], with_spans["offsets"]) == (plain["tokens"], plain["offsets"])
+    assert [text[start:end] for start, end in plain["offsets"]] == plain["tokens"]
+    assert all(one[1] <= two[0] for one, two in itertools.pairwise(plain["offsets"]))
+    task.encode([plain], setup_of(**changes))
+
+
+@pytest.mark.parametrize(
+    ("word_split", "words"),
+    [
+        ("whitespace", ["fever/chills", ",", "10mg", "U.N.", "東", "京"]),
+        ("punctuation", ["fever", "/", "chills", ",", "10", "mg", "U.N.", "東", "京"]),
+    ],
+)
+def test_texts_are_split_as_finely_as_a_recipe_says(word_split, words):
+    assert reading({"text": "fever/chills, 10mg U.N. 東京"}, **{"options.word_split": word_split})["tokens"] == words
+
+
+def test_subwords_are_the_tokens_of_the_text(tiny_model):
+    changes = {"model": str(tiny_model), "options.word_split": "subwords"}
+    row = reading(spans_row("a filmcab 👩‍🚀!", ("cab", "X")), **changes)
+    (feature,) = task.encode([row], setup_of(["O", "B-X", "I-X"], **changes))
+    tokens = TOKENIZER("a filmcab 👩‍🚀!", add_special_tokens=False).tokens()
+    assert TOKENIZER.convert_ids_to_tokens(feature["input_ids"][1:-1]) == tokens
+    labelled = [
+        row["tokens"][word]
+        for word, at in zip(feature["words"], feature["positions"], strict=True)
+        if feature["labels"][at]
+    ]
+    assert "".join(labelled) == "cab"
+
+
+def test_gold_spans_that_no_words_match_are_counted():
+    rows = [reading(spans_row("redcat saw fever/chills", (part, "X"))) for part in ("red", "saw", "fever", "redcat")]
+    (warning,) = task.find_row_warnings(rows, load_recipe("tag"))
+    assert warning.startswith("2 of 4 (50.0%) gold spans begin or end inside a word")
+    finer = {"options.word_split": "punctuation"}
+    rows = [reading(spans_row("redcat saw fever/chills", (part, "X")), **finer) for part in ("saw", "fever", "chills")]
+    assert task.find_row_warnings([*rows, {"tokens": ["a"], "tags": ["O"]}], load_recipe("tag", finer)) == []
+
+
+@pytest.mark.parametrize(
+    ("recount", "named"),
+    [
+        (lambda text, start, end: (start, end - 1), "last character"),
+        (lambda text, start, end: (start + 1, end + 1), "from 1"),
+        (lambda text, start, end: (start + 1, end), "from 1"),
+        (lambda text, *ends: [len(text[:end].encode()) for end in ends], "bytes"),
+        (lambda text, *ends: [len(text[:end].encode("utf-16-le")) // 2 for end in ends], "options.offsets=utf16"),
+    ],
+)
+def test_offsets_that_are_counted_in_another_way_are_refused(recount, named):
+    rows = []
+    for number in range(12):
+        text = f"{'😀é' * (number % 3 + 1)} Anna lives in Oslo, where number {number} is."
+        spans = [(*recount(text, text.index(name), text.index(name) + 4), "X") for name in ("Anna", "Oslo")]
+        rows.append(reading({"text": text, "spans": spans}))
+    with pytest.raises(DataError, match=named):
+        task.find_row_warnings(rows, load_recipe("tag"))
+
+
+SYLLABLES = ["red", "blue", "cat", "dog", "/", "-", " ", " "]
+
+
+@given(st.lists(st.lists(st.sampled_from(SYLLABLES), min_size=1, max_size=8), min_size=1, max_size=4), st.data())
+@settings(deadline=None)
+def test_spans_are_scored_by_characters(texts, data):
+    # The reference is a loop over the spans that a prediction of the same texts has.
+    setup = setup_of(["O", "B-X", "I-X"], metrics=["f1", "precision", "recall"])
+    rows, right, gold, found = [], 0, 0, 0
+    for parts in texts:
+        places = zip(parts, itertools.accumulate(map(len, parts), initial=0), strict=False)
+        spans = [(at, at + len(part), "X") for part, at in places if part.isalpha() and data.draw(st.booleans())]
+        rows.append(reading({"text": "".join(parts), "spans": spans}))
+    plain = [reading({"text": row["text"]}) for row in rows]
+    answers = decode(plain, setup, seed=data.draw(st.integers(0, 99)))
+    for row, answer in zip(rows, answers, strict=True):
+        expected = {tuple(span) for span in row["spans"]}
+        predicted = {(span["start"], span["end"], span["label"]) for span in answer["spans"]}
+        right, gold, found = right + len(expected & predicted), gold + len(expected), found + len(predicted)
+    scores = task.score(task.compare(answers, rows, setup), setup)
+    assert scores == pytest.approx(
+        {"f1": 2 * right / max(1, gold + found), "precision": right / max(1, found), "recall": right / max(1, gold)}
+    )
+    shown = task.details(answers, rows, setup).answers
+    assert [answer.right for answer in shown] == [
+        {tuple(span) for span in row["spans"]}
+        == {(span["start"], span["end"], span["label"]) for span in answer["spans"]}
+        for row, answer in zip(rows, answers, strict=True)
+    ]
 
 
 @given(
@@ -781,7 +898,7 @@ def test_gold_spans_come_back_to_the_letter_from_windows(parts, has_spaces):
         spans += [(len(text), len(text) + len(part), "PER")] if is_named else []
         text += part + (" " if has_spaces else ",")
     text += "."
-    setup = setup_of(overlap=4, **{"training.max_length": 12})
+    setup = setup_of(overlap=4, word_split="punctuation", **{"training.max_length": 12})
     row = task.read({"text": text, "spans": spans}, setup.recipe)
     features = task.encode([row], setup)
     outputs = []
@@ -793,6 +910,33 @@ def test_gold_spans_come_back_to_the_letter_from_windows(parts, has_spaces):
     (answer,) = task.decode(outputs, features, [row], setup)
     assert [(span["start"], span["end"], span["label"]) for span in answer["spans"]] == spans
     assert all(0.9 < span["score"] <= 1 for span in answer["spans"])
+
+
+@pytest.mark.parametrize("word_split", ["whitespace", "punctuation", "subwords"])
+def test_eval_scores_the_spans_that_predict_finds(run, tiny_model, word_split):
+    rows = [
+        spans_row(f"the {color}{noun}/dog {n}", (color, "X"), ("dog", "Y"))
+        for n in range(3)
+        for color in ("bad", "good")
+        for noun in ("film", "cab")
+    ]
+    for split in ("train", "validation"):
+        write_jsonl(Path("spans") / f"{split}.jsonl", rows)
+    write_jsonl(Path("texts.jsonl"), [{"text": row["text"]} for row in rows])
+    settings = few_settings(**{"training.epochs": 12, "training.learning_rate": 1e-2, "options.word_split": word_split})
+    ended = run("finetune", "tag", "--model", tiny_model, "--data", "spans", *settings, "--output", "run")
+    assert ended.code == 0, ended.err
+    assert ("12 of 24 (50.0%) gold spans" in ended.err) == (word_split == "punctuation")
+    assert ("24 of 24 (100.0%) gold spans" in ended.err) == (word_split == "whitespace")
+    scores = json.loads(run("eval", "run", "--training-rows", "keep", "--json").out)["results"][0]["scores"]
+    predicted = map(json.loads, run("predict", "run", "texts.jsonl").out.splitlines())
+    pairs = [
+        ({tuple(span) for span in row["spans"]}, {(one["start"], one["end"], one["label"]) for one in record["spans"]})
+        for row, record in zip(rows, predicted, strict=True)
+    ]
+    found = sum(len(spans) for _, spans in pairs)
+    assert scores["f1"] == pytest.approx(2 * sum(len(gold & spans) for gold, spans in pairs) / (24 + found))
+    assert (scores["f1"] > 0) == (word_split != "whitespace")
 
 
 def test_rows_with_spans_are_trained_on_scored_and_predicted(run, tagger, tiny_model):
