@@ -161,15 +161,16 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
     Raises:
         DataError: If most spans do, and all would fit words if their offsets were counted in another way.
     """
-    texts = [(row["text"], row["offsets"], row["spans"]) for row in rows if "spans" in row]
-    total = sum(len(spans) for _, _, spans in texts)
-    unreachable = sum(not fits_words(words, span) for _, words, spans in texts for span in spans)
-    if not unreachable:
+    total = misfits = 0
+    for row in rows:
+        spans = row.get("spans", ())
+        total, misfits = total + len(spans), misfits + sum(not fits_words(row["offsets"], span) for span in spans)
+    if not misfits:
         return []
-    check_offsets(texts, unreachable, total)
+    check_offsets(rows, misfits, total)
     finer = WORD_SPLITS[WORD_SPLITS.index(str(_option(recipe, "word_split"))) + 1 :]
     remedy = f"; --set options.word_split={' or '.join(finer)} splits words further" if finer else ""
-    what = f"{share_of(unreachable, total)} gold spans begin or end inside a word, so no prediction can match them"
+    what = f"{share_of(misfits, total)} gold spans begin or end inside a word, so no prediction can match them"
     return [f"{what}{remedy}."]
 
 

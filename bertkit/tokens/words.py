@@ -189,7 +189,7 @@ def split_subwords(tokenizer: tokenizers.Tokenizer, text: str) -> list[tuple[int
     return spans
 
 
-def fits_words(words: Sequence[tuple[int, int]], span: Sequence[Any]) -> bool:
+def fits_words(words: Sequence[Sequence[int]], span: Sequence[Any]) -> bool:
     """Return whether a span begins where a word begins and ends where a word ends, all in characters.
 
     >>> fits_words([(0, 3), (4, 8)], (0, 8)), fits_words([(0, 3), (4, 8)], (0, 6))
@@ -199,13 +199,11 @@ def fits_words(words: Sequence[tuple[int, int]], span: Sequence[Any]) -> bool:
     return 0 <= first <= last and words[first][0] == span[0] and words[last][1] == span[1]
 
 
-def check_offsets(
-    texts: Iterable[tuple[str, Sequence[tuple[int, int]], Sequence[Any]]], misfits: int, total: int
-) -> None:
+def check_offsets(rows: Iterable[Mapping[str, Any]], misfits: int, total: int) -> None:
     """Check whether spans that fit no words would fit them if their offsets were counted in another way.
 
     Args:
-        texts: Text, words and spans of each row; words and spans are (first, last + 1) character.
+        rows: Rows with ``text``, ``offsets`` of its words and ``spans``, both as (first, last + 1) character.
         misfits: Number of the spans that begin or end inside a word.
         total: Number of the spans.
 
@@ -215,13 +213,11 @@ def check_offsets(
     if misfits < _MIN_MISFITS:
         return
     explained: Counter[str] = Counter()
-    for text, words, spans in texts:
-        for span in spans:
-            if not fits_words(words, span):
-                candidates = _recount(text, span[0], span[1])
-                explained.update(
-                    name for name, others in candidates.items() if any(fits_words(words, o) for o in others)
-                )
+    for row in rows:
+        for start, end, _ in row.get("spans", ()):
+            if not fits_words(row["offsets"], (start, end)):
+                for name, spans in _recount(row["text"], start, end).items():
+                    explained[name] += any(fits_words(row["offsets"], span) for span in spans)
     for name, (remedy, min_share) in _COUNTINGS.items():
         if explained[name] >= 0.9 * misfits and misfits > min_share * total:
             what = (

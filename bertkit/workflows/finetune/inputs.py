@@ -243,7 +243,8 @@ def _find_checked_labels(
     if unread := find_unread(splits):
         say_once(f"columns that are not read: {', '.join(unread)}")
     odd = describe_unread(unread, data, columns.optional)
-    odd += [f"{split.source}: {warning}" for split in splits.values() for warning in split.warnings]
+    train = splits["train"]  # Warnings about other splits go with their scores.
+    odd += [f"{train.source}: {warning}" for warning in train.warnings]
     odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
     _log_warnings(odd)  # before labels are compared: odd columns may be why they differ
     labels, splits = find_labels(recipe, task, splits)
