@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -193,11 +192,12 @@ def _adapt_waits(switch: WaitSwitch) -> None:
 
 
 def _load_openmp() -> list[ctypes.CDLL]:
-    """Return each copy of GCC's OpenMP library that this process has loaded; packages bring their own."""
-    if sys.platform != "linux":
+    """Return the loaded copies of GCC's OpenMP library, from GCC 9 on; packages bring their own."""
+    if not (maps := Path("/proc/self/maps")).exists():
         return []
-    maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    return [ctypes.CDLL(path) for path in sorted({line.split(maxsplit=5)[5] for line in maps if "/libgomp" in line})]
+    paths = {line.split(maxsplit=5)[5] for line in maps.read_text(encoding="utf-8").splitlines() if "/libgomp" in line}
+    libraries = [ctypes.CDLL(path) for path in sorted(paths) if Path(path).exists()]
+    return [library for library in libraries if hasattr(library, "omp_pause_resource_all")]
 
 
 class WaitSwitch:
