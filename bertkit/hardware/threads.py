@@ -195,7 +195,8 @@ def _load_openmp() -> list[ctypes.CDLL]:
     """Return the loaded copies of GCC's OpenMP library, from GCC 9 on; packages bring their own."""
     if not (maps := Path("/proc/self/maps")).exists():
         return []
-    paths = {line.split(maxsplit=5)[5] for line in maps.read_text(encoding="utf-8").splitlines() if "/libgomp" in line}
+    lines = maps.read_text(encoding="utf-8").split("\n")
+    paths = {line.split(maxsplit=5)[5] for line in lines if "/libgomp" in line}
     libraries = [ctypes.CDLL(path) for path in sorted(paths) if Path(path).exists()]
     return [library for library in libraries if hasattr(library, "omp_pause_resource_all")]
 
