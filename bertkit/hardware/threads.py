@@ -272,7 +272,7 @@ class CoreWatch:
         if share > _SHARE:
             self.is_told = True
             log.warning(
-                f"other processes use the CPU: in the last {seconds:.0f} s, threads waited {share:.0%} of their time"
+                f"other processes use the CPU: threads waited for a core for {share:.0%} of the last {seconds:.0f} s"
             )
 
     def waiting_share(self) -> float:
