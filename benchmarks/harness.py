@@ -133,16 +133,16 @@ def read_columns(file: Path, *names: str) -> list[Report]:
 # --- Programs ---
 
 
-def environment(threads: int, **more: str) -> dict[str, str]:
-    """Return the environment of every measured program: the same threads, the same wait policy, no network.
+def environment(threads: int | None, **more: str) -> dict[str, str]:
+    """Return the environment of every measured program: no network, the same threads unless each engine chooses.
 
-    The wait policy is the library's own: threads of libgomp spin some milliseconds after their last work, then sleep,
-    so that an engine that is not stepped takes nothing from the one that is. Those of bertkit's commands sleep sooner.
+    Waits are those of the engine. Threads of libgomp spin for some milliseconds and then sleep, so an engine between
+    its turns takes no time from the other one.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_", "GOMP_", "MKL_"))}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     fixed = {
-        "OMP_NUM_THREADS": str(threads),
+        **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
         BEGAN: str(time.monotonic()),
@@ -159,13 +159,13 @@ def seconds_since_start() -> float:
     return now - float(os.environ.get(BEGAN, now))
 
 
-def start_program(words: Iterable[object], threads: int, cache: Path, **options: Any) -> subprocess.Popen[Any]:
+def start_program(words: Iterable[object], threads: int | None, cache: Path, **options: Any) -> subprocess.Popen[Any]:
     """Start `python -m WORDS`, for which `datasets` caches in a folder; the options are those of `Popen`."""
     command = [sys.executable, "-m", *map(str, words)]
     return subprocess.Popen(command, env=environment(threads, HF_DATASETS_CACHE=str(cache)), **options)
 
 
-def run_program(*words: object, threads: int = 1) -> Report:
+def run_program(*words: object, threads: int | None = 1) -> Report:
     """Run `python -m WORDS` from start to end, and return what it took and `printed`, the JSON it wrote.
 
     That is wall and processor seconds, peak memory in MB, and the cores that others used meanwhile. Its last line is

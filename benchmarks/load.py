@@ -123,13 +123,18 @@ def matrix_rates(shape: dict[str, int], seconds: float, computes: Device, tokens
     return rates
 
 
+def cpu_flags() -> set[str]:
+    """Return the names of the CPU's instruction sets, from /proc/cpuinfo."""
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    return {flag for name, _, value in lines if name.strip() in ("flags", "Features") for flag in value.split()}
+
+
 def machine(threads: int) -> dict[str, Any]:
     """Describe this machine and the versions in use."""
     import bertkit
 
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    flags = set(facts.get("flags", "").split())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "cpu": f"{facts.get('model name', platform.machine())} (family {facts.get('cpu family', '?')},"
@@ -137,7 +142,7 @@ def machine(threads: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "device": find_device().name,
         "threads": threads,
-        "flags": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"}),
+        "flags": sorted(cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"}),
         "memory_gib": round(memory, 1),
         "system": platform.system(),
         "python": platform.python_version(),

@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import MANY, Case
-from benchmarks.harness import read_columns, read_options
+from benchmarks.harness import Report, read_columns, read_options
+from benchmarks.load import cpu_flags
 from bertkit.hardware.device import find_device
 
 
 @dataclass(frozen=True)
 class Variant:
-    """How a Trainer is set up; None pads where the example script of the family does."""
+    """Configuration of a Trainer; None pads as the example script does, and uses bf16 if the device has it."""
 
     pads: bool | None = False
-    bf16: bool = False
+    bf16: bool | None = False
     grouped: bool = False
     compiled: bool = False
     evaluation_batch: int = 64
@@ -32,8 +33,8 @@ class Variant:
 VARIANTS = {
     "hf-default": Variant(pads=None, evaluation_batch=8),
     "hf-dynamic": Variant(),
-    "hf-grouped": Variant(grouped=True),  # tuned for a machine that is slower in bf16
-    "hf-tuned": Variant(bf16=True, grouped=True),
+    "hf-grouped": Variant(grouped=True),
+    "hf-tuned": Variant(bf16=None, grouped=True),
     "hf": Variant(),  # of pretraining, where all rows are full
     "hf-bf16": Variant(bf16=True),
     "hf-bf16-compiled": Variant(bf16=True, compiled=True),
@@ -50,12 +51,15 @@ def training_arguments(variant: Variant, output: str, **more: Any) -> Any:
     from transformers import TrainingArguments
 
     device = find_device()
+    # A CPU without bf16 instructions emulates them and takes six times as long as in fp32.
+    has_bf16 = not device.is_cpu or {"avx512_bf16", "amx_bf16", "bf16"} & cpu_flags()
+    bf16 = bool(has_bf16) if variant.bf16 is None else variant.bf16
     return TrainingArguments(
         output_dir=output,
         per_device_eval_batch_size=variant.evaluation_batch,
-        bf16=variant.bf16,
+        bf16=bf16,
         train_sampling_strategy="group_by_length" if variant.grouped else "random",
-        tf32=None if device.is_cpu or not variant.bf16 else True,
+        tf32=None if device.is_cpu or not bf16 else True,
         torch_compile=variant.compiled,
         use_cpu=device.is_cpu,
         report_to=[],
@@ -129,13 +133,17 @@ def make_pretrainer(case: Case, variant: Variant, output: str) -> Any:
     )
 
 
-def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, float]:
-    """Train with the best epoch kept, save, and return the scores."""
+def train_and_score(case: Case, variant: Variant, output: str) -> Report:
+    """Train with the best epoch kept, save, and return the scores, the number of threads and the precision."""
+    import torch
+
     trainer = make_trainer(case, variant, output, evaluates=True)
     trainer.train()
     evaluated = trainer.evaluate()
     trainer.save_model(output)
-    return {name: evaluated[f"eval_{name}"] for name in case.load().metrics if f"eval_{name}" in evaluated}
+    scores = {name: evaluated[f"eval_{name}"] for name in case.load().metrics if f"eval_{name}" in evaluated}
+    precision = "bf16" if trainer.args.bf16 else "fp32"
+    return {"results": [{"scores": scores}], "threads": torch.get_num_threads(), "precision": precision}
 
 
 def load_pipeline(run: str, dtype: str, batch_size: int, **options: Any) -> Any:
@@ -150,8 +158,7 @@ def main() -> None:
     asked = read_options(__doc__, "variant case folder", fast_fp32=fast)
     if asked.fast_fp32:
         compute_fp32_through_onednn()
-    scores = train_and_score(Case.read(asked.case), VARIANTS[asked.variant], asked.folder)
-    print(json.dumps({"results": [{"scores": scores}]}), flush=True)
+    print(json.dumps(train_and_score(Case.read(asked.case), VARIANTS[asked.variant], asked.folder)), flush=True)
 
 
 def compute_fp32_through_onednn() -> None:
@@ -162,7 +169,7 @@ def compute_fp32_through_onednn() -> None:
     """
     import torch
 
-    if "amx_bf16" in Path("/proc/cpuinfo").read_text():
+    if "amx_bf16" in cpu_flags():
         raise SystemExit("--fast-fp32 would compute in bf16 on this CPU (it has AMX); leave it out")
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
 

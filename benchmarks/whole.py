@@ -2,13 +2,15 @@
 
     python -m benchmarks.whole cola:1 stsb:1 --model DIR --data DIR [--limit 2000]
 
-RECIPE:EPOCHS trains, scores and saves a model; nothing is cached from one run to the next. Writes
-benchmarks/results/whole-RECIPE.json.
+RECIPE:EPOCHS trains, scores and saves a model; nothing is cached from one run to the next. Each engine chooses its
+threads unless --threads is given. Writes benchmarks/results/whole-RECIPE.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -29,15 +31,16 @@ from benchmarks.harness import (
 from benchmarks.load import machine
 
 ENGINES = "bertkit,hf-default,hf-dynamic,hf-tuned"
+_USED = ("threads", "precision")
 
 
-def finetune(engine: str, case: Case, threads: int, *options: str) -> Report:
-    """Train and score with one engine in an empty folder; return what it took, and its scores.
+def finetune(engine: str, case: Case, threads: int | None, *options: str) -> Report:
+    """Train and score with one engine in an empty folder; return its times, scores, threads and precision.
 
     Args:
         engine: `bertkit`, `bertkit:KEY=VALUE;KEY=VALUE`, or a variant of `benchmarks.peers`.
         case: what is trained.
-        threads: that it computes with.
+        threads: Number of threads, or None if the engine chooses.
         options: for a peer, further options of `benchmarks.peers`.
     """
     name, _, changes = engine.partition(":")
@@ -48,8 +51,10 @@ def finetune(engine: str, case: Case, threads: int, *options: str) -> Report:
             words = ["bertkit", "finetune", case.recipe, *case.options(), *more, "--output", Path(folder, "run")]
             words.append("--json")
         took = run_program(*words, threads=threads)
-    printed = took.pop("printed")
-    return {**took, "scores": printed["results"][0]["scores"]}
+        printed = took.pop("printed")
+        record = Path(folder, "run", "run.json")
+        used = json.loads(record.read_text())["machine"] if record.exists() else printed
+    return {**took, "scores": printed["results"][0]["scores"], **{key: used[key] for key in _USED}}
 
 
 def measure(item: str, asked: argparse.Namespace) -> Report:
@@ -58,9 +63,13 @@ def measure(item: str, asked: argparse.Namespace) -> Report:
     case = make_case(task, asked.model, asked.data, limit=asked.limit, epochs=float(epochs or 1))
     sides = {engine: partial(finetune, engine, case, asked.threads) for engine in asked.engines.split(",")}
     runs = take_turns(sides, asked.rounds)
-    engines = {name: summarize_runs(done, asked.foreign) | {"scores": done[0]["scores"]} for name, done in runs.items()}
+    engines = {
+        name: summarize_runs(done, asked.foreign) | {key: done[0][key] for key in ("scores", *_USED)}
+        for name, done in runs.items()
+    }
     settings = {"epochs": case.epochs, "limit": case.limit}
-    return {"task": task, "settings": settings, "machine": machine(asked.threads), "engines": engines}
+    facts = machine(asked.threads or os.cpu_count() or 1)
+    return {"task": task, "settings": settings, "machine": facts, "engines": engines}
 
 
 def whole_part(reports: Sequence[Report]) -> str:
@@ -73,6 +82,8 @@ def whole_part(reports: Sequence[Report]) -> str:
             "seconds": "{seconds:.1f}",
             "relative to bertkit": lambda each, ours=ours: f"{each['seconds'] / ours:.2f}x",
             "MB": "{memory_mb:,}",
+            "threads": "{threads}",
+            "precision": "{precision}",
         }
         limit = f", first {settings['limit']:,} rows" if settings["limit"] else ""
         epochs = f"{settings['epochs']:g} epoch{'' if settings['epochs'] == 1 else 's'}"
@@ -81,13 +92,14 @@ def whole_part(reports: Sequence[Report]) -> str:
 
 
 def main() -> None:
-    own: dict[str, Any] = {"engines": ENGINES, "rounds": 2}
-    asked = read_options(__doc__, "items+ model data limit threads foreign output", **own)
+    own: dict[str, Any] = {"engines": ENGINES, "rounds": 2, "threads": (int, "each engine chooses by default")}
+    asked = read_options(__doc__, "items+ model data limit foreign output", **own)
     for item in asked.items:
         report = measure(item, asked)
         write_results(report, asked.output / f"whole-{report['task']}.json")
         for name, each in report["engines"].items():
-            print(f"{item:8} {name:24} {each['seconds']:8.1f} s {each['memory_mb']:6} MB", flush=True)
+            used = f"threads: {each['threads']}, {each['precision']}"
+            print(f"{item:8} {name:24} {each['seconds']:8.1f} s {each['memory_mb']:6} MB  {used}", flush=True)
 
 
 if __name__ == "__main__":

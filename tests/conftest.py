@@ -378,6 +378,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(threads, "_PROCESS", threads._Process())
+    monkeypatch.setattr(threads, "_watch_load", lambda: None)
     monkeypatch.setattr(threads, "read_quota", lambda: 2.0)
     monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)

@@ -23,6 +23,7 @@ from benchmarks import (
     load,
     own_data,
     parts,
+    peers,
     pictures,
     public_sets,
     quality,
@@ -343,8 +344,28 @@ def test_medians_are_those_of_clean_runs():
     summary = harness.summarize_runs(runs, 0.06)
     assert (summary["seconds"], summary["memory_mb"], summary["clean_runs"]) == (2.0, 304, 3)
     assert harness.summarize_runs(runs[3:], 0.06)["seconds"] == 90
-    report = {"task": "cola", "settings": {"epochs": 1.0, "limit": 7}, "engines": {"bertkit": summary, "peer": summary}}
-    assert "| peer | 2.0 | 1.00x | 304 |" in whole.whole_part([report])
+    engines = {name: {**summary, "threads": 2, "precision": "fp32"} for name in ("bertkit", "peer")}
+    report = {"task": "cola", "settings": {"epochs": 1.0, "limit": 7}, "engines": engines}
+    assert "| peer | 2.0 | 1.00x | 304 | 2 | fp32 |" in whole.whole_part([report])
+
+
+@pytest.mark.parametrize("threads", [None, 3])
+def test_an_engine_gets_a_number_of_threads_only_if_it_is_required(monkeypatch, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    environment = harness.environment(threads)
+    assert environment.get("OMP_NUM_THREADS") == (str(threads) if threads else None)
+    assert "GOMP_SPINCOUNT" not in environment
+
+
+@pytest.mark.parametrize(("flags", "has_bf16"), [({"avx2"}, False), ({"avx2", "avx512_bf16"}, True)])
+def test_the_tuned_peer_uses_bf16_only_if_the_cpu_has_it(monkeypatch, tmp_path, flags, has_bf16):
+    monkeypatch.setattr(peers, "cpu_flags", lambda: flags)
+    arguments = {
+        name: peers.training_arguments(peers.VARIANTS[name], str(tmp_path)) for name in ("hf-tuned", "hf-dynamic")
+    }
+    assert arguments["hf-tuned"].bf16 == has_bf16
+    assert not arguments["hf-dynamic"].bf16
 
 
 def test_results_are_read_back_as_they_were(tmp_path):

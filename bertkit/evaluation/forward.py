@@ -9,12 +9,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bertkit.evaluation.output_parts import OutputParts, Share
 from bertkit.hardware.device import Device, device_of, find_device
 from bertkit.hardware.memory import to_device
-from bertkit.hardware.threads import fitting_threads, is_open, map_in_threads, settle_threads
+from bertkit.hardware.threads import fitting_threads, map_in_threads
 from bertkit.modeling.info import info_of, is_sharded
 from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
@@ -98,23 +96,9 @@ def forward(
         return [outputs[number] for number in sorted(outputs)]
 
     with evaluating(model, precision):
-        _settle_threads(model, features, collate, lengths)
         outputs = spool(chain.from_iterable(map(gather, range(0, len(features), IN_MEMORY))))
     items = sum(count for _, count in losses)
     return outputs, sum(total for total, _ in losses) / items if items else None
-
-
-def _settle_threads(model: nn.Module, features: Features, collate: Collator, lengths: Sequence[int]) -> None:
-    """Try numbers of threads on features of usual length, where none is asked for and a CPU computes.
-
-    They are not shared where each has batches of its own.
-    """
-    if not lengths or not is_open() or not device_of(model).is_cpu:
-        return
-    if not (_runs_in_threads(model) and sum(lengths) > tokens_at_once()):
-        usual = np.argsort(lengths, kind="stable")[len(lengths) // 2 :: -1].tolist()  # and shorter ones
-        rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
-        settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
 
 
 def _run_batches(

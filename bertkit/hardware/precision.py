@@ -69,7 +69,7 @@ def detect_hardware(
         precision: ``fp32``, ``bf16``, or ``auto``: bf16 where a trial shows that its matrix products are faster.
         avoid_bf16: whether ``auto`` is fp32, since the model overflows in bf16.
         widths: hidden and intermediate size of the model, whose products are tried; None where they are not known.
-        threads: as many; None for those that fit, of which a trial may choose fewer.
+        threads: Number of threads, or None for the number that fits.
     """
     import torch
 
@@ -192,8 +192,7 @@ def _name_device(threads: int | None, why: str) -> tuple[Device, int, str]:
     if not device.is_cpu:
         return device, used.number, device.name
     keep_freed_memory()
-    bound = "up to " if chosen_threads.is_open() else ""
-    return device, used.number, f"{device.name}, {bound}{used.text}" + (f" ({used.why})" if used.why else "")
+    return device, used.number, f"{device.name}, {used.text}" + (f" ({used.why})" if used.why else "")
 
 
 def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:

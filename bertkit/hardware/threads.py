@@ -1,16 +1,17 @@
-"""Threads: how many fit this process, which number of them is fastest, and who else takes their cores.
+"""Threads: how many fit this process, how they wait for one another, and which other processes use their cores.
 
-The threads of OpenMP wait for one another hundreds of times in a step. Where another process has the core of one of
-them, all wait until the system gives it back: fewer threads are faster then, and so are threads that do not spin.
+OpenMP threads wait for one another hundreds of times in a training step. On an idle machine they are fastest if they
+spin while they wait. If another process needs a core, spinning threads keep it from the thread that they wait for.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -19,15 +20,10 @@ from typing import Any, NamedTuple, TypeVar
 from bertkit.hardware.device import find_device
 from bertkit.progress import log
 
-# turns that libgomp's threads wait before they sleep; its own 300,000 take milliseconds
-_SPINS = "1000"
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _BATCH_WORKERS = 4  # on a GPU: so many keep up with the largest batches that were tried
 _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
-# of a trial: what it may take, what a step should, and how often
-_SECONDS, _STEP_SECONDS, _ROUNDS = 1.6, 0.2, 5
-# times the seconds of fewer threads: what more stay below; of more: what ends a trial
-_WORTH, _SLOWER = 0.9, 1.5
+_PERIOD, _CROWDED = 0.5, 0.1  # seconds between checks, fraction of the time without a core
 _WINDOW, _SHARE, _GROWTH, _STEPS = 10.0, 0.25, 2.0, 20  # of the watches below
 
 T = TypeVar("T")
@@ -51,46 +47,25 @@ class _Process:
     """What is known of the threads of this process."""
 
     option: Threads | None = None
-    """The number that its command line asks for, or the work that it does now."""
+    """The value of `--threads`."""
     own: int = 0
     """The number that torch had before it was changed here: its own, or that of a program that uses this package."""
-    most: int = 0
-    """The number before a trial chose fewer."""
     count: int = 0
     """The number that torch was given here."""
-    is_open: bool = False
-    """Whether a trial may still choose a smaller one."""
-    listener: Callable[[Threads], None] | None = None
 
 
 _PROCESS = _Process()
 
 
 def prepare(option: int | None) -> None:
-    """Note the number of threads that a command line asks for, and let those of libraries that load later fit.
-
-    Threads that wait for others sleep soon, unless the environment says how they wait.
-    """
+    """Store the value of `--threads`, and limit the thread pools of libraries that are imported later."""
     _PROCESS.option = Threads(option, "--threads") if option else None
-    if not any(name in os.environ for name in _WAITING):
-        os.environ[_WAITING[0]] = _SPINS
     for name in _POOLS:
         os.environ.setdefault(name, str(fitting_threads().number))
 
 
-@contextmanager
-def one_thread(why: str) -> Iterator[None]:
-    """Compute with one thread, unless the user asks for a number: for work that is shorter than a trial."""
-    before = _PROCESS.option
-    _PROCESS.option = asked_threads() or Threads(1, why)
-    try:
-        yield
-    finally:
-        _PROCESS.option = before
-
-
 def asked_threads() -> Threads | None:
-    """Return the number of threads that is asked for, by the command line, by OpenMP's variable or by `one_thread`."""
+    """Return the number of threads that `--threads` or `OMP_NUM_THREADS` requires, or None if neither is set."""
     if _PROCESS.option:
         return _PROCESS.option
     # of nested teams, that of the outer one
@@ -185,10 +160,9 @@ def _core_of(processor: int) -> str:
 
 
 def use_threads(before: int | None = None, why: str = "") -> Threads:
-    """Let torch use as many threads as `before`, or as many as fit.
+    """Set the number of torch's threads to `before`, or to the number that fits.
 
-    A trial may choose fewer of those that fit, where nobody asks for a number. They are never more than the program has
-    set that uses this package.
+    Without `--threads`, the number never exceeds the one that the calling program has set.
     """
     import torch
 
@@ -198,105 +172,70 @@ def use_threads(before: int | None = None, why: str = "") -> Threads:
         threads = Threads(before, why)
     elif (threads := fitting_threads()).why != "--threads":
         threads = Threads(min(threads.number, _PROCESS.own), threads.why)
-    is_free = before is None and asked_threads() is None and "WORLD_SIZE" not in os.environ
-    _PROCESS.is_open, _PROCESS.most = is_free and threads.number > 1, threads.number
     _set_threads(threads.number)
+    if threads.number > 1 and not any(name in os.environ for name in _WAITING):
+        _watch_load()
     return threads
 
 
-def is_open() -> bool:
-    """Tell whether a trial may still choose the number of threads."""
-    return _PROCESS.is_open
+@cache
+def _watch_load() -> None:
+    """Start a thread that shortens the waits of OpenMP threads while other processes use the cores."""
+    if libraries := _load_openmp():
+        threading.Thread(target=_adapt_waits, args=[WaitSwitch(libraries)], daemon=True).start()
 
 
-@contextmanager
-def tell_choice(listener: Callable[[Threads], None]) -> Iterator[None]:
-    """Call a function with the number of threads that a trial chooses meanwhile."""
-    _PROCESS.listener = listener
-    try:
-        yield
-    finally:
-        _PROCESS.listener = None
+def _adapt_waits(switch: WaitSwitch) -> None:
+    while True:
+        time.sleep(_PERIOD)
+        switch.check()
 
 
-def settle_threads(step: Callable[[int], object], rows: int) -> None:
-    """Choose the number of threads by a trial of the step that follows, once in a process, and log why at level DEBUG.
+def _load_openmp() -> list[ctypes.CDLL]:
+    """Return the loaded copies of GCC's OpenMP library, from GCC 9 on; packages bring their own."""
+    if not (maps := Path("/proc/self/maps")).exists():
+        return []
+    lines = maps.read_text(encoding="utf-8").split("\n")
+    paths = {line.split(maxsplit=5)[5] for line in lines if "/libgomp" in line}
+    libraries = [ctypes.CDLL(path) for path in sorted(paths) if Path(path).exists()]
+    return [library for library in libraries if hasattr(library, "omp_pause_resource_all")]
 
-    Args:
-        step: does what most of the time will be spent on, for so many rows, and leaves no trace.
-        rows: of a whole step; fewer are tried where these take long.
+
+class WaitSwitch:
+    """Switch between long and short waits of GCC's OpenMP threads, by the load of the machine.
+
+    A thread spins 300,000 times before it sleeps, but only 100 times if the process has more OpenMP threads than CPUs
+    (GCC's manual, `GOMP_SPINCOUNT`). The count is read once, when the library is loaded. So this class adds a team of
+    sleeping threads while other processes use the cores. The number of threads that compute stays the same, and with it
+    the order of sums.
     """
-    if not _PROCESS.is_open:
-        return
-    _PROCESS.is_open = False
-    threads = choose_threads(step, rows, _PROCESS.count, _set_threads)
-    _set_threads(threads.number)
-    log.debug(f"{threads.text}: {threads.why}")
-    if _PROCESS.listener:
-        _PROCESS.listener(threads)
 
+    def __init__(self, libraries: Sequence[Any]) -> None:
+        self.libraries, self.cores, self.is_crowded = libraries, CoreWatch(), False
 
-def choose_threads(
-    step: Callable[[int], object], rows: int, most: int, set_threads: Callable[[int], object]
-) -> Threads:
-    """Return the fewest threads that are hardly slower than the fastest of 1, 2, half and all; by turns, under 2 s."""
-    start = time.perf_counter()
-
-    def seconds(rows: int, count: int) -> float:
-        set_threads(count)
-        began = time.perf_counter()
-        step(rows)
-        return time.perf_counter() - began
-
-    tried, last = _rows_to_try(lambda some: seconds(some, most), rows)
-    took = dict[int, list[float]]()
-
-    def is_time_for(step_seconds: float) -> bool:
-        return time.perf_counter() - start + step_seconds < _SECONDS
-
-    for count in sorted({1, min(2, most), max(1, most // 2), most}, reverse=True):
-        if not is_time_for(_SLOWER * last):
-            break
-        last = seconds(tried, count)
-        took[count] = [last]
-        if last > _SLOWER * min(took.values())[0]:  # so are fewer
-            break
-    for count in (_ROUNDS - 1) * list(took):
-        if is_time_for(took[count][0]):
-            took[count].append(seconds(tried, count))
-    if len(took) < 2:
-        return Threads(most, f"a step for {tried} rows takes {last:.2g} s, too long to try other numbers")
-    from statistics import median  # which a command that trains nothing needs not
-
-    typical = {count: median(took[count]) for count in sorted(took)}
-    chosen = next(count for count in typical if _WORTH * typical[count] <= min(typical.values()))
-    each = (f"{1000 * of_count:.3g} ms with {count}" for count, of_count in typical.items())
-    return Threads(chosen, f"a step takes {', '.join(each)}")
-
-
-def _rows_to_try(seconds: Callable[[int], float], rows: int) -> tuple[int, float]:
-    """Return how many rows are enough for a trial, and the seconds of a step for them."""
-    tried, last = 1, seconds(1)  # libraries are loaded, and threads started
-    if last < _SECONDS / 4:
-        last = seconds(1)
-    while tried < rows and last < _STEP_SECONDS / 2:  # a few rows cost hardly more than one
-        tried = min(rows, 4 * tried)
-        last = seconds(tried)
-    return tried, last
+    def check(self) -> None:
+        """Compare the load since the last call with the limit; a team belongs to the thread that calls."""
+        is_crowded = self.cores.waiting_share() > _CROWDED
+        if is_crowded != self.is_crowded:
+            self.is_crowded = is_crowded
+            for library in self.libraries:
+                if is_crowded:
+                    # The function that the team runs only has to be harmless.
+                    library.GOMP_parallel(library.omp_in_parallel, None, library.omp_get_num_procs() + 1, 0)
+                else:
+                    library.omp_pause_resource_all(1)  # omp_pause_soft: end the team
 
 
 def map_in_threads(function: Callable[[T], R], values: Iterable[T]) -> Iterator[R]:
-    """Yield the results of a function in order; as many are computed at once as threads fit, each with a single one.
+    """Yield the results of a function in order, computed in parallel by single threads.
 
-    The threads of a product wait for one another at its end. Those that compute different batches never do, so all are
-    used, even if a trial has chosen fewer.
+    Threads that share a product wait for one another at its end; threads that compute different batches do not.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     import torch
 
-    shared = torch.get_num_threads()
-    threads = max(shared, _PROCESS.most) if shared == _PROCESS.count else shared
+    threads = torch.get_num_threads()
     if threads < 2:
         yield from map(function, values)
         return
@@ -305,7 +244,7 @@ def map_in_threads(function: Callable[[T], R], values: Iterable[T]) -> Iterator[
         with ThreadPoolExecutor(threads) as pool:
             yield from pool.map(function, values)
     finally:
-        _set_threads(shared)
+        _set_threads(threads)
 
 
 def _set_threads(count: int) -> None:
@@ -315,27 +254,29 @@ def _set_threads(count: int) -> None:
     _PROCESS.count = count
 
 
-# --- Who else takes the cores ---
+# --- Load by other processes ---
 
 
 class CoreWatch:
-    """Says once that others take the cores of this process, by how long its threads were ready and had none."""
+    """Monitor that warns once if other processes compete for the CPU."""
 
     def __init__(self) -> None:
         self.began, self.before, self.is_told = time.monotonic(), _scheduled(), False
 
     def look(self) -> None:
-        """Look at the last seconds, if enough have passed since the last look."""
+        """Check the time since the last call, if enough has passed."""
         seconds = time.monotonic() - self.began
         if self.is_told or seconds < _WINDOW:
             return
         share = self.waiting_share()
         if share > _SHARE:
             self.is_told = True
-            log.warning(f"others take the cores: for {share:.0%} of the last {seconds:.0f} s, this process had to wait")
+            log.warning(
+                f"other processes use the CPU: threads waited for a core for {share:.0%} of the last {seconds:.0f} s"
+            )
 
     def waiting_share(self) -> float:
-        """Return for which share of their time, since the last call, the threads waited for a core; 0 if unknown."""
+        """Return the fraction of their time that threads waited for a core since the last call, or 0 if unknown."""
         now = _scheduled()
         ran, waited = (max(0.0, after - before) for after, before in zip(now, self.before, strict=True))
         self.began, self.before = time.monotonic(), now
@@ -343,16 +284,16 @@ class CoreWatch:
 
 
 class StepWatch:
-    """Says once that the steps of a training take twice as long as they did, while others take the cores.
+    """Monitor that warns once if training steps take twice as long as before because other processes use the CPU.
 
-    Steps also grow with the length of texts, and with the layers that are trained: then no thread waits.
+    Steps also grow with the length of texts and with the layers that are trained. Then no thread waits for a core.
     """
 
     def __init__(self) -> None:
         self.cores, self.usual, self.times, self.is_told = CoreWatch(), 0.0, list[float](), False
 
     def add(self, seconds: float) -> None:
-        """Note the seconds of a step."""
+        """Add the seconds of a step."""
         self.times.append(seconds)
         if self.is_told or len(self.times) < _STEPS:
             return
@@ -363,12 +304,13 @@ class StepWatch:
         self.usual = self.usual or typical
         if typical > _GROWTH * self.usual and share > _SHARE / 2:
             self.is_told = True
-            remedy = "; --threads 1 may be faster" if _PROCESS.count > 1 else ""
-            log.warning(f"a step takes {typical:.2g} s, where it took {self.usual:.2g}: others take the cores{remedy}")
+            log.warning(
+                f"a step takes {typical:.2g} s instead of {self.usual:.2g} s because other processes use the CPU"
+            )
 
 
 def _scheduled() -> tuple[float, float]:
-    """Return the seconds that the threads of this process ran, and those that they were ready and had no core."""
+    """Return the seconds that the threads of this process ran, and the seconds that they waited for a core."""
     ran, waited = 0, 0
     for file in Path("/proc/self/task").glob("*/schedstat"):
         try:

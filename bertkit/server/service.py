@@ -12,27 +12,20 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from bertkit.errors import DataError
 from bertkit.evaluation.calibration import fingerprint_all
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.together import load_together
 from bertkit.hardware.device import find_device
-from bertkit.hardware.threads import is_open
 from bertkit.progress import stage
-from bertkit.recipe import Row
 from bertkit.server.batching import SHARES, Computer, Lane, Limits
-from bertkit.server.engines import Engine, Predictor, Vectorizer
+from bertkit.server.engines import Predictor, Vectorizer
 from bertkit.server.refusals import RefusedError
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank
 from bertkit.server.workers import METRICS
 from bertkit.storage.exports import is_exported
-from bertkit.tasks import Task, row_columns
+from bertkit.tasks import Task
 from bertkit.vectors.embedder import Embedder
-
-_TRIED = 8  # inputs by which the number of threads is chosen
-_TEXT = "The number of threads is tried on a few texts, each as long as a short sentence."
-
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -279,13 +272,11 @@ def _load_models(models: Sequence[SavedModel], limits: Limits, metrics: ServerMe
     if saved:
         together = load_together(saved)
         rows = as_lane(Predictor(together))
-        _try_threads(rows.engine, lambda: [(task, row) for task in saved for row in _find_rows(saved[task])])
     lanes, loaded = [rows] if rows else [], []
     for model in models:
         vectorizer = Vectorizer(Embedder(str(model.folder))) if model.has_vectors else None
         if vectorizer:
             vectorizer.embedder.load()
-            _try_threads(vectorizer, lambda: _TRIED * [(_TEXT, None)])
             lanes.append(as_lane(vectorizer))
         texts = lanes[-1] if vectorizer else None
         identity = _identify_model(model)
@@ -294,22 +285,6 @@ def _load_models(models: Sequence[SavedModel], limits: Limits, metrics: ServerMe
         loaded.append(ServedModel(model.name, identity, checkpoint, vectorizer, rows, texts, model.task))
     metrics.watch(name, lanes)
     return loaded
-
-
-def _try_threads(engine: Engine, make_values: Callable[[], Sequence[Any]]) -> None:
-    """Compute some answers, by which the number of threads is tried before anybody waits."""
-    if is_open() and (values := make_values()):
-        engine.answer(values, engine.encode(values))
-
-
-def _find_rows(saved: SavedCheckpoint) -> list[Row]:
-    """Return rows as requests may have them; none for a task family without demo rows, whose first request tries."""
-    try:
-        row = saved.example_row()
-    except DataError:
-        return []
-    needed = (name for name, is_needed in row_columns(saved.task, saved.recipe).items() if is_needed)
-    return _TRIED * [row] if all(name in row for name in needed) else []
 
 
 def _identify_model(model: SavedModel) -> ModelIdentity:

@@ -62,8 +62,6 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             used, tokens = manifest.get(MANIFEST_SECONDS, 0.0), manifest.get(MANIFEST_TOKENS)
         self.trainer.limit_micro_batches(tokens)
         state.logging_steps = self.training.steps_per_log(state.max_steps)
-        if not self.training.torch_compile:  # it would compile for the rows of the trial too
-            self.trainer.choose_threads()
         self.began = self.idle_since = time.perf_counter()
         self.cores.waiting_share()  # from now on
         # The disk must have room for the checkpoints that this run will write.

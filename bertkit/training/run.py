@@ -18,7 +18,7 @@ from bertkit.hardware.device import find_device
 from bertkit.hardware.launch import is_launched
 from bertkit.hardware.memory import peak_memory, restart_peak_memory
 from bertkit.hardware.precision import Machine, restore_hardware
-from bertkit.hardware.threads import Threads, asked_threads, tell_choice
+from bertkit.hardware.threads import asked_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
 from bertkit.modeling.weights import restore_weights, weights_to_save
@@ -82,14 +82,6 @@ class Run:
         """The device and the precision that it computes with."""
         return Machine(**self.record["machine"])
 
-    def note_threads(self, threads: Threads) -> None:
-        """Write the number of threads that a trial has chosen into its record, which a resumed process follows."""
-        machine = self.record["machine"]
-        name = machine["reason"].replace("up to", f"{threads.number} of", 1)
-        reason = f"{name}; {threads.text}: {threads.why}"
-        self.record["machine"] = {**machine, "threads": threads.number, "reason": reason}
-        runs.write_record(self.plan.folder, self.record)
-
     @property
     def seconds(self) -> float:
         """The seconds that it has taken so far."""
@@ -124,7 +116,6 @@ def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
             with (
                 disk_errors(plan.folder),
                 _code_refused(plan.folder),
-                tell_choice(run.note_threads),
                 tracked(plan.folder, plan.recipe, record),
             ):
                 yield run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerContro
 from bertkit.hardware.cuda_graphs import StepGraphs
 from bertkit.hardware.device import Device
 from bertkit.hardware.memory import to_device
-from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.metrics.basic import rank_step
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
@@ -184,22 +182,6 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
             self.dropout.step = -1  # the first step starts its numbers anew
             kept = micro_batches.least_of(kept, self.args)
         self.micro_batch_tokens = kept
-
-    def choose_threads(self) -> None:
-        """Try the step of a micro-batch on a CPU with several numbers of threads, unless their number is known."""
-        if not is_open() or self.args.device.type != "cpu":
-            return
-        batch = self.collate(self.batches.longest())
-        tokens = min(self.batches.step_size()[1] or math.inf, micro_batches.TOKENS)
-        rows = max(1, min(len(batch["input_ids"]), round(tokens / micro_batches.tokens_of(batch))))
-
-        def step(rows: int) -> None:
-            self.accelerator.backward(self._sum_of(micro_batches.split_batch(batch, rows)[0]))
-
-        with micro_batches.without_trace(self.model):
-            self.model.train()
-            settle_threads(step, rows)
-        self.dropout.step = -1  # the first step starts its numbers anew
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         """Clip the gradients, and return their norm; on a CPU, short ones are left as they are, not multiplied by 1."""

@@ -85,29 +85,8 @@ def test_a_device_that_compiles_a_graph_per_shape_gets_few(monkeypatch, labels):
     assert filled_loss == (None if loss is None else pytest.approx(loss, rel=1e-5))
 
 
-def test_threads_are_tried_on_a_batch_of_usual_length_before_the_first(monkeypatch):
-    class Model(torch.nn.Linear):
-        def forward(self, input_ids):
-            seen.append(tuple(input_ids.shape))
-            return {"logits": input_ids.sum(dim=-1)}
-
-    def collate(some):
-        longest = max(len(feature["input_ids"]) for feature in some)
-        return {"input_ids": torch.tensor([row["input_ids"] + [0] * (longest - len(row["input_ids"])) for row in some])}
-
-    def choose(step, rows, most, set_threads):
-        step(rows)
-        return threads.Threads(1, "")
-
-    seen, ticks = [], []
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process(count=2, is_open=True))
-    monkeypatch.setattr(threads, "choose_threads", choose)
-    features = [{"input_ids": [1] * length} for length in (900, 5, 5, 5, 5)]
-    assert forward(Model(1, 1), [], collate, precision="fp32") == ([], None)
-    outputs, _ = forward(Model(1, 1), features, collate, precision="fp32", tick=ticks.append)
-    assert [float(output["logits"]) for output in outputs] == [900, 5, 5, 5, 5]
-    assert seen[0] == (3, 5)
-    assert len(seen) == len(ticks) + 1 and not threads.is_open()
+def test_no_features_have_no_outputs():
+    assert forward(torch.nn.Linear(1, 1), [], stack, precision="fp32") == ([], None)
 
 
 class Encoder(torch.nn.Module):
@@ -145,8 +124,7 @@ def two_threads(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_batches_are_computed_by_as_many_threads_as_torch_has_each_with_its_own(monkeypatch):
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process(count=2, is_open=True))
+def test_batches_are_computed_by_as_many_threads_as_torch_has_each_with_its_own():
     model, ticks = InThreads(), []
     features = [{"input_ids": [number] * 1500} for number in range(10, 16)]  # two do not fit into a batch
     outputs, _ = forward(model, features, stack, precision="bf16", tick=ticks.append)
@@ -154,15 +132,6 @@ def test_batches_are_computed_by_as_many_threads_as_torch_has_each_with_its_own(
     assert ticks == [1] * 6
     assert {tuple(seen[1:]) for seen in model.seen} == {(1, True, True)}
     assert len({ident for ident, *_ in model.seen}) == 2
-    assert threads.is_open()  # another model may still try numbers
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_batches_have_all_threads_that_fit_where_a_trial_has_chosen_fewer(monkeypatch):
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process(most=3, count=2))
-    model = InThreads(parties=3)
-    forward(model, [{"input_ids": [1] * 1500}] * 3, stack, precision="fp32")
-    assert [number for _, number, *_ in model.seen] == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -1,10 +1,11 @@
-"""Threads that fit: what a machine and its control groups allow, what a trial chooses, and who takes the cores."""
+"""Threads that fit a machine and its control groups, their waits, and the load by other processes."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from bertkit.hardware import threads
 from bertkit.hardware.device import Device
-from bertkit.hardware.threads import CoreWatch, StepWatch, Threads, choose_threads, fitting_threads, read_quota
+from bertkit.hardware.threads import CoreWatch, StepWatch, Threads, WaitSwitch, fitting_threads, read_quota
 
 
 @pytest.fixture(autouse=True)
@@ -127,84 +128,107 @@ def test_the_command_line_comes_before_the_environment(monkeypatch, process):
     assert fitting_threads().why != "OMP_NUM_THREADS"
 
 
-@pytest.mark.parametrize("given", [{}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
-def test_threads_sleep_soon_unless_the_user_says_how_they_wait(monkeypatch, given):
-    for name in (*threads._WAITING, *threads._POOLS):
+def test_pools_of_other_libraries_have_the_required_number(monkeypatch):
+    for name in (*threads._POOLS, *threads._WAITING):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
     threads.prepare(3)
-    expected = given or {"GOMP_SPINCOUNT": threads._SPINS}
-    assert {name: os.environ[name] for name in threads._WAITING if name in os.environ} == expected
-    assert os.environ["RAYON_NUM_THREADS"] == "3"
+    assert [os.environ[name] for name in threads._POOLS] == ["3", "3"]
+    assert not any(name in os.environ for name in threads._WAITING)
 
 
-class Clock:
-    """Steps that take as long as they are said to, with some number of threads."""
-
-    def __init__(self, monkeypatch, seconds) -> None:
-        self.now, self.seconds, self.count, self.tried = 0.0, seconds, 0, []
-        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
-
-    def set_threads(self, count: int) -> None:
-        self.count = count
-
-    def step(self, rows: int) -> None:
-        self.now += rows * self.seconds(self.count)
-        self.tried.append(self.count)
+def test_a_program_keeps_its_smaller_number_of_threads(monkeypatch, process):
+    monkeypatch.setattr(threads, "_watch_load", lambda: None)
+    monkeypatch.setattr(threads, "read_quota", lambda: math.inf)
+    monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    torch.set_num_threads(2)
+    assert threads.use_threads().number == torch.get_num_threads() == 2
+    assert threads.use_threads(1, "as before").number == torch.get_num_threads() == 1
+    assert threads.use_threads().number == 2
+    process.option = Threads(3, "--threads")
+    assert threads.use_threads() == (3, "--threads")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "most", "chosen", "tried"),
-    [
-        (lambda count: 0.02 / count, 2, 2, {1, 2}),
-        (lambda count: 0.02, 2, 1, {1, 2}),  # no gain
-        (lambda count: 0.02 * count, 16, 1, {1, 2, 8, 16}),  # others have the cores
-        (lambda count: 0.001 * max(1 / count, 1 / 7), 16, 8, {2, 8, 16}),
-        (lambda count: 0.02 / count, 16, 16, {8, 16}),  # fewer are slower
-        (lambda count: 0.3, 2, 1, {1, 2}),
-        (lambda count: 9.0 / count, 2, 2, {2}),  # too long to be tried
-    ],
+    ("count", "variables", "is_watched"),
+    [(2, {}, True), (1, {}, False), (2, {"GOMP_SPINCOUNT": "7"}, False), (2, {"OMP_WAIT_POLICY": "active"}, False)],
 )
-def test_a_trial_chooses_the_fewest_that_are_hardly_slower(monkeypatch, seconds, most, chosen, tried):
-    clock = Clock(monkeypatch, seconds)
-    assert choose_threads(clock.step, 4, most, clock.set_threads).number == chosen
-    assert set(clock.tried) == tried
-    assert clock.now < 2 or tried == {most}
+def test_waits_are_adapted_unless_the_user_sets_them(monkeypatch, count, variables, is_watched):
+    for name in threads._WAITING:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    calls = []
+    monkeypatch.setattr(threads, "_watch_load", lambda: calls.append(1))
+    threads.use_threads(count)
+    assert bool(calls) == is_watched
 
 
-def test_a_trial_settles_the_number_of_a_process_once_and_tells_it(monkeypatch, process, caplog):
-    torch.set_num_threads(2)
-    monkeypatch.setattr(threads, "fitting_threads", lambda: threads.Threads(8, ""))
-    assert threads.use_threads().number == 2  # no more than the program has set
-    assert threads.is_open()
-    clock, heard = Clock(monkeypatch, lambda count: 0.01 * count), []
-    monkeypatch.setattr(torch, "set_num_threads", clock.set_threads)
-    with threads.tell_choice(heard.append), caplog.at_level("DEBUG", "bertkit"):
-        threads.settle_threads(clock.step, 4)
-        threads.settle_threads(clock.step, 4)
-    assert [found.number for found in heard] == [1] == [process.count]
-    assert [line for line in caplog.messages if "1 thread" in line] == caplog.messages
+class Load:
+    """Other processes that keep the threads of this one from a core for a fraction of the time."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.ran, self.waited = 0.0, 0.0
+        monkeypatch.setattr(threads, "_scheduled", lambda: (self.ran, self.waited))
+
+    def add(self, waiting_share: float) -> None:
+        self.ran, self.waited = self.ran + 1 - waiting_share, self.waited + waiting_share
 
 
-def test_another_model_may_have_more_threads_than_the_one_before(monkeypatch):
-    torch.set_num_threads(2)
-    monkeypatch.setattr(threads, "fitting_threads", lambda: threads.Threads(8, ""))
-    threads.use_threads()
-    threads.settle_threads(lambda rows: time.sleep(0.001), 1)
-    assert torch.get_num_threads() == 1
-    assert threads.use_threads().number == 2
+class FakeOpenMP:
+    """OpenMP library with 4 CPUs that records the teams that are started and ended."""
+
+    omp_in_parallel = "a harmless function"
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    def omp_get_num_procs(self) -> int:
+        return 4
+
+    def GOMP_parallel(self, function, data, count, flags) -> None:
+        self.calls.append(count)
+
+    def omp_pause_resource_all(self, kind) -> None:
+        self.calls.append("end")
 
 
-@pytest.mark.parametrize("given", ["OMP_NUM_THREADS", "WORLD_SIZE", "--threads", "before"])
-def test_a_number_that_is_given_is_not_tried(monkeypatch, process, given):
-    torch.set_num_threads(2)
-    if given.isupper():
-        monkeypatch.setenv(given, "2")
-    process.option = Threads(2, "--threads") if given == "--threads" else None
-    assert threads.use_threads(2 if given == "before" else None).number == 2
-    threads.settle_threads(lambda rows: pytest.fail("it is tried"), 1)
+def test_waits_are_short_while_other_processes_use_the_cores(monkeypatch):
+    load, library = Load(monkeypatch), FakeOpenMP()
+    switch = WaitSwitch([library])
+    for waiting_share in (0.0, 0.01, 0.5, 0.4, 0.3, 0.02, 0.0, 0.3):
+        load.add(waiting_share)
+        switch.check()
+    assert library.calls == [5, "end", 5]  # one thread more than CPUs
+
+
+def test_the_added_team_of_the_real_library_ends_with_the_load(monkeypatch):
+    libraries = threads._load_openmp()
+    if not libraries:
+        pytest.skip("this system has another OpenMP library")
+
+    def count_threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    load, counts = Load(monkeypatch), []
+
+    def compute() -> None:
+        switch = WaitSwitch(libraries)
+        for waiting_share in (0.5, 0.0):
+            load.add(waiting_share)
+            switch.check()
+            deadline = time.monotonic() + 10
+            while waiting_share == 0.0 and count_threads() > before and time.monotonic() < deadline:
+                time.sleep(0.01)
+            counts.append(count_threads())
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        before = count_threads()
+        pool.submit(compute).result()
+    assert counts[0] > before
+    assert counts[1] < counts[0]
 
 
 @pytest.mark.parametrize(("waited", "is_told"), [(0.1, False), (5.0, True)])
@@ -216,17 +240,17 @@ def test_that_others_take_the_cores_is_told_once(monkeypatch, caplog, waited, is
     for _ in range(40):
         now[0] += 1
         watch.look()
-    assert len([line for line in caplog.messages if "others" in line]) == is_told
+    assert len([line for line in caplog.messages if "other processes use the CPU" in line]) == is_told
 
 
 @pytest.mark.parametrize(("later", "waits", "is_told"), [(0.25, True, True), (0.25, False, False), (0.15, True, False)])
-def test_a_step_that_grows_to_twice_is_told_once_with_its_remedy(monkeypatch, process, caplog, later, waits, is_told):
-    process.count, reads = 2, iter(range(9**9))
+def test_a_step_that_grows_to_twice_is_told_once(monkeypatch, caplog, later, waits, is_told):
+    reads = iter(range(9**9))
     monkeypatch.setattr(threads, "_scheduled", lambda: (number := float(next(reads)), number * waits))
     watch = StepWatch()
     for seconds in [0.1] * 60 + [later] * 60:
         watch.add(seconds)
-    assert len([line for line in caplog.messages if "--threads 1" in line]) == is_told
+    assert len([line for line in caplog.messages if "instead of 0.1 s" in line]) == is_told
 
 
 def test_the_scheduler_says_how_long_this_process_ran():

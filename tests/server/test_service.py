@@ -5,39 +5,16 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
-import torch
 from prometheus_client.parser import text_string_to_metric_families
 
-from bertkit.hardware import threads
 from bertkit.server import service as module
 from bertkit.server.batching import Limits
-from bertkit.server.runs import find_models
 
 
 def test_models_answer_where_their_answers_fit(service):
     assert service.models["run"].routes == [*("/v1/models/run:predict", "/predict", "/v1/decisions", "/v1/systemone")]
     assert [model.name for model in service.find("/embed")] == ["vectors"]
     assert service.find("/rerank") == []
-
-
-def test_the_number_of_threads_is_chosen_before_a_request_comes(trained, sentence_folder, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process(own=2))
-    monkeypatch.setattr(threads, "_free_threads", lambda: threads.Threads(2, ""))
-    torch.set_num_threads(2)
-    chosen = list[int]()
-
-    def choose(step, rows, most, set_threads):
-        step(rows)
-        chosen.append(rows)
-        return threads.Threads(1, "tried")
-
-    monkeypatch.setattr(threads, "choose_threads", choose)
-    for folder in (trained, sentence_folder):
-        module.load_service(find_models([str(folder)]), Limits())
-        assert not threads.is_open()
-    assert len(chosen) == 2
-    torch.set_num_threads(1)
 
 
 def test_without_a_key_all_are_admitted(service):

@@ -179,44 +179,25 @@ def test_what_a_killed_process_left_is_deleted_but_nothing_else(tmp_path):
     assert left == {".lock", "run.json", "checkpoint-3", ".mine", ".notes.tmp", "x.json.tmp"}
 
 
-def test_the_number_of_threads_that_a_trial_chooses_is_kept_for_a_resume(tmp_path, two_threads, monkeypatch):
-    monkeypatch.setattr(threads, "choose_threads", lambda *given: threads.Threads(1, "as it is tried"))
+def test_a_resumed_run_keeps_its_number_of_threads(tmp_path, two_threads, monkeypatch):
     folder = tmp_path / "run"
-    with pytest.raises(DataError), open_run(make_plan(folder), fresh=False) as run:
-        assert run.machine.threads == 2
-        threads.settle_threads(lambda rows: None, 1)
+    monkeypatch.setattr(threads._PROCESS, "option", threads.Threads(1, "--threads"))
+    with pytest.raises(DataError), open_run(make_plan(folder), fresh=False):
         (folder / "checkpoint-3").mkdir()
         raise DataError("a bad row", "mend it")
-    machine = runs.read_record(folder)["machine"]
-    assert machine["threads"] == 1 and machine["reason"].startswith("CPU, 1 of 2 threads")
-    assert machine["reason"].endswith("; 1 thread: as it is tried")
+    monkeypatch.setattr(threads._PROCESS, "option", None)
+    assert threads.fitting_threads().number == 2
     with open_run(make_plan(folder), fresh=False) as run:
         assert run.machine.threads == threads._PROCESS.count == 1
-        assert not threads.is_open()
 
 
-def test_a_trial_leaves_no_trace_in_what_is_trained(run, tiny_model, toy_data, two_threads, monkeypatch):
-    """The weights are those of a run with as many threads that were named."""
+def test_a_run_has_all_threads_that_fit(run, tiny_model, toy_data, two_threads):
+    """The weights are those of a run with the same number by `--threads`."""
     options = ["--epochs", 1, "--limit", 40, "--set", "training.precision=fp32"]
-    tried = []
-
-    def choose(step, rows, most, set_threads):
-        for count in (2, 1):
-            set_threads(count)
-            step(rows)
-            tried.append(rows)
-        return threads.Threads(2, "as it is tried")
-
-    monkeypatch.setattr(threads, "choose_threads", choose)
     assert finetune(run, tiny_model, toy_data, *options).code == 0
-    assert len(tried) == 2 and tried[0] > 1
     ended = finetune(run, tiny_model, toy_data, *options, "--threads", 2, "--output", "named")
     assert ended.code == 0 and re.search(r"^took 0:\d\d:\d\d and at most [\d,]+ MB of memory$", ended.err, re.MULTILINE)
     assert re.search(r"^memory +[\d,]+ MB at peak$", run("runs", "show", "named").out, re.MULTILINE)
-    assert len(tried) == 2
     weights = [Path(folder, "model.safetensors").read_bytes() for folder in ("runs/classify", "named")]
     assert weights[0] == weights[1]
     assert [runs.read_record(Path(folder))["machine"]["threads"] for folder in ("runs/classify", "named")] == [2, 2]
-    ended = run("predict", "named", "--text", "a good film", "-v")
-    assert ended.code == 0 and "2 threads: as it is tried" in ended.err
-    assert len(tried) == 4

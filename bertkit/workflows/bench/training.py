@@ -165,7 +165,6 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     import torch
 
     recipe, device = recipes[0], chosen[0][1].device
-    # the first step chose the number of threads
     tokens, threads = _count_tokens(features["train"]), torch.get_num_threads()
     return Bench(recipe.name, recipe.model, device, threads, rows, tokens, recipe.training.epochs, speeds)
 

@@ -121,7 +121,7 @@ def look_at_memory() -> Iterator[Finding]:
     threads, load = fitting_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     why = f" ({threads.why})" if threads.why else ""
     text = f"{threads.text}{why}; in the last minute, {load:.1f} threads of all programs wanted a core"
-    remedy = "wait for other programs, or try --threads 1" if load > (os.cpu_count() or 1) + 1 else ""
+    remedy = "wait until other programs end" if load > (os.cpu_count() or 1) + 1 else ""
     yield judge("memory", "processors", text, warn=remedy)
 
 

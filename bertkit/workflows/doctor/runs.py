@@ -191,5 +191,5 @@ def _judge_times(record: RunRecord) -> Iterator[Finding]:
         text = f"training waited for batches for {times['loading_seconds']:,.1f} of {seconds:,.1f} s"
         yield judge("time", "loading", text, warn="a local disk, or --set training.workers=2 where texts are streamed")
     if waiting > _MUCH:
-        text = f"threads had no core for {waiting:.0%} of the time: others took the cores"
-        yield judge("time", "waiting", text, warn="run it alone, or with --threads 1")
+        text = f"threads waited for a core for {waiting:.0%} of the time: other processes used the CPU"
+        yield judge("time", "waiting", text, warn="run it on an idle machine")

@@ -16,7 +16,6 @@ from typing import Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
-from bertkit.hardware.threads import one_thread
 from bertkit.progress import ProgressWrapper, use_progress
 from bertkit.recipe import Recipe, load_recipe
 from bertkit.workflows.finetune import run_inputs
@@ -97,8 +96,8 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
 
 @contextmanager
 def try_stages(result: SmokeResult) -> Iterator[Stages]:
-    """Yield what notes each stage, and end the work with the first that failed; all compute with one thread."""
-    with one_thread("a smoke run"), tempfile.TemporaryDirectory() as temporary, suppress(_Failed):
+    """Yield an object that records each stage, and stop at the first stage that fails."""
+    with tempfile.TemporaryDirectory() as temporary, suppress(_Failed):
         yield Stages(result, Path(temporary))
 
 

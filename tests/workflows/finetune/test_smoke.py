@@ -131,9 +131,9 @@ def test_an_ablation_pretrains_each_encoder_and_fine_tunes_it(run):
     assert list(Path().iterdir()) == []
 
 
-def test_a_smoke_computes_with_one_thread_unless_told_otherwise(run, tiny_model, two_threads, monkeypatch):
+def test_a_smoke_computes_with_the_threads_of_a_run(run, tiny_model, two_threads, monkeypatch):
     monkeypatch.setattr("bertkit.runtime.backends.find_spec", lambda name: None)
     write_csv(Path("rows.csv"), toy_rows(60, seed=1))
     command = ["finetune", "classify", "--model", tiny_model, "--data", "rows.csv", "--smoke"]
-    assert "CPU, 1 thread (a smoke run)" in run(*command).err
-    assert "CPU, 2 threads (--threads)" in run(*command, "--threads", 2).err
+    assert "CPU, 2 threads" in run(*command).err
+    assert "CPU, 1 thread (--threads)" in run(*command, "--threads", 1).err
