@@ -71,7 +71,10 @@ def read_learned(saved: SavedCheckpoint) -> Mapping[str, Any] | None:
     """
     of_run = saved.record.get("identity", {}).get("recipe", {}).get("task")
     file = saved.folder / BASELINES_FILE
-    if "baselines" not in saved.record or of_run != saved.recipe.task or not file.is_file():
+    if "baselines" not in saved.record or of_run != saved.recipe.task:
+        return None
+    if not file.is_file():
+        log.info(f"baselines are not scored: {saved.folder} has no {file.name}; copy it from the run to score them")
         return None
     try:
         learned: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))

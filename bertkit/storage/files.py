@@ -95,6 +95,12 @@ def write_bytes(file: Path, content: bytes) -> None:
         raise
 
 
+def ignore_folder(folder: Path) -> None:
+    """Make git and `hf upload` skip an empty folder that is to hold rows of the data; another folder is unchanged."""
+    if not any(folder.iterdir()):
+        write_text(folder / ".gitignore", "# This folder holds rows of the data, so git skips it.\n*\n")
+
+
 def temporary_of(file: Path) -> Path:
     """Return the file that `write_text` renames: of one name, so that the next process overwrites a killed one's."""
     return file.with_name(f".{file.name}.tmp")

@@ -16,7 +16,7 @@ import bertkit
 from bertkit.errors import ResourceError, UsageError
 from bertkit.hardware.launch import Launch
 from bertkit.progress import log
-from bertkit.storage.files import disk_errors, locked, write_bytes
+from bertkit.storage.files import disk_errors, ignore_folder, locked, write_bytes
 from bertkit.storage.fingerprints import with_digest, without_digest
 from bertkit.storage.outputs import claimed, unwritable
 from bertkit.storage.records import read_signed, write_signed
@@ -77,6 +77,7 @@ class PartFolder:
         """Load the model in the precision of the shard that came first."""
         try:
             self.folder.mkdir(exist_ok=True)
+            ignore_folder(self.folder)
         except OSError as error:
             raise unwritable(error, self.output) from None
         with locked(self.folder / ".lock"):
@@ -142,6 +143,7 @@ class PartFolder:
     def begin(self, precision: str) -> None:
         """Note what the parts are of, before the first is written."""
         self.folder.mkdir(exist_ok=True)
+        ignore_folder(self.folder)
         write_signed(self.folder / _PLAN, {"identity": self.identity, "precision": precision})
 
     def file(self, number: int, digest: str) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError
+from bertkit.evaluation.baselines import BASELINES_FILE
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
@@ -72,6 +73,7 @@ def export(
     recipe: str | None = None,
     data: str | None = None,
     limit: int | None = None,
+    with_baselines: bool = False,
     progress: Progress | None = None,
 ) -> ExportResult:
     """Export a run or a fine-tuned checkpoint, compare both, and return how they compare.
@@ -85,12 +87,15 @@ def export(
         recipe: of a checkpoint that is not of a run.
         data: rows to score both on; those of the recipe by default.
         limit: score on the first rows only.
+        with_baselines: copy what the baselines of the run learned, which contains words of the training rows.
         progress: shows how far the work is; by default bars, in notebooks only.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to))
+    return export_source(
+        Source(str(model), recipe, data, limit), output, GraphFormat(to, with_baselines=with_baselines)
+    )
 
 
 def export_source(source: Source, output: str | Path, target: GraphFormat) -> ExportResult:
@@ -113,6 +118,8 @@ class GraphFormat:
     """Texts, for int8."""
     timed: bool = True
     """Whether its speed is measured beside the model's."""
+    with_baselines: bool = False
+    """Whether what the baselines of the run learned is copied; it contains words of the training rows."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,7 @@ def convert_checkpoint(
     facts["license"] = find_license(saved.folder) or "unknown"
     converted = convert(model, names, target.backend, staging / file, calibration=target.calibration, metadata=facts)
     described = describe_export(saved, before, converted, target, file)
-    write_supporting_files(staging, saved, before)
+    write_supporting_files(staging, saved, before, with_baselines=target.with_baselines)
     write_manifest(staging, described)  # so that it can be opened
     return described, TextGraph(model)
 
@@ -265,7 +272,7 @@ def measure(
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
 
 
-_COPIED = (runs.TRAINING_ROWS, "baselines.json", "modules.json", SETTINGS)
+_COPIED = (runs.TRAINING_ROWS, "modules.json", SETTINGS)
 # a calibration may come later, and names the files that it is of
 _UNLISTED = (MANIFEST, CALIBRATION_FILE)
 _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
@@ -288,12 +295,14 @@ def describe_export(
     )
 
 
-def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpoint) -> None:
+def write_supporting_files(
+    folder: Path, saved: SavedCheckpoint, before: Checkpoint, *, with_baselines: bool = False
+) -> None:
     """Write the tokenizer, the config, the recipe, and of the run what scoring needs."""
     # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
     before.setup.tokenizer.save_pretrained(folder)
     shutil.copyfile(saved.folder / "config.json", folder / "config.json")
-    copied = [saved.folder / name for name in _COPIED]
+    copied = [saved.folder / name for name in (*_COPIED, *([BASELINES_FILE] if with_baselines else []))]
     if is_sentence_folder(saved.folder):
         copied += [saved.folder / path / "config.json" for _, _, path in read_entries(saved.folder / MODULES)]
         copied += list(saved.folder.glob("sentence_*_config.json"))

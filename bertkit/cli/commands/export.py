@@ -33,6 +33,7 @@ def command(
     recipe: CheckpointRecipeOption = None,
     data: Annotated[str | None, option("Rows to score both on.", "DATA", "those of the run")] = None,
     limit: LimitOption = None,
+    with_baselines: Annotated[bool, option("Copy baselines.json, which has words of the training rows.")] = False,
 ) -> None:
     """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.
 
@@ -41,7 +42,7 @@ def command(
     """
     from bertkit.workflows.export import export
 
-    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit)
+    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, with_baselines=with_baselines)
     print_gated(result, print_export, result.gates)
 
 
