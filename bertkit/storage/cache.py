@@ -24,7 +24,7 @@ def cache_folder(content: str) -> Path:
     """Return the folder of cached files with this content, such as ``features``; BERTKIT_CACHE names its parent."""
     named = os.environ.get("BERTKIT_CACHE")
     folder = typed_path(named) if named else _home_cache()
-    with suppress(OSError):  # What only reads does not need the folder.
+    with suppress(OSError):  # Commands that only read do not need the folder.
         folder.mkdir(parents=True, exist_ok=True)
         files.ignore_folder(folder)
     return folder / content

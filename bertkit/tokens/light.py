@@ -52,7 +52,7 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
 
 
 def keep_extra_tokens(tokenizer: Tokenizer, template: Container[str]) -> Tokenizer:
-    """Return a tokenizer that splits no special tokens in a text except those of its template.
+    """Return a tokenizer that splits the special tokens of its template, and no others, in a text.
 
     A checkpoint can have more of them, such as the entity markers ``[E1]`` and ``[/E1]``. With
     `encode_special_tokens`, tokenizers split all special tokens, so these become ordinary added tokens.
