@@ -50,6 +50,12 @@ def other_options() -> dict[str, str]:
 
 
 @cache
+def option_hints() -> dict[str, str]:
+    """Read what to do instead of an option of other programs: its name, with underscores -> a remedy."""
+    return _read_names("hints")
+
+
+@cache
 def other_commands() -> dict[str, str]:
     """Read what other tools call a command: name -> bertkit's command."""
     return _read_names("commands")
