@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -133,9 +134,39 @@ CheckpointOption = Annotated[
 DataOption = Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
 MaxLengthOption = Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)]
+_SET_HELP = "Set a key of the recipe, e.g. {}=0; repeatable."
 SetOption = Annotated[
+    list[str] | None, option(_SET_HELP.format("training.warmup_ratio"), "KEY=VALUE", names=("--set",))
+]
+_ANSWERING = ["max_length", "precision", "seed", "cls_only_last_layer", "class_weights", "label_smoothing"]
+
+
+def refuse_training_keys(changes: list[str] | None) -> list[str] | None:
+    """Return the assignments of a command that does not train, unless it ignores one of their keys."""
+    from bertkit.recipe import Training, parse_changes
+
+    unread = Training.model_fields.keys() - _ANSWERING
+    for key in parse_changes(changes or []):
+        section, name = f"{key}.".split(".")[:2]
+        if section in ("distillation", "published") or (section == "training" and name in unread):
+            raise RecipeError(f"this command does not read {key}", "leave it out: only commands that train read it")
+    return changes
+
+
+def check_keys(keys: Iterable[str], read: Sequence[str]) -> None:
+    """Check that a command reads some keys of a recipe; `read` has patterns.
+
+    Raises:
+        RecipeError: If the command ignores a key.
+    """
+    for key in keys:
+        if not any(fnmatch(key, pattern) for pattern in read):
+            raise RecipeError(f"this command does not read {key}", f"leave it out: it reads {', '.join(read)}")
+
+
+AnsweringSetOption = Annotated[
     list[str] | None,
-    option("Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", "KEY=VALUE", names=("--set",)),
+    option(_SET_HELP.format("options.overlap"), "KEY=VALUE", names=("--set",), callback=refuse_training_keys),
 ]
 _AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 EpochsOption = Annotated[Any, option("Passes over the training data.", **_AUTO)]
@@ -341,11 +372,19 @@ DataSettingsOption = Annotated[
 ]
 
 
-def read_data_options(column: str, changes: list[str] | None) -> Data:
+_FILE_KEYS = [f"data.{key}" for key in ("limit", "format", "header", "delimiter", "quoting", "encoding")]
+
+
+def read_data_options(column: str, changes: list[str] | None, *read: str) -> Data:
     """Return how a file is read, from a column of texts and `--set data.KEY=VALUE`.
 
+    Args:
+        column: Column with the texts.
+        changes: Assignments.
+        read: Patterns of keys that the command reads, in addition to the keys about the format of a file.
+
     Raises:
-        RecipeError: a key that is not of `data`, or an unknown one.
+        RecipeError: If a key is unknown, or the command does not read it.
     """
     from bertkit.recipe import load_recipe, parse_changes
 
@@ -354,7 +393,9 @@ def read_data_options(column: str, changes: list[str] | None) -> Data:
     if other is not None:
         raise RecipeError(f"--set {other}: there is no recipe here", "only the keys of data can be set")
     texts = {"data.columns.text": column} if column != "text" else {}
-    return load_recipe("classify", {**texts, **settings}).data
+    data = load_recipe("classify", {**texts, **settings}).data
+    check_keys(settings, [*_FILE_KEYS, *read])
+    return data
 
 
 _MOST = 100

@@ -380,6 +380,31 @@ def test_errors_as_json(run):
             ["finetune", "cola", "--set", "training.load_best_model_at_end=true"],
             "unknown key 'training.load_best_model_at_end' - leave it out: the best checkpoint is always the result",
         ),
+        *(
+            (
+                [*command, "--set", f"{key}=1"],
+                f"this command does not read {key} - leave it out: only commands that train read it",
+            )
+            for command in (
+                ["predict", "cola", "--model", "demo"],
+                ["eval", "runs/x"],
+                ["explain", "x"],
+                ["check", "cola"],
+            )
+            for key in ("training.epochs", "distillation.temperature")
+        ),
+        (
+            ["pretrain", "tokenizer", "--output", "t", "--data", "demo", "--set", "training.epochs=3"],
+            "this command does not read training.epochs - leave it out: it reads data.*",
+        ),
+        *(
+            (
+                ["search", "build", "p.jsonl", "--model", "demo", "--output", "ix", "--set", f"{key}=body"],
+                f"this command does not read {key} - leave it out: it reads data.limit, data.format, data.header, "
+                "data.delimiter, data.quoting, data.encoding",
+            )
+            for key in ("data.columns.id", "data.columns.text", "data.split_column")
+        ),
         (
             ["predict", "run", "--warmup_steps", "3"],
             "no option is called --warmup_steps - see `bertkit predict --help`",

@@ -79,7 +79,7 @@ def command(
     from bertkit.vectors.embedding.sources import TextSource
     from bertkit.workflows.embed import embed, embed_to_file
 
-    source = TextSource(file, text, read_data_options(column, changes))
+    source = TextSource(file, text, read_data_options(column, changes, "data.columns*", "data.unread", "data.empty_*"))
     embedder = Embedder(
         model,
         pooling=pooling,

@@ -71,7 +71,11 @@ def command(
     from bertkit.workflows.map import MapFiles, MapSettings, draw_map
 
     limits = [] if limit is None else [f"data.limit={limit}"]
-    source = TextSource(file, None, read_data_options(column, [*limits, *(changes or [])]))
+    source = TextSource(
+        file,
+        None,
+        read_data_options(column, [*limits, *(changes or [])], "data.columns*", "data.unread", "data.empty_*"),
+    )
     settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, reduce, seed)
     files = MapFiles(output, picture, fresh)
     reader = LayerReader(model, max_length, precision)

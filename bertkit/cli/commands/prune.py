@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     CheckpointRecipeOption,
     DataOption,
     LimitOption,
     MaxLengthOption,
-    SetOption,
     argument,
     merge_changes,
     option,
@@ -64,7 +64,7 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     rows: Annotated[int, option("Training rows to measure importance on.", "N", min=1)] = 512,
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
 ) -> None:
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.
 

@@ -43,7 +43,7 @@ def command(
         return
     if pair is not None:
         raise UsageError("--pair is for a text, not for a file", "leave it out")
-    figures = measure_file(source, models, data=read_data_options(column, changes))
+    figures = measure_file(source, models, data=read_data_options(column, changes, "data.columns.text"))
     values = {"file": source, "tokenizers": figures}
     print_result(values, lambda _: _print_figures(source, figures))
 

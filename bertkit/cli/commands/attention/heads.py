@@ -48,7 +48,9 @@ def command(
     """
     from bertkit.workflows.attention import measure
 
-    data = read_data_options(column, changes).model_copy(update={"limit": limit})
+    data = read_data_options(
+        column, changes, "data.columns.text", "data.config", "data.revision", "data.files*", "data.splits*"
+    ).model_copy(update={"limit": limit})
     measured = measure(source, model, data=data, split=split, max_tokens=max_length, output=output)
     if output is not None:
         print_file(output, measured.rows)
