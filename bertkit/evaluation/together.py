@@ -99,7 +99,7 @@ def find_tasks(several: SeveralTasks) -> dict[str, SavedCheckpoint]:
         if name not in record["tasks"]:
             raise ModelError(f"the run has no task {name}", f"its tasks: {', '.join(record['tasks'])}", file=folder)
     return {
-        name: open_checkpoint(recipe, load_task(recipe), hub.find_model(str(folder / name)))
+        name: open_checkpoint(recipe, load_task(recipe, scores=False), hub.find_model(str(folder / name)))
         for name, recipe in several.recipes.items()
     }
 

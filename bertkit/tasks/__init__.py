@@ -27,8 +27,7 @@ from bertkit.metrics.basic import (
     REGRESSION,
     check_metrics,
     compute_metrics,
-    is_own,
-    is_script,
+    runs_code,
 )
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
@@ -307,8 +306,10 @@ def task_names() -> list[str]:
     return module_names(__name__)
 
 
-def load_task(recipe: Recipe) -> Task:
+def load_task(recipe: Recipe, *, scores: bool = True) -> Task:
     """Load the task family of a recipe, and check what of the recipe only the family can check.
+
+    Unless it `scores`, the metrics are not checked, so that nothing needs the modules of your own ones.
 
     Raises:
         RecipeError: no such family, a module that lacks a function, or columns, options or metrics that the family
@@ -322,7 +323,8 @@ def load_task(recipe: Recipe) -> Task:
     spans = [task.COLUMNS.spans] if task.COLUMNS.spans else []
     check_names("data.columns", recipe.data.columns, [*task.COLUMNS.names, *spans])
     check_options(recipe.options, task.OPTIONS)
-    check_metrics(recipe, task.METRICS)
+    if scores:
+        check_metrics(recipe, task.METRICS)
     return task
 
 
@@ -346,12 +348,14 @@ def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
 def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
     """Return the commands that a user may want to run after a training, for a terminal and for the report."""
     run, names = shlex.quote(folder), recipe.metrics
-    trust = " --trust" if "." in recipe.task or any(is_script(name) or is_own(name) for name in names) else ""
+    own_task = " --trust" if "." in recipe.task else ""
+    trust = " --trust" if own_task or any(map(runs_code, names)) else ""
     return [
         f"open {run}/report.html",
-        f"bertkit predict {run} {example_row(task, recipe)}{trust}",
+        f"bertkit predict {run} {example_row(task, recipe)}{own_task}",
         f"bertkit eval {run}{trust}",
-        f"bertkit errors {run}{trust}",
+        # Without gold values, answers cannot be wrong row by row.
+        *([f"bertkit errors {run}{trust}"] if task.COLUMNS.gold else []),
         f"bertkit push {run} YOUR_NAME/{shlex.quote(recipe.name)}",
     ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
-from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError
+from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, UnavailableError, UsageError
 from bertkit.evaluation.baselines import BASELINES_FILE
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
@@ -27,6 +27,7 @@ from bertkit.evaluation.parity import (
 )
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
+from bertkit.metrics.basic import check_metrics
 from bertkit.modeling.load import fingerprint
 from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import Progress, stage, takes_progress
@@ -142,7 +143,7 @@ def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoi
     refuse_existing(folder)
     refuse_exported(hub.find_model(source.model))
     changes = {"data.source": source.data, "data.limit": source.limit}
-    return folder, open_trained(source.model, source.recipe, changes)
+    return folder, open_trained(source.model, source.recipe, changes, scores=False)
 
 
 @on_cpu()
@@ -181,11 +182,13 @@ def refuse_different(parity: Parity) -> None:
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
     """Read the first validation split of a recipe; where it is not at hand, return None and a note that says why."""
     try:
+        check_metrics(saved.recipe, saved.task.METRICS)
         return next(iter(splits_to_score(saved, None).values())), []
     except (DataError, UnavailableError, UsageError) as error:
         if required:
             raise
-        return None, [f"No scores: {error.what}. Name rows with --data."]
+        remedy = error.remedy if isinstance(error, RecipeError) else "name rows with --data"
+        return None, [f"No scores: {error.what} - {remedy}"]
 
 
 def load_plain(saved: SavedCheckpoint) -> Checkpoint:

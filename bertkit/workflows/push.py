@@ -12,9 +12,10 @@ from bertkit import __version__
 from bertkit.errors import ModelError, ResourceError, UsageError
 from bertkit.evaluation.baselines import BASELINES_FILE
 from bertkit.evaluation.calibration import CALIBRATION_FILE
+from bertkit.metrics.basic import runs_code
 from bertkit.progress import log
 from bertkit.recipe import typed_path
-from bertkit.recipe.load import FOLDER_RECIPE
+from bertkit.recipe.load import FOLDER_RECIPE, read_values
 from bertkit.reports.card import hub_card
 from bertkit.reports.templates import name_paths
 from bertkit.storage import exports, hub, runs
@@ -72,6 +73,10 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     card = hub_card(folder / CARD, name)
     lacking = [key for key in ("license", "language") if getattr(card.data, key) is None]
     notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in lacking]
+    metrics = read_values(str(folder / FOLDER_RECIPE)).get("metrics", [])
+    notes += [
+        f"`bertkit eval` needs the code of the metric {name}; `predict` does not" for name in filter(runs_code, metrics)
+    ]
     with tempfile.TemporaryDirectory() as rewritten:
         files = _stage(folder, record, Path(rewritten))
         write_text(Path(rewritten, CARD), str(card))
