@@ -26,7 +26,7 @@ from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.recipes import recipe_of
 from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
-from bertkit.tasks import Task, load_task, with_options
+from bertkit.tasks import Task, load_family, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
 
@@ -249,27 +249,24 @@ class SavedCheckpoint:
         return str({**self._recipe_of_run.get("options", {}), **self.recipe.options}.get("long_text", "head"))
 
 
-def find_checkpoint(recipe: Recipe, *, scores: bool = True) -> SavedCheckpoint:
-    """Find the trained checkpoint that a recipe names as its model; metrics are checked if it `scores`.
+def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
+    """Find the trained checkpoint that a recipe names as its model.
 
     Raises:
         ModelError: no such model, an unfinished run, an untrained head, or labels that do not match the recipe's.
         UnavailableError: a hub name that is neither cached nor reachable.
     """
-    task = load_task(recipe, scores=scores)
+    task = load_family(recipe)
     return open_checkpoint(recipe, task, hub.find_model(recipe.model))
 
 
-def open_trained(
-    model: str, recipe: str | None = None, changes: Mapping[str, Any] | None = None, *, scores: bool = True
-) -> SavedCheckpoint:
+def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, Any] | None = None) -> SavedCheckpoint:
     """Find a trained checkpoint by its name, with the recipe that it brings along, or another one that is named.
 
     Args:
         model: run folder, a checkpoint of a run, an exported folder, or any fine-tuned checkpoint.
         recipe: of a checkpoint that is not of a run.
         changes: dotted keys of the recipe -> values; None for one that stays as it is.
-        scores: Whether metrics are checked, and modules of your own loaded for them.
 
     Raises:
         UsageError: nothing says what the model was trained for.
@@ -278,25 +275,23 @@ def open_trained(
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
     folder = hub.find_model(model)
     loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
-    return open_checkpoint(loaded, load_task(loaded, scores=scores), folder)
+    return open_checkpoint(loaded, load_family(loaded), folder)
 
 
-def find_members(recipe: Recipe, *, scores: bool = True) -> SavedCheckpoint:
+def find_members(recipe: Recipe) -> SavedCheckpoint:
     """Find the checkpoint that a recipe names as its model, or the ensemble of all finished runs of a folder of seeds.
-
-    Metrics are checked if it `scores`.
 
     Raises:
         ModelError: as `find_checkpoint`; or the seeds are not finished, or this task family has no ensembles.
     """
     folder = typed_path(recipe.model)
     if not is_seeds_folder(folder):
-        return find_checkpoint(recipe, scores=scores)
+        return find_checkpoint(recipe)
     summary = read_seeds(folder)
     if summary is None:
         what = "the runs of these seeds are not finished"
         raise ModelError(what, "repeat the command that started them, or name one of the run folders", file=folder)
-    task = load_task(recipe, scores=scores)
+    task = load_family(recipe)
     names = members_of(summary)
     if len(names) < 2:
         what = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"

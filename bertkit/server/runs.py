@@ -78,7 +78,7 @@ def _find_model(path: str, name: str | None, recipe: str | None) -> list[SavedMo
     if recipe_command(str(recipe_file)) == "pretrain":
         what = "a pretrained model has no answers to serve"
         raise ModelError(what, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
-    saved = find_members(load_recipe(str(recipe_file), {"model": str(folder)}), scores=False)
+    saved = find_members(load_recipe(str(recipe_file), {"model": str(folder)}))
     return [SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)]
 
 
@@ -92,7 +92,7 @@ def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> Sav
             what = "neither a run nor a model of sentence-transformers: nothing says how it reads rows"
             raise ModelError(what, "say so with --recipe, such as cola or rerank", file=folder)
         return SavedModel(name, hub.find_model(path), None, True)
-    saved = find_members(load_recipe(recipe, {"model": path}), scores=False)
+    saved = find_members(load_recipe(recipe, {"model": path}))
     return SavedModel(name, saved.folder, saved, has_vectors)
 
 

@@ -306,10 +306,19 @@ def task_names() -> list[str]:
     return module_names(__name__)
 
 
-def load_task(recipe: Recipe, *, scores: bool = True) -> Task:
-    """Load the task family of a recipe, and check what of the recipe only the family can check.
+def load_task(recipe: Recipe) -> Task:
+    """Load the task family of a recipe as `load_family` does, and the metrics of the recipe.
 
-    Unless it `scores`, the metrics are not checked, so that nothing needs the modules of your own ones.
+    Raises:
+        RecipeError: If `load_family` raises it, or the family does not have a metric.
+    """
+    task = load_family(recipe)
+    check_metrics(recipe, task.METRICS)
+    return task
+
+
+def load_family(recipe: Recipe) -> Task:
+    """Load the task family of a recipe, and check what of the recipe only the family can check, except metrics.
 
     Raises:
         RecipeError: no such family, a module that lacks a function, or columns, options or metrics that the family
@@ -323,8 +332,6 @@ def load_task(recipe: Recipe, *, scores: bool = True) -> Task:
     spans = [task.COLUMNS.spans] if task.COLUMNS.spans else []
     check_names("data.columns", recipe.data.columns, [*task.COLUMNS.names, *spans])
     check_options(recipe.options, task.OPTIONS)
-    if scores:
-        check_metrics(recipe, task.METRICS)
     return task
 
 

@@ -59,9 +59,7 @@ class Reranker:
         if self.max_length is not None and self.max_length < 8:
             raise UsageError(f"max_length {self.max_length} leaves no room for a passage", "give at least 8")
         name = "late-interaction" if self.is_late else "rerank"
-        saved = find_checkpoint(
-            load_recipe(name, {"model": self.model, "training.precision": self.precision}), scores=False
-        )
+        saved = find_checkpoint(load_recipe(name, {"model": self.model, "training.precision": self.precision}))
         trained = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
         length = self.max_length or trained.get("max_length", _LONGEST)
         return replace(saved, recipe=saved.recipe.changed("training", max_length=length))

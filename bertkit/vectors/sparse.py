@@ -46,7 +46,7 @@ class SparseEmbedder:
     @cached_property
     def _loaded(self) -> Checkpoint:
         recipe = load_recipe("sparse", {"model": self.model, "training.precision": self.precision})
-        return find_checkpoint(recipe, scores=False).load(inference=True)
+        return find_checkpoint(recipe).load(inference=True)
 
     @takes_progress
     def encode(self, texts: Sequence[str], role: str = "document", *, progress: Progress | None = None) -> csr_array:

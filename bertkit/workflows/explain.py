@@ -119,7 +119,7 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
     from bertkit.reports.insight.explain import write_explanations
 
     output = typed_path(output)
-    refuse_inputs(output, input_files(source, find_checkpoint(recipe, scores=False)))
+    refuse_inputs(output, input_files(source, find_checkpoint(recipe)))
     with claimed(output):
         found = [row.as_record() for row in rows]
         write_explanations(output, found, model=recipe.model_name)
@@ -168,7 +168,7 @@ def measure(recipe: Recipe, asked: AskedRows, settings: Settings = _PLAIN) -> Fa
 
 def _answer_rows(recipe: Recipe, asked: AskedRows) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
     """Load the checkpoint, and return with it the rows as they are given, each with what the model answers."""
-    saved = find_checkpoint(recipe, scores=False)
+    saved = find_checkpoint(recipe)
     if asked.row is not None:
         saved = replace(saved, recipe=with_columns_of(asked.row, saved.recipe, saved.task))
     if asked.mistakes is not None:

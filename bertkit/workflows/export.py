@@ -27,7 +27,6 @@ from bertkit.evaluation.parity import (
 )
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
-from bertkit.metrics.basic import check_metrics
 from bertkit.modeling.load import fingerprint
 from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import Progress, stage, takes_progress
@@ -143,7 +142,7 @@ def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoi
     refuse_existing(folder)
     refuse_exported(hub.find_model(source.model))
     changes = {"data.source": source.data, "data.limit": source.limit}
-    return folder, open_trained(source.model, source.recipe, changes, scores=False)
+    return folder, open_trained(source.model, source.recipe, changes)
 
 
 @on_cpu()
@@ -182,13 +181,13 @@ def refuse_different(parity: Parity) -> None:
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
     """Read the first validation split of a recipe; where it is not at hand, return None and a note that says why."""
     try:
-        check_metrics(saved.recipe, saved.task.METRICS)
         return next(iter(splits_to_score(saved, None).values())), []
     except (DataError, UnavailableError, UsageError) as error:
         if required:
             raise
-        remedy = error.remedy if isinstance(error, RecipeError) else "name rows with --data"
-        return None, [f"No scores: {error.what} - {remedy}"]
+        return None, [
+            f"No scores: {error.what}. {error.remedy if isinstance(error, RecipeError) else 'Name rows with --data'}."
+        ]
 
 
 def load_plain(saved: SavedCheckpoint) -> Checkpoint:

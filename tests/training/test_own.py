@@ -151,7 +151,7 @@ def test_a_model_answers_without_the_code_of_its_metric_and_loss(run, tiny_model
     assert run("predict", "runs/classify", "--text", "good").code == 0
     assert bertkit.load("runs/classify").predict(["good"])
     assert [model.name for model in find_models(["runs/classify"])]
-    split, notes = find_split(open_trained("runs/classify", scores=False), required=False)
+    split, notes = find_split(open_trained("runs/classify"), required=False)
     assert split is None and f"{own}.cost" in notes[0]
     ended = run("eval", "runs/classify", "--trust")
     assert ended.code == 2 and f"no module is called '{own}'" in ended.last

@@ -124,7 +124,7 @@ def _exported(
 ) -> Iterator[tuple[PackageFacts, SavedCheckpoint, Parity | None]]:
     """Yield the facts of a package, the exported folder that it is made of, and how that compares with its run."""
     # What cannot be packaged is refused before it is exported, which takes much longer.
-    saved, parity = open_trained(str(model), recipe, scores=False), None
+    saved, parity = open_trained(str(model), recipe), None
     source, is_graph = saved.folder, is_exported(saved.folder)
     if is_graph:
         backend = read_export(source).backend

@@ -107,7 +107,7 @@ def predict_to_file(
 
 def find_by_task(recipe: Recipe | SeveralTasks) -> dict[str, SavedCheckpoint]:
     """Find the checkpoint of each task by its name, which is empty for a single one."""
-    return {"": find_members(recipe, scores=False)} if isinstance(recipe, Recipe) else find_tasks(recipe)
+    return {"": find_members(recipe)} if isinstance(recipe, Recipe) else find_tasks(recipe)
 
 
 def input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
