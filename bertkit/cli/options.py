@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -134,39 +134,30 @@ CheckpointOption = Annotated[
 DataOption = Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
 MaxLengthOption = Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)]
-_SET_HELP = "Set a key of the recipe, e.g. {}=0; repeatable."
-SetOption = Annotated[
-    list[str] | None, option(_SET_HELP.format("training.warmup_ratio"), "KEY=VALUE", names=("--set",))
-]
-_ANSWERING = ["max_length", "precision", "seed", "cls_only_last_layer", "class_weights", "label_smoothing"]
 
 
-def refuse_training_keys(changes: list[str] | None) -> list[str] | None:
-    """Return the assignments of a command that does not train, unless it ignores one of their keys."""
-    from bertkit.recipe import Training, parse_changes
+def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.max_length=64; repeatable.") -> Any:
+    """Declare the option that sets keys of a recipe; with patterns of the keys that are read, others are errors."""
 
-    unread = Training.model_fields.keys() - _ANSWERING
-    for key in parse_changes(changes or []):
-        section, name = f"{key}.".split(".")[:2]
-        if section in ("distillation", "published") or (section == "training" and name in unread):
-            raise RecipeError(f"this command does not read {key}", "leave it out: only commands that train read it")
-    return changes
+    def check(changes: list[str] | None) -> list[str] | None:
+        from bertkit.recipe import parse_changes
 
+        for key in parse_changes(changes or []) if read else ():
+            if not any(fnmatch(key, pattern) for pattern in read):
+                raise RecipeError(f"this command does not read {key}", f"leave it out: it reads {', '.join(read)}")
+        return changes
 
-def check_keys(keys: Iterable[str], read: Sequence[str]) -> None:
-    """Check that a command reads some keys of a recipe; `read` has patterns.
-
-    Raises:
-        RecipeError: If the command ignores a key.
-    """
-    for key in keys:
-        if not any(fnmatch(key, pattern) for pattern in read):
-            raise RecipeError(f"this command does not read {key}", f"leave it out: it reads {', '.join(read)}")
+    return option(help, "KEY=VALUE", names=("--set",), callback=check)
 
 
+SetOption = Annotated[list[str] | None, set_option()]
+_READ_TO_ANSWER = "max_length precision seed cls_only_last_layer class_weights label_smoothing"
 AnsweringSetOption = Annotated[
     list[str] | None,
-    option(_SET_HELP.format("options.overlap"), "KEY=VALUE", names=("--set",), callback=refuse_training_keys),
+    set_option(
+        *("task", "labels", "model_labels", "metrics", "best_metric", "gates.*", "data.*", "options.*", "*.options.*"),
+        *(f"training.{key}" for key in _READ_TO_ANSWER.split()),
+    ),
 ]
 _AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 EpochsOption = Annotated[Any, option("Passes over the training data.", **_AUTO)]
@@ -366,36 +357,26 @@ PromptOption = Annotated[
     str | None, option("Name of a prompt of the model, such as query, to put before each text.", "NAME", FROM_MODEL)
 ]
 PromptTextOption = Annotated[str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT")]
-DataSettingsOption = Annotated[
+_FILE_KEYS = [f"data.{key}" for key in ("limit", "format", "header", "delimiter", "quoting", "encoding")]
+FILE_HELP = "Set how FILE is read, e.g. data.delimiter=';'; repeatable."
+DataSettingsOption = Annotated[list[str] | None, set_option(*_FILE_KEYS, help=FILE_HELP)]
+TextSettingsOption = Annotated[
     list[str] | None,
-    option("Say how FILE is read, e.g. data.delimiter=';'; repeatable.", "KEY=VALUE", names=("--set",)),
+    set_option(*_FILE_KEYS, *(f"data.{key}*" for key in ("columns", "unread", "empty_text")), help=FILE_HELP),
 ]
 
 
-_FILE_KEYS = [f"data.{key}" for key in ("limit", "format", "header", "delimiter", "quoting", "encoding")]
-
-
-def read_data_options(column: str, changes: list[str] | None, *read: str) -> Data:
+def read_data_options(column: str, changes: list[str] | None) -> Data:
     """Return how a file is read, from a column of texts and `--set data.KEY=VALUE`.
 
-    Args:
-        column: Column with the texts.
-        changes: Assignments.
-        read: Patterns of keys that the command reads, in addition to the keys about the format of a file.
-
     Raises:
-        RecipeError: If a key is unknown, or the command does not read it.
+        RecipeError: If a key is unknown.
     """
     from bertkit.recipe import load_recipe, parse_changes
 
     settings = parse_changes(changes or [])
-    other = next((key for key in settings if not key.startswith("data.")), None)
-    if other is not None:
-        raise RecipeError(f"--set {other}: there is no recipe here", "only the keys of data can be set")
     texts = {"data.columns.text": column} if column != "text" else {}
-    data = load_recipe("classify", {**texts, **settings}).data
-    check_keys(settings, [*_FILE_KEYS, *read])
-    return data
+    return load_recipe("classify", {**texts, **settings}).data
 
 
 _MOST = 100

@@ -228,7 +228,7 @@ def is_own(metric: str) -> bool:
 
 
 def runs_code(metric: str) -> bool:
-    """Return whether a metric is a function of your own, or a script."""
+    """Return whether a metric is custom code: your function, or a script."""
     return is_own(metric) or is_script(metric)
 
 

@@ -126,11 +126,9 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
 
 def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
     section, last = _section_of(record, path)
-    hint = option_hints().get(last, "")
-    if hint.startswith("leave") or "training." in hint:
-        return hint.replace("--set ", "")
-    if key := other_names().get(last):
-        return f"write {key}"
+    key = other_names().get(last)
+    if remedy := option_hints().get(last) or (key and f"write {key}"):
+        return remedy
     return closest(last, section.model_fields)
 
 

@@ -318,7 +318,7 @@ def load_task(recipe: Recipe) -> Task:
 
 
 def load_family(recipe: Recipe) -> Task:
-    """Load the task family of a recipe, and check what of the recipe only the family can check, except metrics.
+    """Load the task family of a recipe, and check its columns and options.
 
     Raises:
         RecipeError: no such family, a module that lacks a function, or columns, options or metrics that the family
@@ -355,11 +355,11 @@ def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
 def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
     """Return the commands that a user may want to run after a training, for a terminal and for the report."""
     run, names = shlex.quote(folder), recipe.metrics
-    own_task = " --trust" if "." in recipe.task else ""
-    trust = " --trust" if own_task or any(map(runs_code, names)) else ""
+    code = " --trust" if "." in recipe.task else ""
+    trust = " --trust" if code or any(map(runs_code, names)) else ""
     return [
         f"open {run}/report.html",
-        f"bertkit predict {run} {example_row(task, recipe)}{own_task}",
+        f"bertkit predict {run} {example_row(task, recipe)}{code}",
         f"bertkit eval {run}{trust}",
         # Without gold values, answers cannot be wrong row by row.
         *([f"bertkit errors {run}{trust}"] if task.COLUMNS.gold else []),

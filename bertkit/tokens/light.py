@@ -13,7 +13,7 @@ from bertkit.storage.records import read_object
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_FILE, _SETTINGS = "tokenizer.json", ("special_tokens_map.json", "tokenizer_config.json")
+_FILE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _DEFAULTS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
@@ -27,7 +27,7 @@ def read_light_tokenizer(folder: Path) -> Tokenizer | None:
         ModelError: the file is damaged.
     """
     file = folder / _FILE
-    if not file.is_file() or not _settings_agree(file, read_json(folder / _SETTINGS[-1])):
+    if not file.is_file() or not _settings_agree(file, read_json(folder / _SETTINGS)):
         return None
     return plain(read_tokenizer_file(file))
 
@@ -44,9 +44,7 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise ModelError(f"the tokenizer does not load: {shorten(str(error))}", file=file) from error
-    named = [
-        value for name in _SETTINGS for key, value in read_json(file.parent / name).items() if key[-6:] == "_token"
-    ]
+    named = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
     names = {token["content"] if isinstance(token, dict) else token for token in named}
     return keep_extra_tokens(tokenizer, names.union(_DEFAULTS))
 

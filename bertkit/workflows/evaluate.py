@@ -259,7 +259,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     Unless it is `strict`, or the recipe declares the labels, gold values may be labels that the checkpoint lacks.
     """
     recipe, task = saved.recipe, saved.task
-    check_metrics(recipe, task.METRICS)  # Models are opened without, to answer where a metric of your own is missing.
+    check_metrics(recipe, task.METRICS)  # To open a model, they are not needed.
     file = unsplit_file(recipe.data)
     is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
     if split is None and file and not is_own:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
-from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, UnavailableError, UsageError
+from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError
 from bertkit.evaluation.baselines import BASELINES_FILE
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
@@ -93,9 +93,8 @@ def export(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return export_source(
-        Source(str(model), recipe, data, limit), output, GraphFormat(to, with_baselines=with_baselines)
-    )
+    copied = (BASELINES_FILE,) if with_baselines else ()
+    return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to, copied=copied))
 
 
 def export_source(source: Source, output: str | Path, target: GraphFormat) -> ExportResult:
@@ -118,8 +117,8 @@ class GraphFormat:
     """Texts, for int8."""
     timed: bool = True
     """Whether its speed is measured beside the model's."""
-    with_baselines: bool = False
-    """Whether what the baselines of the run learned is copied; it contains words of the training rows."""
+    copied: tuple[str, ...] = ()
+    """Names of more files of the run that are copied."""
 
 
 @dataclass(frozen=True)
@@ -185,9 +184,7 @@ def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None,
     except (DataError, UnavailableError, UsageError) as error:
         if required:
             raise
-        return None, [
-            f"No scores: {error.what}. {error.remedy if isinstance(error, RecipeError) else 'Name rows with --data'}."
-        ]
+        return None, [f"No scores: {error.what} - {error.remedy}; --data names other rows."]
 
 
 def load_plain(saved: SavedCheckpoint) -> Checkpoint:
@@ -212,7 +209,7 @@ def convert_checkpoint(
     facts["license"] = find_license(saved.folder) or "unknown"
     converted = convert(model, names, target.backend, staging / file, calibration=target.calibration, metadata=facts)
     described = describe_export(saved, before, converted, target, file)
-    write_supporting_files(staging, saved, before, with_baselines=target.with_baselines)
+    write_supporting_files(staging, saved, before, *target.copied)
     write_manifest(staging, described)  # so that it can be opened
     return described, TextGraph(model)
 
@@ -297,14 +294,12 @@ def describe_export(
     )
 
 
-def write_supporting_files(
-    folder: Path, saved: SavedCheckpoint, before: Checkpoint, *, with_baselines: bool = False
-) -> None:
+def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpoint, *more: str) -> None:
     """Write the tokenizer, the config, the recipe, and of the run what scoring needs."""
     # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
     before.setup.tokenizer.save_pretrained(folder)
     shutil.copyfile(saved.folder / "config.json", folder / "config.json")
-    copied = [saved.folder / name for name in (*_COPIED, *([BASELINES_FILE] if with_baselines else []))]
+    copied = [saved.folder / name for name in (*_COPIED, *more)]
     if is_sentence_folder(saved.folder):
         copied += [saved.folder / path / "config.json" for _, _, path in read_entries(saved.folder / MODULES)]
         copied += list(saved.folder.glob("sentence_*_config.json"))

@@ -380,19 +380,6 @@ def test_errors_as_json(run):
             ["finetune", "cola", "--set", "training.load_best_model_at_end=true"],
             "unknown key 'training.load_best_model_at_end' - leave it out: the best checkpoint is always the result",
         ),
-        *(
-            (
-                [*command, "--set", f"{key}=1"],
-                f"this command does not read {key} - leave it out: only commands that train read it",
-            )
-            for command in (
-                ["predict", "cola", "--model", "demo"],
-                ["eval", "runs/x"],
-                ["explain", "x"],
-                ["check", "cola"],
-            )
-            for key in ("training.epochs", "distillation.temperature")
-        ),
         (
             ["pretrain", "tokenizer", "--output", "t", "--data", "demo", "--set", "training.epochs=3"],
             "this command does not read training.epochs - leave it out: it reads data.*",
@@ -505,6 +492,17 @@ def test_a_batch_per_device_of_several_processes_is_refused(run, monkeypatch):
     assert (ended.code, ended.last) == (
         2,
         "error: no option is called --per_device_train_batch_size - write --batch-size 16, for all rows of a step",
+    )
+
+
+@pytest.mark.parametrize("key", ["training.epochs", "distillation.temperature"])
+@pytest.mark.parametrize(
+    "command", ["predict cola --model demo", "eval runs/x", "explain x", "check cola", "rank cola"]
+)
+def test_keys_of_training_are_refused_where_nothing_is_trained(run, command, key):
+    ended = run(*command.split(), "--set", f"{key}=1")
+    assert ended.code == 2 and ended.last.startswith(
+        f"error: this command does not read {key} - leave it out: it reads"
     )
 
 

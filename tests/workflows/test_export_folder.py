@@ -41,5 +41,5 @@ def test_words_of_training_rows_are_copied_on_request_only(trained, tmp_path):
     learned = (trained / "baselines.json").read_bytes()
     for with_baselines in (False, True):
         folder = tmp_path / str(with_baselines)
-        write_supporting_files(folder, saved, before, with_baselines=with_baselines)
+        write_supporting_files(folder, saved, before, *["baselines.json"] * with_baselines)
         assert [file.read_bytes() for file in folder.glob("baselines.json")] == [learned] * with_baselines

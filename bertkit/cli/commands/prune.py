@@ -120,8 +120,12 @@ def _next_steps(pruned: Pruned) -> list[str]:
     """Return the commands that train a pruned model again."""
     if pruned.recipe is None:
         return [f"bertkit finetune RECIPE --model {pruned.folder}"]
+    from bertkit.modeling.sentence.modules import is_sentence_folder
+
     recipe = f"{pruned.folder}/recipe.yaml"
+    distill = f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder}"
     return [
         f"bertkit finetune {recipe} --model {pruned.folder} --output {pruned.folder}-tuned",
-        f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder} --output {pruned.folder}-distilled",
+        # A teacher must have logits.
+        *([] if is_sentence_folder(Path(pruned.folder)) else [f"{distill} --output {pruned.folder}-distilled"]),
     ]

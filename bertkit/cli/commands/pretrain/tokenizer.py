@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.commands.pretrain.recipe import DocumentsOption
-from bertkit.cli.options import SetOption, check_keys, merge_changes, option, output_option
+from bertkit.cli.options import merge_changes, option, output_option, set_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.errors import UsageError
 from bertkit.progress import log
@@ -49,7 +49,7 @@ def command(
     special: Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")] = None,
     max_length: Annotated[int, option("Maximum tokens per text.", "N", min=4)] = 512,
     limit: DocumentsOption = None,
-    changes: SetOption = None,
+    changes: Annotated[list[str] | None, set_option("data.*")] = None,
 ) -> None:
     """Train a tokenizer on text.
 
@@ -65,7 +65,6 @@ def command(
     settings = merge_changes({"data.source": data, "data.limit": limit}, changes)
     # As a recipe reads its text, so that the tokenizer sees what pretraining will.
     corpus = load_pretrain_recipe(recipe or "mlm", settings).data
-    check_keys(settings, ["data.*"])
     from bertkit.tokens.train import make_spec
     from bertkit.workflows.tokenizer import train_tokenizer
 
