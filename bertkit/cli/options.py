@@ -144,21 +144,16 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 
         for key in parse_changes(changes or []) if read else ():
             if not any(fnmatch(key, pattern) for pattern in read):
-                raise RecipeError(f"this command does not read {key}", f"leave it out: it reads {', '.join(read)}")
+                raise RecipeError(f"--set {key}: not read by this command", f"it reads {', '.join(read)}")
         return changes
 
     return option(help, "KEY=VALUE", names=("--set",), callback=check)
 
 
 SetOption = Annotated[list[str] | None, set_option()]
-_READ_TO_ANSWER = "max_length precision seed cls_only_last_layer class_weights label_smoothing"
-AnsweringSetOption = Annotated[
-    list[str] | None,
-    set_option(
-        *("task", "labels", "model_labels", "metrics", "best_metric", "gates.*", "data.*", "options.*", "*.options.*"),
-        *(f"training.{key}" for key in _READ_TO_ANSWER.split()),
-    ),
-]
+_ANSWERING = ["task", "labels", "model_labels", "metrics", "best_metric", "gates.*", "data.*", "*options.*"]
+_ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "seed", "cls_only_last_layer", "class_weights")]
+AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
 _AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 EpochsOption = Annotated[Any, option("Passes over the training data.", **_AUTO)]
 LearningRateOption = Annotated[Any, option("Peak learning rate.", **_AUTO)]
@@ -377,43 +372,3 @@ def read_data_options(column: str, changes: list[str] | None) -> Data:
     settings = parse_changes(changes or [])
     texts = {"data.columns.text": column} if column != "text" else {}
     return load_recipe("classify", {**texts, **settings}).data
-
-
-_MOST = 100
-
-
-def choose_seeds(seeds: str | None, seed: int | None, changes: Sequence[str] | None) -> tuple[int, ...]:
-    """Return the seeds that `--seeds` names; none without it.
-
-    Raises:
-        UsageError: a seed is given beside them, or what `parse_seeds` raises.
-    """
-    if seeds is None:
-        return ()
-    if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
-        raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
-    return parse_seeds(seeds)
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds that `--seeds` names: a number of them, counted from 1, or a list.
-
-    Raises:
-        UsageError: neither of the two, more than a hundred, or a seed named twice.
-
-    >>> parse_seeds("3"), parse_seeds("1,2,7")
-    ((1, 2, 3), (1, 2, 7))
-    """
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or numbers == [0]:
-        what = f"--seeds {text!r} is neither a number of seeds nor a list"
-        raise UsageError(what, "write --seeds 5 or --seeds 1,2,7")
-    if len(numbers) == 1 and numbers[0] > _MOST:
-        remedy = f"--seed {numbers[0]} trains once with this seed"
-        raise UsageError(f"--seeds {text} asks for {numbers[0]:,} runs, of at most {_MOST}", remedy)
-    if len(numbers) > _MOST or len(set(numbers)) < len(numbers):
-        raise UsageError(f"--seeds {text}: a seed is named twice, or more than {_MOST}", "name each seed once")
-    return tuple(range(1, numbers[0] + 1)) if len(numbers) == 1 else tuple(numbers)

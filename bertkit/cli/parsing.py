@@ -218,9 +218,8 @@ def _suggest_option(typed: str, context: Any) -> str:
         return ""
     # First the names of other libraries, then keys of recipes, then what is spelled alike.
     other_name = name[2:].replace("-", "_")
-    if trains and other_name in _BATCH and (rows := _suggest_batch(context.meta[_TYPED])):
-        return rows
-    hint = option_hints().get(other_name, "")
+    is_batch = trains and ("train_batch" in other_name or "accumulation" in other_name)
+    hint = (_suggest_batch(context.meta[_TYPED]) if is_batch else "") or option_hints().get(other_name, "")
     if hint and (trains or "training." not in hint):
         return hint
     meant = other_options().get(other_name, name)
@@ -235,19 +234,16 @@ def _suggest_option(typed: str, context: Any) -> str:
     return f"did you mean {' or '.join(matches)}?" if matches else ""
 
 
-_BATCH = ("per_device_train_batch_size", "per_gpu_train_batch_size", "train_batch_size", "gradient_accumulation_steps")
-
-
 def _suggest_batch(arguments: Sequence[str]) -> str:
     """Suggest the rows of a step over all micro-batches and processes; empty if no batch per device was typed."""
     typed = " ".join(arguments).replace("-", "_")
-    numbers = [re.search(rf"__(?:{names})[ =](\d+)\b", typed) for names in ("|".join(_BATCH[:-1]), _BATCH[-1])]
-    rows, accumulation = (int(number[1]) if number else 1 for number in numbers)
-    if not numbers[0]:
+    names = ("(?:per_[dg][a-z]+_)?train_batch_size", "gradient_accumulation_steps")
+    rows, steps = (re.search(rf"__{name}[ =](\d+)\b", typed) for name in names)
+    if not rows:
         return ""
-    size = rows * accumulation * int(os.environ.get("WORLD_SIZE", "1"))
-    suggested = f" --set training.gradient_accumulation={accumulation}" if accumulation > 1 else ""
-    return f"write --batch-size {size}{suggested}, for all rows of a step"
+    count, processes = int(steps[1]) if steps else 1, int(os.environ.get("WORLD_SIZE", "1"))
+    accumulation = f" --set training.gradient_accumulation={count}" * (count > 1)
+    return f"write --batch-size {int(rows[1]) * count * processes}{accumulation}, for all rows of a step"
 
 
 def _recipe_key(option: str) -> str:

@@ -25,8 +25,7 @@ def cache_folder(content: str) -> Path:
     named = os.environ.get("BERTKIT_CACHE")
     folder = typed_path(named) if named else _home_cache()
     with suppress(OSError):  # Commands that only read do not need the folder.
-        folder.mkdir(parents=True, exist_ok=True)
-        files.ignore_folder(folder)
+        files.make_ignored_folder(folder)
     return folder / content
 
 

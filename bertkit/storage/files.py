@@ -95,8 +95,9 @@ def write_bytes(file: Path, content: bytes) -> None:
         raise
 
 
-def ignore_folder(folder: Path) -> None:
-    """Make git and `hf upload` skip an empty folder that is to hold rows of the data; another folder is unchanged."""
+def make_ignored_folder(folder: Path, *, parents: bool = True) -> None:
+    """Create a folder that is to hold rows of the data, which git and `hf upload` skip unless it has files already."""
+    folder.mkdir(parents=parents, exist_ok=True)
     if not any(folder.iterdir()):
         write_text(folder / ".gitignore", "# This folder holds rows of the data, so git skips it.\n*\n")
 

@@ -15,7 +15,7 @@ from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
 from bertkit.insight.maps.projection import project
 from bertkit.progress import log, stage
-from bertkit.storage.files import disk_errors, ignore_folder
+from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged
 from bertkit.vectors.groups.cluster_folder import (
     SavedClusters,
@@ -118,7 +118,6 @@ def cluster(
             if save is not None:
                 parts.enter_context(disk_errors(save.parent))
                 staging = parts.enter_context(staged(save))
-                ignore_folder(staging)
                 save_clusters(staging, SavedClusters(clustering, topics, facts))
                 _write_map(staging, vectors, clusters, filled_texts, topics)
             noise = _write_rows(output, texts, contents, clusters, topics)

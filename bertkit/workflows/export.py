@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError
-from bertkit.evaluation.baselines import BASELINES_FILE
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
@@ -73,7 +72,6 @@ def export(
     recipe: str | None = None,
     data: str | None = None,
     limit: int | None = None,
-    with_baselines: bool = False,
     progress: Progress | None = None,
 ) -> ExportResult:
     """Export a run or a fine-tuned checkpoint, compare both, and return how they compare.
@@ -87,14 +85,12 @@ def export(
         recipe: of a checkpoint that is not of a run.
         data: rows to score both on; those of the recipe by default.
         limit: score on the first rows only.
-        with_baselines: copy what the baselines of the run learned, which contains words of the training rows.
         progress: shows how far the work is; by default bars, in notebooks only.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    copied = (BASELINES_FILE,) if with_baselines else ()
-    return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to, copied=copied))
+    return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to))
 
 
 def export_source(source: Source, output: str | Path, target: GraphFormat) -> ExportResult:

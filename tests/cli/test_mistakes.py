@@ -382,13 +382,13 @@ def test_errors_as_json(run):
         ),
         (
             ["pretrain", "tokenizer", "--output", "t", "--data", "demo", "--set", "training.epochs=3"],
-            "this command does not read training.epochs - leave it out: it reads data.*",
+            "--set training.epochs: not read by this command - it reads data.*",
         ),
         *(
             (
                 ["search", "build", "p.jsonl", "--model", "demo", "--output", "ix", "--set", f"{key}=body"],
-                f"this command does not read {key} - leave it out: it reads data.limit, data.format, data.header, "
-                "data.delimiter, data.quoting, data.encoding",
+                f"--set {key}: not read by this command - it reads data.limit, data.format, "
+                "data.header, data.delimiter, data.quoting, data.encoding",
             )
             for key in ("data.columns.id", "data.columns.text", "data.split_column")
         ),
@@ -501,9 +501,7 @@ def test_a_batch_per_device_of_several_processes_is_refused(run, monkeypatch):
 )
 def test_keys_of_training_are_refused_where_nothing_is_trained(run, command, key):
     ended = run(*command.split(), "--set", f"{key}=1")
-    assert ended.code == 2 and ended.last.startswith(
-        f"error: this command does not read {key} - leave it out: it reads"
-    )
+    assert ended.code == 2 and ended.last.startswith(f"error: --set {key}: not read by this command - it reads")
 
 
 @pytest.mark.parametrize(

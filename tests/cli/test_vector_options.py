@@ -26,7 +26,7 @@ def test_unknown_keys_are_refused():
         ["cluster", "rows.csv", "--model", "demo"],
         ["dedup", "rows.csv"],
         ["embed", "rows.csv", "--model", "demo", "--output", "vectors.npy"],
-        ["tokenize", "--file", "rows.csv", "--model", "demo"],
+        ["tokenize", "rows.csv", "--model", "demo"],
         ["attention", "heads", "rows.csv", "--model", "demo"],
     ],
     ids=" ".join,
@@ -35,5 +35,5 @@ def test_keys_that_a_command_ignores_are_refused(run, command):
     for key in ("training.epochs", "labels"):
         ended = run(*command, "--set", f"{key}=3")
         assert ended.code == 2 and ended.last.startswith(
-            f"error: this command does not read {key} - leave it out: it reads data"
+            f"error: --set {key}: not read by this command - it reads data"
         )

@@ -226,10 +226,9 @@ def test_a_lock_is_looked_at_without_touching_it(tmp_path):
 
 def test_git_skips_a_folder_of_rows_unless_it_is_the_users_own(tmp_path):
     new, mine = tmp_path / "new", tmp_path / "mine"
-    for folder in (new, mine):
-        folder.mkdir()
+    mine.mkdir()
     (mine / "code.py").touch()
     for folder in (new, mine):
-        files.ignore_folder(folder)
+        files.make_ignored_folder(folder)
     assert (new / ".gitignore").read_text().splitlines()[-1] == "*"
     assert not (mine / ".gitignore").exists()

@@ -40,9 +40,10 @@ def command(
     The folder has the graph, the tokenizer, the recipe, labels and thresholds. `eval` and `predict` take it as a model,
     and say the same: the outputs, scores and speed of both are compared, and kept in parity.json.
     """
-    from bertkit.workflows.export import export
+    from bertkit.workflows.export import GraphFormat, Source, export_source
 
-    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, with_baselines=with_baselines)
+    target = GraphFormat(to, copied=("baselines.json",) if with_baselines else ())
+    result = export_source(Source(run, recipe, data, limit), output, target)
     print_gated(result, print_export, result.gates)
 
 
