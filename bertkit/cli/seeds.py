@@ -26,10 +26,10 @@ _MAX_SEEDS = 100
 
 
 def choose_seeds(seeds: str | None, seed: int | None, changes: Sequence[str] | None) -> tuple[int, ...]:
-    """Return the seeds that `--seeds` names; none without it.
+    """Return the seeds that `--seeds` names, or no seeds without the option.
 
     Raises:
-        UsageError: a seed is given beside them, or what `parse_seeds` raises.
+        UsageError: If a single seed is given too, or `parse_seeds` raises it.
     """
     if seeds is None:
         return ()
@@ -42,7 +42,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds that `--seeds` names: a number of them, counted from 1, or a list.
 
     Raises:
-        UsageError: neither of the two, more than a hundred, or a seed named twice.
+        UsageError: If the text is neither, names more than a hundred seeds, or a seed twice.
 
     >>> parse_seeds("3"), parse_seeds("1,2,7")
     ((1, 2, 3), (1, 2, 7))
@@ -52,8 +52,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or numbers == [0]:
-        what = f"--seeds {text!r} is neither a number of seeds nor a list"
-        raise UsageError(what, "write --seeds 5 or --seeds 1,2,7")
+        message = f"--seeds {text!r} is neither a number of seeds nor a list"
+        raise UsageError(message, "write --seeds 5 or --seeds 1,2,7")
     if len(numbers) == 1 and numbers[0] > _MAX_SEEDS:
         remedy = f"--seed {numbers[0]} trains once with this seed"
         raise UsageError(f"--seeds {text} asks for {numbers[0]:,} runs, of at most {_MAX_SEEDS}", remedy)
