@@ -14,7 +14,7 @@ from bertkit.data.rows import NO_LABEL, NO_TEXT, Split
 from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import Data
-from bertkit.storage.files import disk_errors
+from bertkit.storage.files import disk_errors, make_ignored_folder
 from bertkit.storage.outputs import refuse_existing, staged
 
 _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -77,6 +77,7 @@ def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: 
     is_plain = all(getattr(data, key) == Data.model_fields[key].default for key in _READING)
     removed: dict[str, int] = {}
     with disk_errors(folder.parent), staged(folder) as staging:
+        make_ignored_folder(staging)
         for name, file in sources.items():
             gone = lines.get(str(file), {})
             for why in gone.values():

@@ -200,7 +200,9 @@ def _is_interrupt(error: BaseException) -> bool:
 
 
 def _name_missing_package(error: Exception) -> BertkitError | None:
-    """Build the error for a package that bertkit needs and that is not installed; None for any other error."""
+    """Build the error for a package that is not installed and that bertkit or a library needs, or return None."""
+    if isinstance(error, ImportError) and error.name is None:  # Libraries raise it for their options.
+        return UnavailableError(" ".join(str(error).split()), "install the package, or leave out what needs it")
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
         return None
     what = f"the Python module {error.name} is missing, which bertkit needs"

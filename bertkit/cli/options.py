@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -133,10 +134,26 @@ CheckpointOption = Annotated[
 DataOption = Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
 MaxLengthOption = Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)]
-SetOption = Annotated[
-    list[str] | None,
-    option("Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", "KEY=VALUE", names=("--set",)),
-]
+
+
+def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.max_length=64; repeatable.") -> Any:
+    """Declare the option that sets keys of a recipe; with patterns of the keys that are read, others are errors."""
+
+    def check(changes: list[str] | None) -> list[str] | None:
+        from bertkit.recipe import parse_changes
+
+        for key in parse_changes(changes or []) if read else ():
+            if not any(fnmatch(key, pattern) for pattern in read):
+                raise RecipeError(f"--set {key}: not read by this command", f"it reads {', '.join(read)}")
+        return changes
+
+    return option(help, "KEY=VALUE", names=("--set",), callback=check)
+
+
+SetOption = Annotated[list[str] | None, set_option()]
+_ANSWERING = ["task", "labels", "model_labels", "metrics", "best_metric", "gates.*", "data.*", "*options.*"]
+_ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "seed", "cls_only_last_layer", "class_weights")]
+AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
 _AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 EpochsOption = Annotated[Any, option("Passes over the training data.", **_AUTO)]
 LearningRateOption = Annotated[Any, option("Peak learning rate.", **_AUTO)]
@@ -335,9 +352,12 @@ PromptOption = Annotated[
     str | None, option("Name of a prompt of the model, such as query, to put before each text.", "NAME", FROM_MODEL)
 ]
 PromptTextOption = Annotated[str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT")]
-DataSettingsOption = Annotated[
+_FILE_KEYS = [f"data.{key}" for key in ("limit", "format", "header", "delimiter", "quoting", "encoding")]
+FILE_HELP = "Set how FILE is read, e.g. data.delimiter=';'; repeatable."
+DataSettingsOption = Annotated[list[str] | None, set_option(*_FILE_KEYS, help=FILE_HELP)]
+TextSettingsOption = Annotated[
     list[str] | None,
-    option("Say how FILE is read, e.g. data.delimiter=';'; repeatable.", "KEY=VALUE", names=("--set",)),
+    set_option(*_FILE_KEYS, *(f"data.{key}*" for key in ("columns", "unread", "empty_text")), help=FILE_HELP),
 ]
 
 
@@ -345,53 +365,10 @@ def read_data_options(column: str, changes: list[str] | None) -> Data:
     """Return how a file is read, from a column of texts and `--set data.KEY=VALUE`.
 
     Raises:
-        RecipeError: a key that is not of `data`, or an unknown one.
+        RecipeError: If a key is unknown.
     """
     from bertkit.recipe import load_recipe, parse_changes
 
     settings = parse_changes(changes or [])
-    other = next((key for key in settings if not key.startswith("data.")), None)
-    if other is not None:
-        raise RecipeError(f"--set {other}: there is no recipe here", "only the keys of data can be set")
     texts = {"data.columns.text": column} if column != "text" else {}
     return load_recipe("classify", {**texts, **settings}).data
-
-
-_MOST = 100
-
-
-def choose_seeds(seeds: str | None, seed: int | None, changes: Sequence[str] | None) -> tuple[int, ...]:
-    """Return the seeds that `--seeds` names; none without it.
-
-    Raises:
-        UsageError: a seed is given beside them, or what `parse_seeds` raises.
-    """
-    if seeds is None:
-        return ()
-    if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
-        raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
-    return parse_seeds(seeds)
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds that `--seeds` names: a number of them, counted from 1, or a list.
-
-    Raises:
-        UsageError: neither of the two, more than a hundred, or a seed named twice.
-
-    >>> parse_seeds("3"), parse_seeds("1,2,7")
-    ((1, 2, 3), (1, 2, 7))
-    """
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or numbers == [0]:
-        what = f"--seeds {text!r} is neither a number of seeds nor a list"
-        raise UsageError(what, "write --seeds 5 or --seeds 1,2,7")
-    if len(numbers) == 1 and numbers[0] > _MOST:
-        remedy = f"--seed {numbers[0]} trains once with this seed"
-        raise UsageError(f"--seeds {text} asks for {numbers[0]:,} runs, of at most {_MOST}", remedy)
-    if len(numbers) > _MOST or len(set(numbers)) < len(numbers):
-        raise UsageError(f"--seeds {text}: a seed is named twice, or more than {_MOST}", "name each seed once")
-    return tuple(range(1, numbers[0] + 1)) if len(numbers) == 1 else tuple(numbers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ _TRUST = "Run the code that the recipe of a model's folder names: its task, obje
 _DEVICE = "Device to compute on: auto (an accelerator where there is one), cpu, cuda, mps, xpu, xla, ..."
 _THREADS = "Threads to compute with on a CPU."
 _WIDEST = 100  # columns; longer lines are hard to read
+_TYPED = "bertkit.typed"  # arguments of a context
 _Context: Any = TyperGroup.context_class
 _Formatter: Any = _Context.formatter_class
 
@@ -69,6 +71,7 @@ class ReadableCommand(_Readable, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the arguments, once options that the Trainer's scripts call otherwise have their names here."""
+        ctx.meta[_TYPED] = args
         return super().parse_args(ctx, read_other_names(args, ctx))
 
     def invoke(self, ctx: Any) -> Any:
@@ -206,24 +209,41 @@ def _options_of(context: Any) -> list[str]:
 
 def _suggest_option(typed: str, context: Any) -> str:
     """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
-    from bertkit.recipe.values import other_options
+    from bertkit.recipe.values import option_hints, other_options
 
     options = _options_of(context)
+    trains = "--fresh" in options
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):
         return ""
     # First the names of other libraries, then keys of recipes, then what is spelled alike.
-    meant = other_options().get(name[2:].replace("-", "_"), name)
+    other_name = name[2:].replace("-", "_")
+    is_batch = trains and ("train_batch" in other_name or "accumulation" in other_name)
+    hint = (_suggest_batch(context.meta[_TYPED]) if is_batch else "") or option_hints().get(other_name, "")
+    if hint and (trains or "training." not in hint):
+        return hint
+    meant = other_options().get(other_name, name)
     if meant in options:
         return f"write {meant}"
     key = _recipe_key(meant) if meant.startswith("--") else meant
-    trains = "--fresh" in options
     if key and "--set" in options and (trains or not key.startswith("training.")):
         return f"write --set {key}=..."
     words = set(name[2:].split("-"))
     matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
     matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)
     return f"did you mean {' or '.join(matches)}?" if matches else ""
+
+
+def _suggest_batch(arguments: Sequence[str]) -> str:
+    """Suggest the rows of a step over all micro-batches and processes; empty if no batch per device was typed."""
+    typed = " ".join(arguments).replace("-", "_")
+    names = ("(?:per_[dg][a-z]+_)?train_batch_size", "gradient_accumulation_steps")
+    rows, steps = (re.search(rf"__{name}[ =](\d+)\b", typed) for name in names)
+    if not rows:
+        return ""
+    count, processes = int(steps[1]) if steps else 1, int(os.environ.get("WORLD_SIZE", "1"))
+    accumulation = f" --set training.gradient_accumulation={count}" * (count > 1)
+    return f"write --batch-size {int(rows[1]) * count * processes}{accumulation}, for all rows of a step"
 
 
 def _recipe_key(option: str) -> str:

@@ -16,9 +16,50 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
+from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.evaluation.seeds import SeedsSummary
+
+
+_MAX_SEEDS = 100
+
+
+def choose_seeds(seeds: str | None, seed: int | None, changes: Sequence[str] | None) -> tuple[int, ...]:
+    """Return the seeds that `--seeds` names, or no seeds without the option.
+
+    Raises:
+        UsageError: If a single seed is given too, or `parse_seeds` raises it.
+    """
+    if seeds is None:
+        return ()
+    if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
+        raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
+    return parse_seeds(seeds)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds that `--seeds` names: a number of them, counted from 1, or a list.
+
+    Raises:
+        UsageError: If the text is neither, names more than a hundred seeds, or a seed twice.
+
+    >>> parse_seeds("3"), parse_seeds("1,2,7")
+    ((1, 2, 3), (1, 2, 7))
+    """
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or numbers == [0]:
+        message = f"--seeds {text!r} is neither a number of seeds nor a list"
+        raise UsageError(message, "write --seeds 5 or --seeds 1,2,7")
+    if len(numbers) == 1 and numbers[0] > _MAX_SEEDS:
+        remedy = f"--seed {numbers[0]} trains once with this seed"
+        raise UsageError(f"--seeds {text} asks for {numbers[0]:,} runs, of at most {_MAX_SEEDS}", remedy)
+    if len(numbers) > _MAX_SEEDS or len(set(numbers)) < len(numbers):
+        raise UsageError(f"--seeds {text}: a seed is named twice, or more than {_MAX_SEEDS}", "name each seed once")
+    return tuple(range(1, numbers[0] + 1)) if len(numbers) == 1 else tuple(numbers)
 
 
 def name_seeds(seeds: Sequence[object]) -> str:

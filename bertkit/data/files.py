@@ -106,7 +106,7 @@ def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[st
             what = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
             raise DataError(what, "add the missing ones", file=folder)
     if not files and not named:
-        listing = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+        listing = ", ".join(sorted(path.name for path in folder.glob("[!.]*"))[:10]) or "nothing"
         hint = "name them: --set data.files.train=..."
         raise DataError(f"no train, validation or test file; the folder holds {listing}", hint, file=folder)
     return files

@@ -246,9 +246,9 @@ def missing_split(split: str, data: Data, found: Iterable[str]) -> DataError:
     if not data.source or not folder.is_dir():
         return DataError(f"{what})", remedy)
     taken = [path for paths in (files_by_split(data) or {}).values() for path in paths]
-    others = [path.name for path in sorted(folder.iterdir()) if path.is_file() and path not in taken]
-    what += f"; other files: {', '.join(others[:10])}{', ...' if len(others) > 10 else ''}" if others else ""
-    readable = [name for name in others if format_of(name)[0]]
+    unused = [path.name for path in sorted(folder.glob("[!.]*")) if path.is_file() and path not in taken]
+    what += f"; other files: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}" if unused else ""
+    readable = [name for name in unused if format_of(name)[0]]
     if readable:
         remedy = f"--set {assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
     return DataError(f"{what})", remedy, file=folder)

@@ -71,14 +71,14 @@ def read_learned(saved: SavedCheckpoint) -> Mapping[str, Any] | None:
     """
     of_run = saved.record.get("identity", {}).get("recipe", {}).get("task")
     file = saved.folder / BASELINES_FILE
-    if "baselines" not in saved.record or of_run != saved.recipe.task or not file.is_file():
+    if "baselines" not in saved.record or of_run != saved.recipe.task:
         return None
     try:
         learned: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError):
         learned = None
     if learned is None or json_fingerprint(learned) != saved.record["baselines"]:
-        log.info(f"warning: {file} is not as its run wrote it, so there are no baselines")
+        log.info(f"warning: {file} is missing or changed, so baselines are not scored; copy it from the run")
         return None
     return learned
 

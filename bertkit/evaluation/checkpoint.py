@@ -26,7 +26,7 @@ from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.recipes import recipe_of
 from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
-from bertkit.tasks import Task, load_task, with_options
+from bertkit.tasks import Task, load_family, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
 
@@ -256,7 +256,7 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
         ModelError: no such model, an unfinished run, an untrained head, or labels that do not match the recipe's.
         UnavailableError: a hub name that is neither cached nor reachable.
     """
-    task = load_task(recipe)
+    task = load_family(recipe)
     return open_checkpoint(recipe, task, hub.find_model(recipe.model))
 
 
@@ -275,7 +275,7 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
     folder = hub.find_model(model)
     loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
-    return open_checkpoint(loaded, load_task(loaded), folder)
+    return open_checkpoint(loaded, load_family(loaded), folder)
 
 
 def find_members(recipe: Recipe) -> SavedCheckpoint:
@@ -291,7 +291,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     if summary is None:
         what = "the runs of these seeds are not finished"
         raise ModelError(what, "repeat the command that started them, or name one of the run folders", file=folder)
-    task = load_task(recipe)
+    task = load_family(recipe)
     names = members_of(summary)
     if len(names) < 2:
         what = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"

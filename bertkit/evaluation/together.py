@@ -13,7 +13,7 @@ from bertkit.evaluation.scoring import answer_rows
 from bertkit.progress import log, stage
 from bertkit.recipe import Row, SeveralTasks, typed_path
 from bertkit.storage import hub, runs
-from bertkit.tasks import Prediction, drop_private_keys, load_task, row_columns
+from bertkit.tasks import Prediction, drop_private_keys, load_family, row_columns
 from bertkit.tokens.features import Feature, Features, Rows, max_tokens, padding_collator
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def find_tasks(several: SeveralTasks) -> dict[str, SavedCheckpoint]:
         if name not in record["tasks"]:
             raise ModelError(f"the run has no task {name}", f"its tasks: {', '.join(record['tasks'])}", file=folder)
     return {
-        name: open_checkpoint(recipe, load_task(recipe), hub.find_model(str(folder / name)))
+        name: open_checkpoint(recipe, load_family(recipe), hub.find_model(str(folder / name)))
         for name, recipe in several.recipes.items()
     }
 

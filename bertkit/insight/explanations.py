@@ -10,11 +10,11 @@ from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.insight.attributions import Explained, integrated_gradients, occlusion
 from bertkit.insight.settings import Settings
-from bertkit.insight.words import Word, find_words, special_ids
+from bertkit.insight.words import Word, find_words
 from bertkit.modeling.heads.targets import Target, targets_of_logits
 from bertkit.recipe import Row
 from bertkit.tasks import Prediction
-from bertkit.tokens.features import Features, Tokenizer
+from bertkit.tokens.features import Features, Tokenizer, special_ids
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertkit.recipe import Row
-from bertkit.tokens.features import Tokenizer
+from bertkit.tokens.features import Tokenizer, special_ids
 from bertkit.tokens.words import split_text
 
 _PART_OF_A_CHARACTER = "\ufffd"
@@ -26,11 +26,6 @@ class Word:
     """Which of the texts between special tokens it stands in."""
     positions: tuple[tuple[int, int], ...]
     """Its tokens: which of the feature's texts, and where in it."""
-
-
-def special_ids(tokenizer: Tokenizer) -> set[int]:
-    """Return the ids of tokens that stand for no text; the unknown token stands for some."""
-    return {number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id}
 
 
 def find_words(texts: Sequence[Sequence[int]], tokenizer: Tokenizer, row: Row) -> list[Word]:

@@ -227,6 +227,11 @@ def is_own(metric: str) -> bool:
     return "." in metric and not metric.startswith(EVALUATE_PREFIX)
 
 
+def runs_code(metric: str) -> bool:
+    """Return whether a metric is custom code: your function, or a script."""
+    return is_own(metric) or is_script(metric)
+
+
 def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     """Check that the recipe's metrics are among a family's, and its best metric and its gates among the recipe's.
 

@@ -32,6 +32,7 @@ from bertkit.storage.exports import refuse_exported
 from bertkit.storage.fingerprints import feed_file
 from bertkit.storage.hub import WEIGHTS, bytes_left_out
 from bertkit.tokens.features import Tokenizer
+from bertkit.tokens.light import keep_extra_tokens
 from bertkit.tokens.vocabulary import refuse_foreign
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         # whether it has the token for what its vocabulary lacks shows only when it needs it
         if tokenizer.is_fast:
+            template = set(tokenizer.special_tokens_map.values())
+            tokenizer._tokenizer = keep_extra_tokens(tokenizer.backend_tokenizer, template)
             tokenizer.backend_tokenizer.encode("\u2603 \ua66e")
     except ImportError:
         what = "this tokenizer needs SentencePiece"

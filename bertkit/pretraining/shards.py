@@ -21,7 +21,7 @@ from bertkit.pretraining.documents import Text, encode_text
 from bertkit.storage.cache import touch
 from bertkit.storage.columns import Numbers, locked, read_arrays, save_arrays
 from bertkit.storage.records import read_signed, write_signed
-from bertkit.tokens.features import Tokenizer, split_by_size
+from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
 from bertkit.tokens.light import plain
 from bertkit.tokens.sentences import split_sentences
 
@@ -131,7 +131,7 @@ class DocumentTokenizer:
         self._space = " " if self._needs_space() else ""
         self.dtype = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
         """The dtype of token ids: two bytes if all fit."""
-        self._special = list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+        self._special = list(special_ids(tokenizer))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Read special tokens as text in another process too: tokenizers do not pickle that."""

@@ -113,7 +113,8 @@ OwnName = Annotated[str, Field(pattern=r"\.")]
 
 
 def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    # TrainingArguments take `none` for no tracker.
+    return [] if value in ("none", ["none"]) else [value] if isinstance(value, str) else value
 
 
 Trackers = Annotated[list[Literal["tensorboard", "wandb", "mlflow", "trackio"]], BeforeValidator(_as_list)]

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.sections import Section
-from bertkit.recipe.values import other_names
+from bertkit.recipe.values import option_hints, other_names
 from bertkit.recipe.yaml import Lines
 
 _BOUNDS = {
@@ -126,8 +126,9 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
 
 def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
     section, last = _section_of(record, path)
-    if key := other_names().get(last):
-        return f"write {key}"
+    key = other_names().get(last)
+    if remedy := option_hints().get(last) or (key and f"write {key}"):
+        return remedy
     return closest(last, section.model_fields)
 
 

@@ -30,32 +30,32 @@ VALUES = {"training.packing": {"apart": "documents"}}
 """Dotted key -> old value -> new one."""
 
 
-@cache
 def decided_arguments() -> dict[str, str]:
     """Read which fields of transformers' TrainingArguments bertkit decides: name -> what decides it."""
     return _read_names("training_arguments")
 
 
-@cache
 def other_names() -> dict[str, str]:
     """Read what other tools call a key of a recipe, whatever section they have it in: name -> bertkit's key."""
     decided = {name: key for name, key in decided_arguments().items() if not key.startswith("bertkit ")}
     return decided | _read_names("other_tools")
 
 
-@cache
 def other_options() -> dict[str, str]:
     """Read what other programs call an option: its name, with underscores -> bertkit's option, or its recipe key."""
     return other_names() | _read_names("options")
 
 
-@cache
+def option_hints() -> dict[str, str]:
+    """Read what to do instead of an option of other programs: its name, with underscores -> a remedy."""
+    return _read_names("hints")
+
+
 def other_commands() -> dict[str, str]:
     """Read what other tools call a command: name -> bertkit's command."""
     return _read_names("commands")
 
 
-@cache
 def same_options() -> set[str]:
     """Read which of `other_options` mean the same as bertkit's, so that they can stand for them."""
     return set(_read_tables()["same"])

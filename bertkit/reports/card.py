@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.metrics.basic import runs_code
 from bertkit.metrics.tag_schemes import is_entity_tag
 from bertkit.recipe import PretrainRecipe, Recipe
 from bertkit.reports.html import Facts, metric_names
@@ -86,6 +87,7 @@ def model_card(facts: Facts, card: CardFacts) -> str:
         card=card,
         vectors_class=vectors_class,
         metrics=metric_names(facts),
+        own_metrics=list(filter(runs_code, facts.scores)),
         has_entities=all(map(is_entity_tag, facts.labels)),
     )
     return _with_front_matter(data, body)

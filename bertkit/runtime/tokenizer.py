@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ModelError
+from bertkit.tokens.light import read_tokenizer_file
 
 _FILE = "tokenizer.json"
 _IDS = ("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
@@ -37,12 +37,7 @@ class PlainTokenizer:
     model_input_names: list[str]
 
     def __init__(self, file: Path, settings: Mapping[str, Any]) -> None:
-        from tokenizers import Tokenizer
-
-        try:
-            self.backend_tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises Exception itself
-            raise ModelError("the tokenizer is damaged", "train or export it again", file=file) from error
+        self.backend_tokenizer = read_tokenizer_file(file)
         self.backend_tokenizer.no_padding()
         self.name_or_path = str(file.parent)
         self.special_tokens_map: dict[str, str] = {}

@@ -23,7 +23,10 @@ _TEMPORARY = cache(tempfile.TemporaryDirectory)  # deleted when the process ends
 def cache_folder(content: str) -> Path:
     """Return the folder of cached files with this content, such as ``features``; BERTKIT_CACHE names its parent."""
     named = os.environ.get("BERTKIT_CACHE")
-    return (typed_path(named) if named else _home_cache()) / content
+    folder = typed_path(named) if named else _home_cache()
+    with suppress(OSError):  # Commands that only read do not need the folder.
+        files.make_ignored_folder(folder)
+    return folder / content
 
 
 def _home_cache() -> Path:

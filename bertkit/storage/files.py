@@ -95,6 +95,13 @@ def write_bytes(file: Path, content: bytes) -> None:
         raise
 
 
+def make_ignored_folder(folder: Path, *, parents: bool = True) -> None:
+    """Create a folder that is to hold rows of the data, which git and `hf upload` skip unless it has files already."""
+    folder.mkdir(parents=parents, exist_ok=True)
+    if not any(folder.iterdir()):
+        write_text(folder / ".gitignore", "# This folder holds rows of the data, so git skips it.\n*\n")
+
+
 def temporary_of(file: Path) -> Path:
     """Return the file that `write_text` renames: of one name, so that the next process overwrites a killed one's."""
     return file.with_name(f".{file.name}.tmp")

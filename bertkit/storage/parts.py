@@ -16,7 +16,7 @@ import bertkit
 from bertkit.errors import ResourceError, UsageError
 from bertkit.hardware.launch import Launch
 from bertkit.progress import log
-from bertkit.storage.files import disk_errors, locked, write_bytes
+from bertkit.storage.files import disk_errors, locked, make_ignored_folder, write_bytes
 from bertkit.storage.fingerprints import with_digest, without_digest
 from bertkit.storage.outputs import claimed, unwritable
 from bertkit.storage.records import read_signed, write_signed
@@ -76,7 +76,7 @@ class PartFolder:
     def _load_as_shard(self, load: Callable[[str | None], str]) -> None:
         """Load the model in the precision of the shard that came first."""
         try:
-            self.folder.mkdir(exist_ok=True)
+            make_ignored_folder(self.folder, parents=False)
         except OSError as error:
             raise unwritable(error, self.output) from None
         with locked(self.folder / ".lock"):
@@ -141,7 +141,7 @@ class PartFolder:
 
     def begin(self, precision: str) -> None:
         """Note what the parts are of, before the first is written."""
-        self.folder.mkdir(exist_ok=True)
+        make_ignored_folder(self.folder, parents=False)
         write_signed(self.folder / _PLAN, {"identity": self.identity, "precision": precision})
 
     def file(self, number: int, digest: str) -> Path:

@@ -27,8 +27,7 @@ from bertkit.metrics.basic import (
     REGRESSION,
     check_metrics,
     compute_metrics,
-    is_own,
-    is_script,
+    runs_code,
 )
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
@@ -310,7 +309,18 @@ def task_names() -> list[str]:
 
 
 def load_task(recipe: Recipe) -> Task:
-    """Load the task family of a recipe, and check what of the recipe only the family can check.
+    """Load the task family of a recipe as `load_family` does, and the metrics of the recipe.
+
+    Raises:
+        RecipeError: If `load_family` raises it, or the family does not have a metric.
+    """
+    task = load_family(recipe)
+    check_metrics(recipe, task.METRICS)
+    return task
+
+
+def load_family(recipe: Recipe) -> Task:
+    """Load the task family of a recipe, and check its columns and options.
 
     Raises:
         RecipeError: no such family, a module that lacks a function, or columns, options or metrics that the family
@@ -324,7 +334,6 @@ def load_task(recipe: Recipe) -> Task:
     spans = [task.COLUMNS.spans] if task.COLUMNS.spans else []
     check_names("data.columns", recipe.data.columns, [*task.COLUMNS.names, *spans])
     check_options(recipe.options, task.OPTIONS)
-    check_metrics(recipe, task.METRICS)
     return task
 
 
@@ -348,12 +357,14 @@ def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
 def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
     """Return the commands that a user may want to run after a training, for a terminal and for the report."""
     run, names = shlex.quote(folder), recipe.metrics
-    trust = " --trust" if "." in recipe.task or any(is_script(name) or is_own(name) for name in names) else ""
+    code = " --trust" if "." in recipe.task else ""
+    trust = " --trust" if code or any(map(runs_code, names)) else ""
     return [
         f"open {run}/report.html",
-        f"bertkit predict {run} {example_row(task, recipe)}{trust}",
+        f"bertkit predict {run} {example_row(task, recipe)}{code}",
         f"bertkit eval {run}{trust}",
-        f"bertkit errors {run}{trust}",
+        # Without gold values, answers cannot be wrong row by row.
+        *([f"bertkit errors {run}{trust}"] if task.COLUMNS.gold else []),
         f"bertkit push {run} YOUR_NAME/{shlex.quote(recipe.name)}",
     ]
 

@@ -131,6 +131,12 @@ def tokenize_texts(tokenizer: Tokenizer, texts: Sequence[str] | Sequence[Sequenc
     return list(encoded.encodings)
 
 
+def special_ids(tokenizer: Tokenizer) -> set[int]:
+    """Return the ids of tokens that stand for no text; the unknown token stands for some."""
+    added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
+    return {number for number, token in added.items() if token.special and number != tokenizer.unk_token_id}
+
+
 def count_tokens(feature: Feature) -> int:
     """Count the tokens that a feature costs, with the padding of several texts (choices) to the longest of them."""
     lengths = text_lengths(feature)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _FILE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_DEFAULTS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 def read_light_tokenizer(folder: Path) -> Tokenizer | None:
@@ -27,13 +29,39 @@ def read_light_tokenizer(folder: Path) -> Tokenizer | None:
     file = folder / _FILE
     if not file.is_file() or not _settings_agree(file, read_json(folder / _SETTINGS)):
         return None
+    return plain(read_tokenizer_file(file))
+
+
+def read_tokenizer_file(file: Path) -> Tokenizer:
+    """Open ``tokenizer.json``; only the special tokens that the settings next to it name can be split.
+
+    Raises:
+        ModelError: If the file is damaged.
+    """
     from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise ModelError(f"the tokenizer does not load: {shorten(str(error))}", file=file) from error
-    return plain(tokenizer)
+    named = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
+    names = {token["content"] if isinstance(token, dict) else token for token in named}
+    return keep_extra_tokens(tokenizer, names.union(_DEFAULTS))
+
+
+def keep_extra_tokens(tokenizer: Tokenizer, template: Container[str]) -> Tokenizer:
+    """Return a tokenizer that splits the special tokens of its template, and no others, in a text.
+
+    A checkpoint can have more of them, such as the entity markers ``[E1]`` and ``[/E1]``. With
+    `encode_special_tokens`, tokenizers split all special tokens, so these become ordinary added tokens.
+    """
+    added = tokenizer.get_added_tokens_decoder().values()
+    if all(token.content in template for token in added if token.special):
+        return tokenizer
+    content = json.loads(tokenizer.to_str())
+    for token in content["added_tokens"]:
+        token["special"] &= token["content"] in template
+    return type(tokenizer).from_str(json.dumps(content))
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError
 from bertkit.progress import log
 from bertkit.storage.runs import RECORD
-from bertkit.tokens.features import Features, Tensor, Tokenizer, join_ids
+from bertkit.tokens.features import Features, Tensor, Tokenizer, join_ids, special_ids
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -131,7 +131,7 @@ def report_tokens(tokenizer: Tokenizer, features: Features, rows: str = "rows") 
     """Log a warning where the first features hold many unknown tokens, or little but single letters."""
     first = [features[number] for number in range(min(_ROWS, len(features)))]
     counts = Counter(number for feature in first for number in join_ids(feature).tolist())
-    special = {number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id}
+    special = special_ids(tokenizer)
     counts = Counter({number: count for number, count in counts.items() if number not in special})
     total = counts.total()
     if not total:

@@ -44,7 +44,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.figures: dict[str, Any] = {}
         self.began, self.first_step, self.is_by_signal = 0.0, 0, False
         self.steps, self.step_began = StepWatch(), 0.0
-        self.cores, self.idle_since, self.loading = CoreWatch(), 0.0, 0.0
+        self.cores, self.idle_since, self.loading, self.computing = CoreWatch(), 0.0, 0.0, 0.0
         self.times: dict[str, float] = {}
 
     def on_train_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -121,7 +121,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self._refuse_non_finite(state, weights=control.should_save)
         if control.should_save and args.should_save:
             checkpoints.clear(checkpoints.checkpoint_folder(self._run(), state.global_step))
-        seconds = time.perf_counter() - self.began
+        # Rates exclude evaluations. An asynchronous device has finished by now if an evaluation follows.
+        self.computing += time.perf_counter() - self.step_began
+        seconds = self.computing + self.loading
         rows, tokens = ((state.global_step - self.first_step) * mean for mean in self.batches.step_size())
         figures = {**self.figures, "rows/s": rows / seconds, "tokens/s": tokens / seconds}
         self.progress.update(round(self.budget.used) if self.budget else state.global_step, figures)

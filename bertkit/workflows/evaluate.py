@@ -47,6 +47,7 @@ from bertkit.evaluation.scoring import (
 from bertkit.evaluation.splits import Choice, judge_training_rows, read_task_splits
 from bertkit.evaluation.stored.folder import begin_evaluation, check_output, describe_maker, finish_evaluation
 from bertkit.hardware.launch import Launch, refuse_launch
+from bertkit.metrics.basic import check_metrics
 from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
@@ -258,6 +259,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     Unless it is `strict`, or the recipe declares the labels, gold values may be labels that the checkpoint lacks.
     """
     recipe, task = saved.recipe, saved.task
+    check_metrics(recipe, task.METRICS)  # To open a model, they are not needed.
     file = unsplit_file(recipe.data)
     is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
     if split is None and file and not is_own:

@@ -113,6 +113,8 @@ class GraphFormat:
     """Texts, for int8."""
     timed: bool = True
     """Whether its speed is measured beside the model's."""
+    copied: tuple[str, ...] = ()
+    """Names of more files of the run that are copied."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None,
     except (DataError, UnavailableError, UsageError) as error:
         if required:
             raise
-        return None, [f"No scores: {error.what}. Name rows with --data."]
+        return None, [f"No scores: {error.what} - {error.remedy}; --data names other rows."]
 
 
 def load_plain(saved: SavedCheckpoint) -> Checkpoint:
@@ -203,7 +205,7 @@ def convert_checkpoint(
     facts["license"] = find_license(saved.folder) or "unknown"
     converted = convert(model, names, target.backend, staging / file, calibration=target.calibration, metadata=facts)
     described = describe_export(saved, before, converted, target, file)
-    write_supporting_files(staging, saved, before)
+    write_supporting_files(staging, saved, before, *target.copied)
     write_manifest(staging, described)  # so that it can be opened
     return described, TextGraph(model)
 
@@ -265,7 +267,7 @@ def measure(
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
 
 
-_COPIED = (runs.TRAINING_ROWS, "baselines.json", "modules.json", SETTINGS)
+_COPIED = (runs.TRAINING_ROWS, "modules.json", SETTINGS)
 # a calibration may come later, and names the files that it is of
 _UNLISTED = (MANIFEST, CALIBRATION_FILE)
 _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
@@ -288,12 +290,12 @@ def describe_export(
     )
 
 
-def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpoint) -> None:
+def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpoint, *more: str) -> None:
     """Write the tokenizer, the config, the recipe, and of the run what scoring needs."""
     # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
     before.setup.tokenizer.save_pretrained(folder)
     shutil.copyfile(saved.folder / "config.json", folder / "config.json")
-    copied = [saved.folder / name for name in _COPIED]
+    copied = [saved.folder / name for name in (*_COPIED, *more)]
     if is_sentence_folder(saved.folder):
         copied += [saved.folder / path / "config.json" for _, _, path in read_entries(saved.folder / MODULES)]
         copied += list(saved.folder.glob("sentence_*_config.json"))

@@ -12,9 +12,10 @@ from bertkit import __version__
 from bertkit.errors import ModelError, ResourceError, UsageError
 from bertkit.evaluation.baselines import BASELINES_FILE
 from bertkit.evaluation.calibration import CALIBRATION_FILE
+from bertkit.metrics.basic import runs_code
 from bertkit.progress import log
 from bertkit.recipe import typed_path
-from bertkit.recipe.load import FOLDER_RECIPE
+from bertkit.recipe.load import FOLDER_RECIPE, read_values
 from bertkit.reports.card import hub_card
 from bertkit.reports.templates import name_paths
 from bertkit.storage import exports, hub, runs
@@ -41,6 +42,8 @@ class PushResult:
     files: dict[str, int]
     """Path there -> bytes."""
     notes: list[str]
+    is_pretrained: bool = False
+    """Whether it is an encoder, which predicts nothing."""
     commit: str | None = None
     """The newest commit now; None of a dry run."""
     before: str | None = None
@@ -72,12 +75,15 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     card = hub_card(folder / CARD, name)
     lacking = [key for key in ("license", "language") if getattr(card.data, key) is None]
     notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in lacking]
+    recipe = read_values(str(folder / FOLDER_RECIPE))
+    custom = filter(runs_code, recipe.get("metrics", []))
+    notes += [f"`bertkit eval` needs the code of the metric {metric}; `predict` does not" for metric in custom]
     with tempfile.TemporaryDirectory() as rewritten:
         files = _stage(folder, record, Path(rewritten))
         write_text(Path(rewritten, CARD), str(card))
         files[CARD] = Path(rewritten, CARD)
         sizes = {path: files[path].stat().st_size for path in sorted(files)}
-        result = PushResult(str(run), name, private, sizes, notes)
+        result = PushResult(str(run), name, private, sizes, notes, is_pretrained="objective" in recipe)
         return result if dry_run else _commit(result, files, record)
 
 

@@ -145,6 +145,12 @@ NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
     ("error", "code", "message"),
     [
         (
+            ImportError("You need to install `bitsandbytes` in order to\nuse its optimizers"),
+            5,
+            "You need to install `bitsandbytes` in order to use its optimizers - install the package, or leave out "
+            "what needs it",
+        ),
+        (
             ModuleNotFoundError("No module named 'jinja2'", name="jinja2"),
             5,
             "the Python module jinja2 is missing, which bertkit needs - install bertkit again with its dependencies: "

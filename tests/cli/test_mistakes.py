@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import Training
+from bertkit.recipe import Training, load_recipe, parse_changes
 from tests.kills import slow_unless
 
 GOOD = "text,label\n" + "".join(f"row {n} x,{'good' if n % 2 else 'bad'}\n" for n in range(20))
@@ -363,7 +364,37 @@ def test_errors_as_json(run):
         (["finetune", "cola", "--fp16"], "no option is called --fp16 - write --set training.precision=..."),
         (
             ["finetune", "cola", "--warmup-steps", "10"],
-            "no option is called --warmup-steps - write --set training.warmup_ratio=...",
+            "no option is called --warmup-steps - write --set training.warmup_ratio=..., the fraction of all steps",
+        ),
+        (
+            ["finetune", "cola", "--per_device_train_batch_size", "16", "--gradient_accumulation_steps", "2"],
+            "no option is called --gradient_accumulation_steps - write --batch-size 32 "
+            "--set training.gradient_accumulation=2, for all rows of a step",
+        ),
+        (
+            ["finetune", "cola", "--save_total_limit=2"],
+            "no option is called --save_total_limit - leave it out: the best and the last checkpoint stay; "
+            "--set training.keep_all_checkpoints=true keeps all",
+        ),
+        (
+            ["finetune", "cola", "--set", "training.load_best_model_at_end=true"],
+            "unknown key 'training.load_best_model_at_end' - leave it out: the best checkpoint is always the result",
+        ),
+        (
+            ["pretrain", "tokenizer", "--output", "t", "--data", "demo", "--set", "training.epochs=3"],
+            "--set training.epochs: not read by this command - it reads data.*",
+        ),
+        *(
+            (
+                ["search", "build", "p.jsonl", "--model", "demo", "--output", "ix", "--set", f"{key}=body"],
+                f"--set {key}: not read by this command - it reads data.limit, data.format, "
+                "data.header, data.delimiter, data.quoting, data.encoding",
+            )
+            for key in ("data.columns.id", "data.columns.text", "data.split_column")
+        ),
+        (
+            ["predict", "run", "--warmup_steps", "3"],
+            "no option is called --warmup_steps - see `bertkit predict --help`",
         ),
         (
             ["pretrain", "tokenizer", "--vocab_size", "9"],
@@ -460,8 +491,40 @@ def test_a_batch_per_device_of_several_processes_is_refused(run, monkeypatch):
     ended = run("finetune", "cola", "--per_device_train_batch_size", "8")
     assert (ended.code, ended.last) == (
         2,
-        "error: no option is called --per_device_train_batch_size - write --batch-size",
+        "error: no option is called --per_device_train_batch_size - write --batch-size 16, for all rows of a step",
     )
+
+
+@pytest.mark.parametrize("key", ["training.epochs", "distillation.temperature"])
+@pytest.mark.parametrize(
+    "command", ["predict cola --model demo", "eval runs/x", "explain x", "check cola", "rank cola"]
+)
+def test_keys_of_training_are_refused_where_nothing_is_trained(run, command, key):
+    ended = run(*command.split(), "--set", f"{key}=1")
+    assert ended.code == 2 and ended.last.startswith(f"error: --set {key}: not read by this command - it reads")
+
+
+@pytest.mark.parametrize(
+    "typed", ["load_best_model_at_end", "greater_is_better", "deepspeed", "do_train", "push_to_hub"]
+)
+def test_options_without_an_equal_are_to_be_left_out(run, typed):
+    ended = run("finetune", "cola", f"--{typed}=True")
+    assert ended.code == 2 and ended.last.startswith(f"error: no option is called --{typed} - leave it out")
+
+
+def test_no_trackers_are_none(run, tiny_model, toy_data):
+    command = ("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--dry-run", "--json")
+    ended = run(*command, "--report_to", "none")
+    assert ended.code == 0, ended.err
+    assert Training(**yaml.safe_load(json.loads(ended.out)["resolved"])["training"]).report_to == []
+
+
+def test_every_hint_names_options_and_keys_that_exist():
+    from bertkit.recipe.values import option_hints
+
+    for hint in set(option_hints().values()):
+        for key, value in re.findall(r"--set (\S+?)=(\w*)", hint):
+            load_recipe("cola", parse_changes([f"{key}={value or 0.5 if 'ratio' in key else value or 1}"]))
 
 
 @pytest.mark.parametrize("arguments", [["finetun"], ["finetune"], ["finetune", "cola", "--fp16"]])

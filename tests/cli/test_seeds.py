@@ -7,9 +7,8 @@ import json
 import pytest
 import typer
 
-from bertkit.cli.options import parse_seeds
 from bertkit.cli.output import json_output, print_result
-from bertkit.cli.seeds import print_seeds
+from bertkit.cli.seeds import parse_seeds, print_seeds
 from bertkit.errors import DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, SeedsSummary
 from bertkit.metrics.seeds import describe_spread

@@ -14,9 +14,26 @@ def test_options_say_how_a_file_is_read():
     assert read_data_options("text", ["data.columns.text=body"]).columns["text"] == "body"
 
 
+def test_unknown_keys_are_refused():
+    with pytest.raises(RecipeError, match="did you mean limit"):
+        read_data_options("text", ["data.limt=3"])
+
+
 @pytest.mark.parametrize(
-    ("key", "remedy"), [("training.epochs", "only the keys of data"), ("data.limt", "did you mean limit")]
+    "command",
+    [
+        ["search", "build", "rows.csv", "--model", "demo", "--output", "index"],
+        ["cluster", "rows.csv", "--model", "demo"],
+        ["dedup", "rows.csv"],
+        ["embed", "rows.csv", "--model", "demo", "--output", "vectors.npy"],
+        ["tokenize", "rows.csv", "--model", "demo"],
+        ["attention", "heads", "rows.csv", "--model", "demo"],
+    ],
+    ids=" ".join,
 )
-def test_other_keys_are_refused(key, remedy):
-    with pytest.raises(RecipeError, match=remedy):
-        read_data_options("text", [f"{key}=3"])
+def test_keys_that_a_command_ignores_are_refused(run, command):
+    for key in ("training.epochs", "labels"):
+        ended = run(*command, "--set", f"{key}=3")
+        assert ended.code == 2 and ended.last.startswith(
+            f"error: --set {key}: not read by this command - it reads data"
+        )

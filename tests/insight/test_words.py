@@ -6,7 +6,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from bertkit.insight.words import find_words, special_ids
+from bertkit.insight.words import find_words
+from bertkit.tokens.features import special_ids
 from tests.conftest import make_tokenizer
 
 

@@ -52,5 +52,5 @@ def test_words_and_single_texts_are_encoded_alike(both):
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match="the tokenizer is damaged"):
+    with pytest.raises(ModelError, match="the tokenizer does not load"):
         open_tokenizer(tmp_path, tokenizer_settings(make_tokenizer()))

@@ -25,6 +25,7 @@ def age(file: Path, days: float) -> None:
 def test_the_folder_is_in_the_home_unless_it_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
     assert cache_folder("features") == tmp_path / "features"
+    assert (tmp_path / ".gitignore").read_text().splitlines()[-1] == "*"
     monkeypatch.delenv("BERTKIT_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder("states") == tmp_path / ".cache" / "bertkit" / "states"

@@ -222,3 +222,13 @@ def test_a_lock_is_looked_at_without_touching_it(tmp_path):
     assert not files.is_locked(lock)
     (tmp_path / ".lock.held").touch()  # where the file system has no locks
     assert files.is_locked(lock)
+
+
+def test_git_skips_a_folder_of_rows_unless_it_is_the_users_own(tmp_path):
+    new, mine = tmp_path / "new", tmp_path / "mine"
+    mine.mkdir()
+    (mine / "code.py").touch()
+    for folder in (new, mine):
+        files.make_ignored_folder(folder)
+    assert (new / ".gitignore").read_text().splitlines()[-1] == "*"
+    assert not (mine / ".gitignore").exists()

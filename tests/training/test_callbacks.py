@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,6 +100,25 @@ def test_a_model_knows_how_far_training_is(budget):
     callback.trainer = SimpleNamespace(model=model, device=Device("cpu"))
     callback.on_step_begin(None, SimpleNamespace(global_step=3, max_steps=12), None)
     assert info_of(model).progress == (0.4 if budget else 0.25)
+
+
+def test_rates_leave_evaluations_out(run, tiny_model, toy_data, monkeypatch):
+    from bertkit.cli.progress import TerminalProgress
+    from bertkit.workflows.finetune.scorer import StepScorer
+
+    shown, score_step, clock = [], StepScorer.score_step, {"evaluations": 0}
+
+    def score_slowly(*given):
+        clock["evaluations"] += 1000  # seconds, without waiting for them
+        return score_step(*given)
+
+    seconds = SimpleNamespace(perf_counter=lambda: time.perf_counter() + clock["evaluations"])
+    monkeypatch.setattr("bertkit.training.callbacks.time", seconds)
+    monkeypatch.setattr(TerminalProgress, "update", lambda self, done, figures: shown.append(figures))
+    monkeypatch.setattr(StepScorer, "score_step", score_slowly)
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1, "--set", "training.evaluate_every=2").code == 0
+    rates = [figures["rows/s"] for figures in shown if "rows/s" in figures]
+    assert len(rates) == 6 and rates[-1] > 6 * 16 / 1000
 
 
 def test_garbage_is_looked_for_more_often_in_training_than_during_imports(run, tiny_model, toy_data):

@@ -10,9 +10,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+import bertkit
 from bertkit.errors import RecipeError
+from bertkit.evaluation.checkpoint import open_trained
 from bertkit.recipe import Training
+from bertkit.server.runs import find_models
 from bertkit.training.losses import make_loss
+from bertkit.workflows.export import find_split
 from tests.conftest import finetune
 from tests.kills import read_lines
 
@@ -132,8 +136,25 @@ def test_code_of_ones_own_trains_and_scores(run, tiny_model, toy_data, own):
     assert result["scores"][f"{own}.cost"] == pytest.approx(10 * (1 - result["scores"]["accuracy"]))
     assert Path("steps.txt").read_text().split()[0] == "1"
     del sys.modules[own]
-    assert run("predict", "runs/classify", "--text", "good").code == 2  # its recipe names code
-    assert run("predict", "runs/classify", "--text", "good", "--trust").code == 0
+    assert run("eval", "runs/classify").code == 2  # its recipe names code
+    assert run("eval", "runs/classify", "--trust").code == 0
+    note = f"`bertkit eval` needs the code of the metric {own}.cost"
+    assert note in run("push", "runs/classify", "me/mine", "--dry-run").out
+    assert f"`bertkit eval` needs the code of {own}.cost" in Path("runs/classify/README.md").read_text()
+
+
+def test_a_model_answers_without_the_code_of_its_metric_and_loss(run, tiny_model, toy_data, own, tmp_path):
+    options = ["--set", f"metrics=[{own}.cost, accuracy]", "--set", f"training.loss={own}.plain"]
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1, *options).code == 0
+    (tmp_path / "ownpackage/code.py").unlink()
+    del sys.modules[own]
+    assert run("predict", "runs/classify", "--text", "good").code == 0
+    assert bertkit.load("runs/classify").predict(["good"])
+    assert [model.name for model in find_models(["runs/classify"])]
+    split, notes = find_split(open_trained("runs/classify"), required=False)
+    assert split is None and f"{own}.cost" in notes[0]
+    ended = run("eval", "runs/classify", "--trust")
+    assert ended.code == 2 and f"no module is called '{own}'" in ended.last
 
 
 def test_a_loss_of_ones_own_that_is_the_heads_trains_the_same_weights(run, tiny_model, toy_data, own):

@@ -320,7 +320,7 @@ def test_a_second_eval_into_one_folder_is_refused(run, trained):
     assert (ended.code, "is writing this output (scored/predictions.jsonl)" in ended.last) == (6, True)
     assert run(*command).code == 0
     written = {entry.name for entry in Path("scored").iterdir()}
-    assert written == {"predictions.jsonl", "evaluation.json", "recipe.yaml"}
+    assert written == {".gitignore", "predictions.jsonl", "evaluation.json", "recipe.yaml"}
 
 
 def test_two_folders_of_eval_are_compared_without_a_recipe(run, trained, tiny_model, toy_data):

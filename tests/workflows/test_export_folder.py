@@ -27,8 +27,19 @@ def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
     finally:
         (trained / "calibration.json").unlink()
     assert set(listed_files(tmp_path)) >= {"config.json", "recipe.yaml", "tokenizer.json", "training_rows.npy"}
-    assert "calibration.json" not in listed_files(tmp_path)
+    assert not {"calibration.json", "baselines.json"} & set(listed_files(tmp_path))
     assert read_calibration(tmp_path, recipe.task).temperature == 1.5
     exported = open_checkpoint(recipe, load_task(recipe), tmp_path)
     assert (exported.labels, exported.record["identity"]) == (saved.labels, saved.record["identity"])
     assert "files" not in exported.record
+
+
+def test_words_of_training_rows_are_copied_on_request_only(trained, tmp_path):
+    recipe = load_recipe(str(trained / "recipe.yaml"), {"model": str(trained)})
+    saved = open_checkpoint(recipe, load_task(recipe), trained)
+    before = SimpleNamespace(setup=Setup(recipe, load_tokenizer(trained), saved.labels))
+    learned = (trained / "baselines.json").read_bytes()
+    for with_baselines in (False, True):
+        folder = tmp_path / str(with_baselines)
+        write_supporting_files(folder, saved, before, *["baselines.json"] * with_baselines)
+        assert [file.read_bytes() for file in folder.glob("baselines.json")] == [learned] * with_baselines

@@ -13,7 +13,7 @@ from bertkit.cli.commands.pretrain.recipe import (
     StepsOption,
     TokenizerOption,
 )
-from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, option, output_option, parse_seeds
+from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, option, output_option
 from bertkit.cli.output import (
     difference_cells,
     format_count,
@@ -28,7 +28,7 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.seeds import name_seeds
+from bertkit.cli.seeds import name_seeds, parse_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text

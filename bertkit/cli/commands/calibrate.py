@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     CheckpointOption,
     DataOption,
     LimitOption,
     MaxLengthOption,
     RunArgument,
-    SetOption,
     TrainingRowsOption,
     find_trained,
     load,
@@ -43,7 +43,7 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     training_rows: TrainingRowsOption = "refuse",
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     DataOption,
     LimitOption,
     MaxLengthOption,
     RecipeArgument,
     ReportOption,
-    SetOption,
     flag,
     load,
     option,
@@ -78,7 +78,7 @@ def command(
     report: ReportOption = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
 ) -> None:
     """Check the rows of a recipe's data, without training.
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from bertkit.cli.options import (
     FROM_MODEL,
     ColumnOption,
-    DataSettingsOption,
     DimensionOption,
     EncoderOption,
     PoolingOption,
@@ -18,6 +17,7 @@ from bertkit.cli.options import (
     RowsFileArgument,
     ShardOption,
     TextLengthOption,
+    TextSettingsOption,
     flag,
     option,
     output_option,
@@ -63,7 +63,7 @@ def command(
     dtype: Annotated[Dtype, option("How vectors are stored: float32, float16, int8 or binary.", "DTYPE")] = "float32",
     precision: PrecisionOption = "auto",
     shard: ShardOption = None,
-    changes: DataSettingsOption = None,
+    changes: TextSettingsOption = None,
     fresh: Annotated[bool, flag("--fresh", "Start over; the parts of an interrupted command are deleted.")] = False,
 ) -> None:
     """Turn texts into vectors with an encoder.

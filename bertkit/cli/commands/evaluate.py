@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     CheckpointOption,
     DataOption,
     LimitOption,
     MaxLengthOption,
     OptionalRunArgument,
     ReportOption,
-    SetOption,
     ShardOption,
     TrainingRowsOption,
     ZeroShotOption,
@@ -96,7 +96,7 @@ def command(
     oracle: OracleOption = False,
     benchmark: BenchmarkOption = None,
     zero_shot: ZeroShotOption = False,
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
 ) -> None:
     """Score a run, or any fine-tuned checkpoint, on a recipe's data.
 

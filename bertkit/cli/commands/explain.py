@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     CheckpointRecipeOption,
     FirstRowsOption,
     MaxLengthOption,
     PageOption,
     RowOption,
-    SetOption,
     TextOption,
     TrainedArgument,
     flag,
@@ -70,7 +70,7 @@ def command(
     output: PageOption = None,
     recipe: CheckpointRecipeOption = None,
     max_length: MaxLengthOption = None,
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
 ) -> None:
     """Explain a prediction: what each word adds to it.
 

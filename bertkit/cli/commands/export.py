@@ -33,15 +33,17 @@ def command(
     recipe: CheckpointRecipeOption = None,
     data: Annotated[str | None, option("Rows to score both on.", "DATA", "those of the run")] = None,
     limit: LimitOption = None,
+    with_baselines: Annotated[bool, option("Copy baselines.json, which has words of the training rows.")] = False,
 ) -> None:
     """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.
 
     The folder has the graph, the tokenizer, the recipe, labels and thresholds. `eval` and `predict` take it as a model,
     and say the same: the outputs, scores and speed of both are compared, and kept in parity.json.
     """
-    from bertkit.workflows.export import export
+    from bertkit.workflows.export import GraphFormat, Source, export_source
 
-    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit)
+    target = GraphFormat(to, copied=("baselines.json",) if with_baselines else ())
+    result = export_source(Source(run, recipe, data, limit), output, target)
     print_gated(result, print_export, result.gates)
 
 

@@ -23,7 +23,6 @@ from bertkit.cli.options import (
     SeedOption,
     SeedsOption,
     SetOption,
-    choose_seeds,
     common_settings,
     flag,
     load,
@@ -32,7 +31,7 @@ from bertkit.cli.options import (
     output_option,
 )
 from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_notes, print_plan, print_result
-from bertkit.cli.seeds import print_seeds
+from bertkit.cli.seeds import choose_seeds, print_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text

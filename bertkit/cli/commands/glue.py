@@ -18,13 +18,13 @@ from bertkit.cli.options import (
     SeedOption,
     SeedsOption,
     SetOption,
-    choose_seeds,
     common_settings,
     merge_changes,
     option,
     output_option,
 )
 from bertkit.cli.output import print_next, print_notes, print_result, print_table, print_text
+from bertkit.cli.seeds import choose_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 
 if TYPE_CHECKING:

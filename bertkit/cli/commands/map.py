@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from bertkit.cli.completion import complete_column
 from bertkit.cli.options import (
     ColumnOption,
-    DataSettingsOption,
     EncoderOption,
     FirstRowsOption,
     PrecisionOption,
     TextLengthOption,
+    TextSettingsOption,
     argument,
     flag,
     option,
@@ -59,7 +59,7 @@ def command(
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
     seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
-    changes: DataSettingsOption = None,
+    changes: TextSettingsOption = None,
     fresh: Annotated[bool, flag("--fresh", "Replace files that are there.")] = False,
 ) -> None:
     """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.

@@ -6,13 +6,13 @@ import csv
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     CheckpointOption,
     MaxLengthOption,
     RecordsOption,
     RowOption,
     RowsFileArgument,
     RunArgument,
-    SetOption,
     ShardOption,
     TextOption,
     ZeroShotOption,
@@ -70,7 +70,7 @@ def command(
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
     zero_shot: ZeroShotOption = False,
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
 ) -> None:
     """Predict rows with a fine-tuned checkpoint.
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import (
     RECIPE_NAME,
+    AnsweringSetOption,
     DataOption,
     EncoderOption,
     PageOption,
     PrecisionOption,
-    SetOption,
     TextLengthOption,
     argument,
     merge_changes,
@@ -50,7 +50,7 @@ def command(
     ] = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
     output: PageOption = None,
 ) -> None:
     """Show what each layer of an encoder knows, by linear probes.

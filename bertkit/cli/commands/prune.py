@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     CheckpointRecipeOption,
     DataOption,
     LimitOption,
     MaxLengthOption,
-    SetOption,
     argument,
     merge_changes,
     option,
@@ -64,7 +64,7 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     rows: Annotated[int, option("Training rows to measure importance on.", "N", min=1)] = 512,
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
 ) -> None:
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.
 
@@ -120,8 +120,12 @@ def _next_steps(pruned: Pruned) -> list[str]:
     """Return the commands that train a pruned model again."""
     if pruned.recipe is None:
         return [f"bertkit finetune RECIPE --model {pruned.folder}"]
+    from bertkit.modeling.sentence.modules import is_sentence_folder
+
     recipe = f"{pruned.folder}/recipe.yaml"
+    distill = f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder}"
     return [
         f"bertkit finetune {recipe} --model {pruned.folder} --output {pruned.folder}-tuned",
-        f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder} --output {pruned.folder}-distilled",
+        # A teacher must have logits.
+        *([] if is_sentence_folder(Path(pruned.folder)) else [f"{distill} --output {pruned.folder}-distilled"]),
     ]

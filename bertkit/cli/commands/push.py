@@ -43,4 +43,5 @@ def print_push(result: PushResult) -> None:
         print_text(f"  deleted there: {', '.join(result.deleted)}")
     is_new = result.commit != result.before
     print_text(f"  {'commit' if is_new else 'nothing has changed since commit'} {result.commit}")
-    print_next(f"bertkit predict {quote(result.name)} FILE")
+    name = quote(result.name)
+    print_next(f"bertkit finetune RECIPE --model {name}" if result.is_pretrained else f"bertkit predict {name} FILE")

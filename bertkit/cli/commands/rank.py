@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     DataOption,
     LimitOption,
     MaxLengthOption,
     PageOption,
     RecipeArgument,
-    SetOption,
     argument,
     load,
     option,
@@ -54,7 +54,7 @@ def command(
     data: DataOption = None,
     limit: LimitOption = None,
     max_length: MaxLengthOption = None,
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
     output: PageOption = None,
 ) -> None:
     """Rank encoders for a recipe without fine-tuning any: which one to take, and what it costs.

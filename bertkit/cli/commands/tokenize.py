@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertkit.cli.options import ColumnOption, DataSettingsOption, PairOption, argument, option, read_data_options
+from bertkit.cli.options import ColumnOption, PairOption, TextSettingsOption, argument, option, read_data_options
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.errors import UsageError
 
@@ -26,7 +26,7 @@ def command(
     pair: PairOption = None,
     beside: Annotated[str | None, option("Another model, to be shown beside.", "MODEL")] = None,
     column: ColumnOption = "text",
-    changes: DataSettingsOption = None,
+    changes: TextSettingsOption = None,
 ) -> None:
     """Show the tokens of a text, or measure how a tokenizer splits the texts of a file.
 

@@ -14,7 +14,7 @@ from bertkit.evaluation.scoring import Result, predictions_file
 from bertkit.recipe import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.exports import MANIFEST, is_exported
-from bertkit.storage.files import write_text
+from bertkit.storage.files import make_ignored_folder, write_text
 from bertkit.storage.fingerprints import file_fingerprint, list_files
 from bertkit.storage.outputs import refuse_inputs
 from bertkit.storage.records import RunRecord, read_signed, without_folder, write_signed
@@ -48,7 +48,7 @@ def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
     for name, split in splits.items():
         refuse_inputs(folder / predictions_file(name), [("the file with the rows to score", Path(split.source))])
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_ignored_folder(folder)
     except OSError as error:
         raise ResourceError(f"not a folder to write to: {error.strerror}", _ANOTHER, file=folder) from None
 

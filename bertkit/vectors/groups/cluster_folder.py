@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import ModelError
-from bertkit.storage.files import write_json
+from bertkit.storage.files import make_ignored_folder, write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.vectors.groups.clusters import Clustering
 from bertkit.vectors.groups.stored import Matrix
@@ -47,6 +47,7 @@ def save_clusters(folder: Path, saved: SavedClusters) -> None:
     """Write clusters into a folder, which is new."""
     from safetensors.numpy import save
 
+    make_ignored_folder(folder)
     clustering = saved.clustering
     tensors = {"points": clustering.points, "point_labels": clustering.point_labels}
     if clustering.components is not None:

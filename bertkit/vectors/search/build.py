@@ -13,7 +13,7 @@ from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.storage.columns import JOURNAL
-from bertkit.storage.files import disk_errors, refuse_links, sync_folder
+from bertkit.storage.files import disk_errors, make_ignored_folder, refuse_links, sync_folder
 from bertkit.storage.fingerprints import list_files
 from bertkit.vectors.search.approximate import build_approximate, check_method
 from bertkit.vectors.search.coverage import Coverage
@@ -66,7 +66,7 @@ def build_index(
         check_method(approximate, 0)
     building = staging_folder(folder)
     with disk_errors(building):
-        building.mkdir(exist_ok=True)
+        make_ignored_folder(building)
         try:
             info, coverage = _write_shard(building / _shard_name(0), manifest, chunks, origin)
         except (DataError, ModelError):  # neither can be repaired by going on

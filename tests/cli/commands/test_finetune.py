@@ -9,6 +9,7 @@ import pytest
 
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
 from bertkit.recipe import load_recipe, write_yaml
+from bertkit.tasks import load_task, next_commands
 from bertkit.workflows.finetune.dry_run import DryRun
 
 PLAN = DryRun(
@@ -49,7 +50,15 @@ def test_next_steps_say_that_a_metric_of_your_own_needs_trust(tmp_path, capsys, 
     recipe = load_recipe("classify", {"metrics": ["accuracy", metric], "best_metric": "accuracy"})
     write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), tmp_path / "recipe.yaml")
     print_next_steps([SimpleNamespace(folder=tmp_path)])
-    assert f"bertkit eval {tmp_path}{trust}\n" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"bertkit eval {tmp_path}{trust}\n" in out and f'bertkit predict {tmp_path} --text "..."\n' in out
+
+
+@pytest.mark.parametrize(("name", "has_errors"), [("qa", True), ("similarity-pairs", False), ("sparse", False)])
+def test_errors_are_next_if_answers_can_be_wrong_row_by_row(name, has_errors):
+    recipe = load_recipe(name)
+    commands = next_commands(load_task(recipe), recipe, "run")
+    assert ("bertkit errors run" in commands) == has_errors
 
 
 def test_no_results_have_no_next_steps(capsys):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bertkit.cli.commands.prune import print_pruned
+from types import SimpleNamespace
+
+from bertkit.cli.commands.prune import _next_steps, print_pruned
 from bertkit.compression.compare_pruned import PrunedSide
 from bertkit.metrics.paired import Difference
 from bertkit.workflows.prune import Pruned
@@ -16,6 +18,13 @@ def test_a_plain_checkpoint_has_sizes_only(capsys):
     assert text.startswith("small: pruned from model\n  layers: 0, 2\n  size and speed on this machine\n")
     assert "after        1,000  4.0\n" in text and "ms/row" not in text
     assert text.endswith("\nNext:\n  bertkit finetune RECIPE --model small\n")
+
+
+def test_a_model_of_vectors_is_not_to_be_a_student(tmp_path):
+    assert len(_next_steps(SimpleNamespace(folder=str(tmp_path), model="big", recipe="similarity"))) == 2
+    (tmp_path / "modules.json").write_text("[]")
+    (command,) = _next_steps(SimpleNamespace(folder=str(tmp_path), model="big", recipe="similarity"))
+    assert command.startswith("bertkit finetune")
 
 
 def test_a_run_has_speed_scores_and_the_paired_difference(capsys):

@@ -50,6 +50,7 @@ def test_a_build_that_was_cut_off_goes_on(error, tmp_path):
     goes_on, asked = failing(chunks_of(VECTORS), None, None)
     index = build_index(tmp_path / "index", Manifest(16), goes_on, origin=ORIGIN)
     assert asked == [200]
+    assert (index.folder / ".gitignore").read_text().splitlines()[-1] == "*"
     assert files_of(index.folder) == files_of(whole.folder)
     assert not staging_folder(index.folder).exists()
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.commands.attention import WARNING
 from bertkit.cli.options import (
+    FILE_HELP,
     ColumnOption,
-    DataSettingsOption,
     EncoderOption,
     PageOption,
     argument,
     option,
     read_data_options,
+    set_option,
 )
 from bertkit.cli.output import format_interval, format_rows, print_file, print_result, print_table, print_text
 
@@ -38,7 +39,7 @@ def command(
     limit: Annotated[int, option("Use only the first N rows.", "N", min=1)] = 1000,
     max_length: Annotated[int, option("Leave out rows of more tokens.", "N", min=4)] = 512,
     output: PageOption = None,
-    changes: DataSettingsOption = None,
+    changes: Annotated[list[str] | None, set_option("data.*", help=FILE_HELP)] = None,
 ) -> None:
     """Measure what every head of an encoder attends to over the rows of a file.
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import (
+    AnsweringSetOption,
     CheckpointRecipeOption,
     DataOption,
     MaxLengthOption,
     PageOption,
-    SetOption,
     TrainedArgument,
     load,
     option,
@@ -31,7 +31,7 @@ def command(
     recipe: CheckpointRecipeOption = None,
     max_length: MaxLengthOption = None,
     output: PageOption = None,
-    changes: SetOption = None,
+    changes: AnsweringSetOption = None,
 ) -> None:
     """Score a run without each of its heads: which ones does it need?
 

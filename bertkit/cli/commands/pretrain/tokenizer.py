@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.commands.pretrain.recipe import DocumentsOption
-from bertkit.cli.options import SetOption, merge_changes, option, output_option
+from bertkit.cli.options import merge_changes, option, output_option, set_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.errors import UsageError
 from bertkit.progress import log
@@ -49,7 +49,7 @@ def command(
     special: Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")] = None,
     max_length: Annotated[int, option("Maximum tokens per text.", "N", min=4)] = 512,
     limit: DocumentsOption = None,
-    changes: SetOption = None,
+    changes: Annotated[list[str] | None, set_option("data.*")] = None,
 ) -> None:
     """Train a tokenizer on text.
 
