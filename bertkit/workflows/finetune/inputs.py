@@ -241,7 +241,7 @@ def _find_checked_labels(
     if finds_names:
         refuse_swapped(splits["train"], columns, data)
     if unread := find_unread(splits):
-        say_once(f"columns that are not read: {', '.join(unread)}")
+        say_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread)}")
     odd = describe_unread(unread, data, columns.optional)
     odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
     _log_warnings(odd)  # before labels are compared: odd columns may be why they differ
