@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from itertools import chain, islice
 from typing import Any
 
 from bertkit.data.formats import format_of
+from bertkit.data.formats.conll import ENTITY_TAG
 from bertkit.data.formats.csv import looks_like_data
 from bertkit.data.spans import SPAN_COLUMNS
-from bertkit.data.text import Record, source_column
+from bertkit.data.text import Record, as_number, source_column
 from bertkit.errors import DataError, closest
 from bertkit.recipe import Data, Row, assignment
 
@@ -101,40 +103,45 @@ def describe_unread(unread: Sequence[str], data: Data, optional: Sequence[str]) 
 
 def missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: Data) -> DataError:
     """Build the error for a column that a source does not have; it says what the source has instead."""
-    if looks_like_data(source_names):
-        return no_header(source_names, source)
     known = format_of(source)[0]
     # whether a source is read as one text per line
     has_lines = (known.name if known and data.format == "auto" else data.format) in ("txt", "lines")
     if source_names == [source_column("text", data)] and has_lines:
         what = f"no column {actual!r}: each line is one text, and there are no other columns"
         return DataError(what, "if tabs separate columns: --set data.format=tsv", file=source)
-    near = closest(actual, source_names)
-    guess = near.removeprefix("did you mean ").split(" or ")[0].rstrip("?") if near.startswith("did") else "COLUMN"
+    inputs = [name for name in source_names if canonical == "text" and name.lower() in _INPUTS]
+    hint = closest(actual, inputs or source_names)
+    guess = hint.removeprefix("did you mean ").rstrip("?")
+    guess, question = (guess, "") if guess in source_names else ("COLUMN", f"{hint} " * hint.startswith("did"))
     return DataError(
         f"no column {actual!r}; there are {', '.join(map(repr, source_names))}",
-        f"--set {assignment(f'data.columns.{canonical}', guess)}",
+        f"{question}--set {assignment(f'data.columns.{canonical}', guess)}",
         file=source,
     )
 
 
-def names_recur(first: dict[str, Any], records: Iterator[Record]) -> bool:
-    """Tell whether a column's name is one of its values in the first rows, as that of a label would be."""
-    rows = [first]
+def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns: Columns, source: str) -> DataError:
+    """Build the error for a file without a header, or return the fault if its first line has names.
+
+    A row has a value that recurs below it, or a number above other numbers. The names of pandas are numbers from 0.
+    """
+    names, rows = list(first), [first]
     with suppress(DataError):
-        rows += [row for _, row in islice(records, 100)]
-    return any(row.get(name) == name for row in rows for name in first)
-
-
-def no_header(source_names: list[str], source: str) -> DataError:
-    """Build the error for a file whose first line is a row and names no columns."""
-    example = ", ".join(["text", "label", "c", "d", "e"][: len(source_names)])
-    return DataError(
-        f"no header: the first line looks like data ({', '.join(map(repr, source_names[:4]))[:120]})",
-        f"name the columns: --set 'data.header=[{example}]'",
-        file=source,
-        row=1,
+        rows.extend(row for _, row in islice(rest, 100))
+    values = {name: [row.get(name) for row in rows] for name in names}
+    is_word = "tokens" in columns.given and bool(ENTITY_TAG.fullmatch("".join(names[-1:])))
+    is_row = is_word or any(
+        name.strip() and (name in values[name] or all(map(math.isfinite, map(as_number, [name, *values[name]]))))
+        for name in names
     )
+    if names == [*map(str, range(len(names)))] or not (is_row or all(looks_like_data([name]) for name in names)):
+        return fault
+    example = ", ".join([*columns.given, *filter(None, [columns.gold]), *"cdefg"][: len(names)])
+    remedy = f"name the columns: --set 'data.header=[{example}]'" + (f"; or {fault.remedy}" if not is_row else "")
+    if is_word:
+        remedy = "if each line is a word with its tags, --set data.format=conll"
+    excerpt = ", ".join(map(repr, names[:4]))[:120]
+    return DataError(f"no header: the first line looks like data ({excerpt})", remedy, file=source, row=1)
 
 
 def refuse_clash(row: Mapping[str, Any], names: Iterable[str], whose: str, file: object) -> None:

@@ -6,8 +6,8 @@ import re
 import stat
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,10 +21,10 @@ _Item = TypeVar("_Item")
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
-    "validation": ("validation", "dev", "valid", "val", "testa"),
+    "validation": ("validation", "dev", "devel", "development", "valid", "val", "testa", "eval"),
     "test": ("test", "testb"),
 }
-"""Split -> the names its files may have; testa and testb are those of CoNLL-2003."""
+"""Split -> names that its files may have, in lower case; CoNLL-2003 has testa and testb."""
 
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?")
 
@@ -105,6 +105,10 @@ def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[st
         if len(files[split]) != groups[0].shards:
             what = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
             raise DataError(what, "add the missing ones", file=folder)
+    read = list(chain(*files.values()))
+    unread = {path.name for path in chain(*paths.values()) if path.suffix in {file.suffix for file in read}}
+    if not named and (unread := unread.difference(file.name for file in read)):
+        say_once(f"files of {folder} that are not read ({len(unread)}): {', '.join(sorted(unread)[:10])}")
     if not files and not named:
         listing = ", ".join(sorted(path.name for path in folder.glob("[!.]*"))[:10]) or "nothing"
         hint = "name them: --set data.files.train=..."
@@ -127,7 +131,7 @@ def _group_files(folder: Path, data: Data) -> dict[_Group, list[Path]]:
         ending = _ending(path, data)
         is_source = format_of_folder(path) if path.is_dir() else path.is_file() and (ending or data.format != "auto")
         if is_source and not path.name.startswith("."):
-            name = path.name.lower().removesuffix(ending)
+            name = path.name.lower().removesuffix(ending).strip()
             shard = _SHARD.fullmatch(name)
             group = _Group(path.parent, shard[1] if shard else name, ending, int(shard[3]) if shard else 1)
             groups.setdefault(group, []).append(path)
@@ -136,9 +140,8 @@ def _group_files(folder: Path, data: Data) -> dict[_Group, list[Path]]:
 
 def _candidates(groups: list[_Group], data: Data, named: Collection[str]) -> dict[str, list[_Group]]:
     """Find what could be each unnamed split: files of its exact name, else those whose names begin or end with it."""
-    splits = [*SPLIT_NAMES, *(split for split in data.splits if split not in SPLIT_NAMES)]
-    names = {split: (data.splits[split].lower(),) if split in data.splits else SPLIT_NAMES[split] for split in splits}
-    candidates = {split: [group for group in groups if group.name in names[split]] for split in splits}
+    names, splits = find_splits([group.name for group in groups], data.splits), {**SPLIT_NAMES, **data.splits}
+    candidates = {split: [group for group in groups if group.name in names.get(split, ())] for split in splits}
     taken = {group for exact in candidates.values() for group in exact}
     similar = {split: [group for group in groups if _is_named_after(split, group)] for split in SPLIT_NAMES}
     # a file called train_test is no sign of either split
@@ -152,9 +155,25 @@ def _candidates(groups: list[_Group], data: Data, named: Collection[str]) -> dic
     return {split: alike for split, alike in candidates.items() if alike and split not in named}
 
 
+def find_splits(names: Collection[str], mapped: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the names in a source by the split that they mean; any other name is another split.
+
+    >>> find_splits(["Train ", "eval", "part"], {}), find_splits(["dev", "eval"], {})
+    ({'part': ['part'], 'train': ['Train '], 'validation': ['eval']}, {'eval': ['eval'], 'validation': ['dev']})
+    """
+    folded = {name: name.strip().lower() for name in names}
+    aliases = {**SPLIT_NAMES, **{split: (name.lower(),) for split, name in mapped.items()}}
+    if {*aliases["validation"][:-1]} & {*folded.values()}:
+        # If there is another validation split, eval may mean the test split.
+        aliases["validation"] = aliases["validation"][:-1]
+    groups = {split: [name for name in names if folded[name] in aliases[split]] for split in aliases}
+    rest = {*names}.difference(*groups.values())
+    return {name: [name] for name in sorted(rest)} | {split: group for split, group in groups.items() if group}
+
+
 def _is_named_after(split: str, group: _Group) -> bool:
     """Tell whether a name begins or ends with one of the split's names: train-v1.1, en_ewt-ud-train, wnut17train."""
-    words = re.split(r"[-_.]|(?<=\d)(?=[a-z])", group.name)
+    words = re.split(r"[-_. ]|(?<=\d)(?=[a-z])", group.name)
     return words[0] in SPLIT_NAMES[split] or words[-1] in SPLIT_NAMES[split]
 
 
@@ -236,7 +255,6 @@ def _refuse_foreign(path: Path, file_format: Format | None) -> None:
     for ending, (compression, magic) in COMPRESSED.items():
         is_named_so = path.suffix.lower() == ending
         if start.startswith(magic) and (not is_named_so or (file_format and file_format.magic)):
-            remedy = (
-                "--set data.format=auto" if is_named_so else f"let its name end in {ending}, as in train.csv{ending}"
-            )
+            rename = f"let its name end in {ending}, as in train.csv{ending}"
+            remedy = "--set data.format=auto" if is_named_so else rename
             raise DataError(f"a {compression} file", remedy, file=path)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from statistics import fmean
 from typing import Any
 
 from bertkit.data.files import read_records
 from bertkit.data.labels import spelled
 from bertkit.data.spans import SPAN_COLUMNS
+from bertkit.data.text import as_number
 from bertkit.errors import DataError
 from bertkit.recipe import Data
 
@@ -64,13 +65,15 @@ def _guess_tags(values: dict[str, list[Any]], rows: int) -> Guess | None:
     lists = [name for name, column in values.items() if column and all(isinstance(value, list) for value in column)]
     words = next((name for name in lists if all(isinstance(word, str) for row in values[name] for word in row)), None)
     for spans in SPAN_COLUMNS:
-        if "text" in values and spans in lists and any(isinstance(span, (dict, list)) for span in _flat(values[spans])):
+        items = chain(*values[spans]) if "text" in values and spans in lists else ()
+        if any(isinstance(span, (dict, list)) for span in items):
             why = {"text": "its name", "spans": "lists of spans"}
             return Guess("tag", {"text": "text", "spans": spans}, why, rows)
-    fitting = [name for name in lists if words and name != words and _lengths(values[name]) == _lengths(values[words])]
+    sizes = {name: list(map(len, values[name])) for name in lists}
+    fitting = [name for name in lists if words and name != words and sizes[name] == sizes[words]]
     if words is None or not fitting:
         return None
-    counts = {name: len(set(map(str, _flat(values[name])))) for name in fitting}
+    counts = {name: len(set(map(str, chain(*values[name])))) for name in fitting}
     tags = min(fitting, key=lambda name: ("tag" not in name.lower(), counts[name]))
     why = {"tokens": "lists of words", "tags": f"as many values as words, {counts[tags]} different ones"}
     others = [f"{name} ({counts[name]} values)" for name in fitting if name != tags]
@@ -92,7 +95,8 @@ def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str,
     if not labels:
         what = f"no column looks like a label: {', '.join(name for name in values if name not in chosen)}"
         raise DataError(what, f"one has 2 to {_MOST_CLASSES} values, or is a number called label or score", file=file)
-    label = min(labels, key=lambda name: (_rank(name), counts[name]))
+    ranks = {name: rank for rank, name in enumerate(_LABELS)}
+    label = min(labels, key=lambda name: (ranks.get(name.lower(), len(ranks)), counts[name]))
     is_number = _is_number(values[label])
     # numbers are classes where they are few, and all whole
     if is_number and counts[label] <= 20:
@@ -107,20 +111,5 @@ def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str,
     return Guess("regress" if is_number else "classify", {**texts_of, "label": label}, reasons, rows, others)
 
 
-def _rank(name: str) -> int:
-    return _LABELS.index(name.lower()) if name.lower() in _LABELS else len(_LABELS)
-
-
 def _is_number(column: Sequence[Any]) -> bool:
-    try:
-        return all(value is None or (not isinstance(value, list) and float(value) == float(value)) for value in column)
-    except (TypeError, ValueError):
-        return False
-
-
-def _lengths(lists: Sequence[Sequence[Any]]) -> list[int]:
-    return [len(row) for row in lists]
-
-
-def _flat(lists: Sequence[Sequence[Any]]) -> list[Any]:
-    return [value for row in lists for value in row]
+    return all(value is None or as_number(value) == as_number(value) for value in column)

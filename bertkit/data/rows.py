@@ -20,13 +20,12 @@ from bertkit.data.columns import (
     PAIR,
     Columns,
     map_columns,
-    names_recur,
-    no_header,
+    missing_header,
     source_columns,
     unread_columns,
     with_span_column,
 )
-from bertkit.data.text import Record, describe_record, name_lines
+from bertkit.data.text import Record, as_number, describe_record, name_lines
 from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe import Data, Row
@@ -36,7 +35,8 @@ from bertkit.storage.spool import spool
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 # without a gold value; the remedy
 NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
-_DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 
@@ -108,14 +108,13 @@ def canonical_records(
         if names is None:
             try:
                 names = map_columns(list(values), data, columns, source)
-            except DataError:
-                if names_recur(values, records):
-                    raise no_header(list(values), source) from None
-                raise
+            except DataError as error:
+                raise missing_header(error, values, records, columns, source) from None
             if PAIR in names and PAIR not in data.columns:
-                say_once(
-                    f"the column {PAIR!r} is read as the second text of a pair; --set data.columns.{PAIR}=null drops it"
-                )
+                remedy = f"--set data.columns.{PAIR}=null drops it"
+                say_once(f"the column {PAIR!r} is read as the second text of a pair; {remedy}")
+        if list(values) == list(values.values()) and len(values) > 1:
+            raise DataError("the header is repeated", "delete the line", file=source, row=line)
         row = {
             canonical: [values[name] for name in actual] if len(actual) > 1 else values[actual[0]]
             for canonical, actual in names.items()
@@ -216,18 +215,6 @@ def is_missing(value: object) -> bool:
     return value is None or is_blank(value) or bool(isinstance(value, float) and value != value)
 
 
-def as_number(value: Any) -> float:
-    """Return a number, or what text says it is; NaN for anything else.
-
-    >>> as_number("2.5"), as_number(None)
-    (2.5, nan)
-    """
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
-
-
 def joined_labels(values: Iterable[object]) -> tuple[str, str] | None:
     """Find a value that is several labels with a separator between them, and the remedy; each must occur elsewhere.
 
@@ -306,7 +293,7 @@ def read_texts(value: Any, column: str, *, first: int) -> list[str]:
 
 
 def read_number(row: Row, column: str, remedy: str) -> float:
-    """Read a number; the remedy is for a value that is none, unless that has a decimal comma.
+    """Read a number; the remedy is for any other value, unless a comma separates its thousands or its decimals.
 
     Raises:
         DataError: there is none, or it is not finite.
@@ -315,7 +302,11 @@ def read_number(row: Row, column: str, remedy: str) -> float:
         raise DataError(NO_LABEL, FILL_IN, column=column)
     number = as_number(row[column])
     if not math.isfinite(number):
-        comma = _DECIMAL_COMMA.fullmatch(str(row[column]))
-        remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else remedy
+        text = str(row[column]).strip()
+        if _THOUSANDS.fullmatch(text):
+            is_unclear = bool(_DECIMAL_COMMA.fullmatch(text))
+            remedy = f"write {text.replace(',', '')}" + f" or {text.replace(',', '.')}" * is_unclear
+        elif _DECIMAL_COMMA.fullmatch(text):
+            remedy = f"write a decimal point: {text.replace('.', '').replace(',', '.')}"
         raise DataError(f"{column} {row[column]!r} is not a number", remedy, column=column)
     return number

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.columns import PAIR, Columns
 from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.draw import DRAWS, hold_out
-from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, not_there, read_records
+from bertkit.data.files import SPLIT_NAMES, find_files, find_splits, not_a_file, not_there, read_records
 from bertkit.data.formats import find_format, format_of, format_of_folder
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Split, read_split
@@ -21,14 +22,13 @@ from bertkit.progress import log
 from bertkit.recipe import Data, Recipe, Row, assignment
 from bertkit.recipe.records import Corpus
 from bertkit.storage import hub
+from bertkit.storage.cache import say_once
 
 ALL = "all"
 """The name of the split that is every row of a single file."""
 
 ROWS = "row"
 """What stands before the number of a row in memory in messages."""
-
-_SPLIT_OF_ALIAS = {alias: split for split, aliases in SPLIT_NAMES.items() for alias in aliases}
 
 Read = Callable[[Row], Row | None]
 """Checks a row for a task family, and may change it; None leaves it out."""
@@ -101,15 +101,6 @@ def read_splits(
         next(iter(read_records(file, data)), None)
     opened = {name: (paths[0], partial(_read_files, paths, data)) for name, paths in files.items()}
     return _read_opened(opened, data, columns, make_split, choose, named)
-
-
-def split_name(name: str) -> str:
-    """Return the name of a split that a file or a data set calls so: validation for dev.
-
-    >>> split_name("dev"), split_name("validation_mismatched")
-    ('validation', 'validation_mismatched')
-    """
-    return _SPLIT_OF_ALIAS.get(name, name)
 
 
 def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
@@ -194,21 +185,28 @@ def _read_unsplit(
     if data.split_column is None:
         if choose(ALL):
             return {ALL: make_split(ALL, records(), data, source=source)}
-        whole = _without_limit(data)
-        splits = _hold_out(make_split(ALL, records(), whole, source=source), data, columns, named)
+        split = make_split(ALL, records(), _without_limit(data), source=source)
+        first = next(iter(records()))[1] if split.unread else {}
+        for column in [name for name in split.unread if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
+            remedy = f"--set {assignment('data.split_column', column)} reads it"
+            say_once(f"warning: column {column!r} of {source} has the split of each row and is not read; {remedy}")
+        splits = _hold_out(split, data, columns, named)
         return {name: split for name, split in splits.items() if choose(name)}
-    by_split: dict[str, list[Record]] = {}
+    by_name: dict[str, list[Record]] = {}
     for line, values in records():
         if data.split_column not in values:
             near = closest(data.split_column, values)
             raise DataError(f"no column {data.split_column!r}", f"{near} (data.split_column)", file=source)
-        name = str(values[data.split_column])
-        by_split.setdefault(split_name(name), []).append((line, values))
-    return {
-        name: make_split(name, by_split[name], data, source=source)
-        for name in sorted(by_split, key=_order)
-        if choose(name)
+        by_name.setdefault(str(values[data.split_column]), []).append((line, values))
+    by_split = {
+        split: sorted(chain.from_iterable(map(by_name.__getitem__, names)), key=itemgetter(0))
+        for split, names in find_splits(by_name, data.splits).items()
     }
+    read = {split for split in by_split if choose(split)}
+    unread = [f"{name!r} ({len(rows):,})" for name, rows in by_split.items() if name not in (*read, *SPLIT_NAMES)]
+    if unread:
+        say_once(f"rows of {source} that are not read, by their {data.split_column!r}: {', '.join(unread)}")
+    return {split: make_split(split, by_split[split], data, source=source) for split in sorted(read, key=_order)}
 
 
 def files_by_split(data: Data) -> dict[str, list[Path]] | None:
@@ -223,10 +221,11 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     folder = Path(data.source)
     if data.files:
         base = folder if data.source and folder.is_dir() else Path()
-        named = {split_name(name): Path(file) for name, file in data.files.items()}
-        if folder.is_file():
-            named.setdefault("train", folder)
-        files = {name: [file if file.exists() else base / file] for name, file in named.items()}
+        named = {
+            split: [file if (file := Path(data.files[name])).exists() else base / file for name in names]
+            for split, names in find_splits(data.files, {}).items()
+        }
+        files = {**({"train": [folder]} if folder.is_file() else {}), **named}
         return {**find_files(folder, data, named=files), **files} if folder.is_dir() and data.source else files
     if folder.is_dir():
         return find_files(folder, data)

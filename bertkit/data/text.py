@@ -5,9 +5,11 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import math
 import re
 import unicodedata
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +18,7 @@ from typing import IO, Any
 
 from bertkit.errors import DataError, RecipeError, UsageError
 from bertkit.recipe.records import Data
+from bertkit.storage.cache import say_once
 
 Record = tuple[int, dict[str, Any]]
 """A row's number from 1 (the line in csv, tsv and jsonl; the row in json and Parquet) and its raw columns."""
@@ -56,12 +59,12 @@ def require_path(source: Source, what: str, remedy: str = "name the file") -> Pa
 
 
 def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
-    """Yield the lines of a text file with their line ends: LF, CRLF or CR.
+    """Yield the lines of a text file with their line ends: LF, CRLF or CR; warn if a CR ends only some of them.
 
     Raises:
         DataError: a line has more than `MAX_CHARS` characters, or as `read_text` does.
     """
-    rest, row = "", 1
+    rest, row, returns = "", 1, array("q")
     for text in read_text(source, encoding, name):
         lines = io.StringIO(rest + text, newline="").readlines()
         lengths = list(map(len, lines))
@@ -69,8 +72,11 @@ def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
             row += lengths.index(max(lengths))
             raise DataError(f"a line of more than {MAX_CHARS:,} characters", "split it", file=name, row=row)
         rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        returns.extend(index for index, line in enumerate(lines, row) if line.endswith("\r"))
         row += len(lines)
         yield from lines
+    if len(returns) < row - 1:
+        warn_of_lines("a carriage return ends the line, unlike others", name, returns, "remove it if it splits a text")
     if rest:
         yield rest
 
@@ -165,6 +171,12 @@ def name_lines(lines: Iterable[int | None]) -> str:
     return f" (also in line{'s' if len(names) > 1 else ''} {shown})" if names else ""
 
 
+def warn_of_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:
+    """Log a warning about the lines of a file, if there are any."""
+    if lines:
+        say_once(f"warning: {name}:{lines[0]}: {problem}{name_lines(lines[1:])}; {remedy}")
+
+
 def _open_source(source: Source) -> AbstractContextManager[IO[bytes]]:
     if not isinstance(source, Path):
         return nullcontext(source)
@@ -227,6 +239,21 @@ def refuse_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> No
         raise DataError("two columns have the same name", remedy, file=name, column=duplicate)
 
 
+def name_columns(names: list[str], file: str | Path) -> list[str]:
+    """Return the names of columns; several without a name are called by their index, as pandas does.
+
+    >>> name_columns(["text", "", "label", ""], "rows.csv"), name_columns(["", "text"], "rows.csv")
+    (['text', 'Unnamed: 1', 'label', 'Unnamed: 3'], ['', 'text'])
+
+    Raises:
+        DataError: If two have the same name.
+    """
+    if names.count("") > 1:
+        names = [name or f"Unnamed: {index}" for index, name in enumerate(names)]
+    refuse_duplicates(names, "rename one of them", file)
+    return names
+
+
 def describe_record(row: Mapping[str, Any], number: int | None, what: str) -> str:
     """Return what a row is known by beside its line: its number, if that is another, and its id, if `what` lacks it.
 
@@ -237,6 +264,18 @@ def describe_record(row: Mapping[str, Any], number: int | None, what: str) -> st
     if row.get("id") is not None and str(row["id"]) not in what:
         known.append(f"id {row['id']!r}")
     return ", ".join(known)
+
+
+def as_number(value: Any) -> float:
+    """Return a number, or the number that a text spells; NaN for anything else.
+
+    >>> as_number("2.5"), as_number(None)
+    (2.5, nan)
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def normalize(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bertkit.data.demo.prose import demo_text
-from bertkit.data.files import SPLIT_NAMES, not_a_file, not_there, read_records
+from bertkit.data.files import SPLIT_NAMES, find_splits, not_a_file, not_there, read_records
 from bertkit.data.formats import format_of, load_formats
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
@@ -210,11 +210,8 @@ def _text_files(folder: Path) -> list[Path]:
 def _split_of(path: Path, data: Corpus) -> str | None:
     """Find the split that a file, or a folder above it, is named after; None if there is none."""
     names = [*path.parts[:-1], without_compression(path.name).removesuffix(_ending(path))]
-    for split, usual in SPLIT_NAMES.items():
-        choices = "|".join(map(re.escape, (data.splits[split].lower(),) if split in data.splits else usual))
-        if any(re.fullmatch(f"({choices}){_NUMBERED}", name.lower()) for name in names):
-            return split
-    return None
+    splits = find_splits([re.sub(f"{_NUMBERED}$", "", name.lower()) for name in names], data.splits)
+    return next((split for split in SPLIT_NAMES if split in splits), None)
 
 
 def _ending(path: Path) -> str:

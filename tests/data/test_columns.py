@@ -10,6 +10,7 @@ from bertkit.errors import DataError
 from bertkit.recipe import Data
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
+WORDS = Columns(given=("tokens",), gold="tags")
 
 
 @pytest.mark.parametrize(("name", "format_name"), [("d.txt", "auto"), ("d.txt.gz", "auto"), ("d", "lines")])
@@ -65,3 +66,59 @@ def test_what_looks_like_input_is_named_with_a_remedy_only_where_it_helps():
     assert line.endswith("To read a pair: --set data.columns.text_pair=sentence2")
     assert describe_unread(["question"], Data(columns={"text_pair": "b"}), ["text_pair"])[0].endswith("not read.")
     assert describe_unread(["text_pair", "date"], Data(columns={"text_pair": None}), ["text_pair"]) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "line"),
+    [
+        (["A fine film .,1", "Dull,0"], COLUMNS, "--set 'data.header=[text, label]'"),
+        (["a,2.5", "b,3.75"], COLUMNS, "--set 'data.header=[text, label]'"),
+        (["Anna,B-PER", "left,O"], WORDS, "--set data.format=conll"),
+        (["Anna,x,y", "left,x,z"], WORDS, "--set 'data.header=[tokens, tags, c]'"),
+        (["A fine film .", "Dull ."], Columns(("text",), ""), "data.header=[text]'; or --set data.columns.text=COLUMN"),
+    ],
+)
+def test_a_first_line_that_is_a_row_is_told_by_the_rows_below(rows, columns, line):
+    names, *below = [row.split(",") for row in rows]
+    records = enumerate([dict(zip(names, row, strict=True)) for row in below], 2)
+    with pytest.raises(DataError) as caught:
+        list(canonical_records(records, Data(), columns, "d.csv"))
+    assert str(caught.value).startswith("no header: the first line looks like data (") and line in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "row", "line"),
+    [
+        (["", "sentence", "target"], ["0", "so fine", "1"], "--set data.columns.text=COLUMN"),
+        (
+            ["Timestamp", "How satisfied are you with our service overall?"],
+            ["2024", "very"],
+            "data.columns.text=COLUMN",
+        ),
+        (["0", "1"], ["so fine", "1"], "data.columns.text=COLUMN"),
+        (["2019", "2020"], ["so fine", "1"], "data.header="),
+    ],
+)
+def test_names_that_are_odd_are_names(names, row, line):
+    records = [(number, dict(zip(names, row, strict=True))) for number in (2, 3)]
+    with pytest.raises(DataError) as caught:
+        list(canonical_records(iter(records), Data(), COLUMNS, "d.csv"))
+    assert line in str(caught.value) and ("no column 'text'" in str(caught.value)) == ("header" not in line)
+
+
+def test_a_header_in_the_middle_of_the_rows_is_refused():
+    rows = [{"text": "a", "label": "x"}, {"text": "text", "label": "label"}]
+    with pytest.raises(DataError, match=r"the header is repeated \(d.csv:3\) - delete the line"):
+        list(canonical_records(enumerate(rows, 2), Data(), COLUMNS, "d.csv"))
+    assert len(list(canonical_records(enumerate([{"text": "text"}], 2), Data(), Columns(("text",), ""), "d.csv"))) == 1
+
+
+def test_several_columns_that_may_be_meant_are_all_named():
+    names = ["tokens", "pos_tags", "chunk_tags", "ner_tags"]
+    line = str(missing_column("tags", "tags", names, "d.conll", Data()))
+    assert line.endswith("did you mean pos_tags or ner_tags? --set data.columns.tags=COLUMN")
+
+
+def test_a_row_without_columns_lacks_them():
+    with pytest.raises(DataError, match="no column 'tokens'"):
+        list(canonical_records(iter([(1, {})]), Data(), WORDS, "d.jsonl"))

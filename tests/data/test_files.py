@@ -292,6 +292,8 @@ def test_a_file_that_may_not_be_read(here, monkeypatch):
         (["data/train-00000-of-00001-0a1b2c3d.parquet"], {"train": 1}),
         (["train.txt", "testa.txt", "testb.txt"], {"train": 1, "validation": 1, "test": 1}),
         (["train-v1.1.json", "dev-v1.1.json"], {"train": 1, "validation": 1}),
+        *((["train.csv", f"{name}.csv"], {"train": 1, "validation": 1}) for name in ("devel", "Development", "EVAL")),
+        (["Training Data.csv", "validation set.csv", "test .csv"], {"train": 1, "validation": 1, "test": 1}),
         (
             ["en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu", "LICENSE.md"],
             {"train": 1, "validation": 1, "test": 1},
@@ -337,7 +339,20 @@ def test_a_name_alike_counts_only_for_want_of_the_very_name(here, caplog):
             "mismatched": [here / "dev_mismatched.csv"],
         }
         find_files(here, Data(splits={"mismatched": "dev_mismatched", "test": "absent"}))
-    assert caplog.messages == ["dev_matched.csv is taken for the validation split"]
+    unread = f"files of {here} that are not read (2): train_old.csv, train_test.csv"
+    assert caplog.messages == ["dev_matched.csv is taken for the validation split", unread]
+
+
+def test_a_split_may_have_the_name_of_another_file(here):
+    touch("train.csv", "hard.csv", "part_2.csv")
+    assert find_files(here, Data(splits={"hard": "part_2"}))["hard"] == [here / "part_2.csv"]
+
+
+def test_a_file_called_eval_validates_only_for_want_of_another(here, caplog):
+    touch("train.tsv", "devel.tsv", "eval.tsv", "train_dev.tsv", "README.md")
+    with caplog.at_level(logging.INFO, logger="bertkit"):
+        assert find_files(here, Data()) == {"train": [here / "train.tsv"], "validation": [here / "devel.tsv"]}
+    assert caplog.messages == [f"files of {here} that are not read (2): eval.tsv, train_dev.tsv"]
 
 
 def test_a_split_whose_file_is_named_is_looked_for_no_more(here, caplog):

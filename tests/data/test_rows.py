@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data.columns import Columns, map_columns
 from bertkit.data.files import read_records
-from bertkit.data.rows import Split, canonical_records, placed, read_split
+from bertkit.data.rows import Split, canonical_records, placed, read_number, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import Data
 
@@ -44,7 +44,6 @@ def test_text_stands_in_for_words_to_predict():
         (["text"], {}, "no column 'label'; there are 'text' (d.csv) - --set data.columns.label=COLUMN"),
         (["txt", "label"], {}, "no column 'text'; there are 'txt', 'label' (d.csv) - --set data.columns.text=txt"),
         (["a", "b"], {"text": "a", "label": "a"}, "text and label are the same column 'a' (d.csv) - map them to two"),
-        (["A fine film .", "1"], {}, "no header: the first line looks like data ('A fine film .', '1') (d.csv:1)"),
     ],
 )
 def test_columns_that_do_not_fit(names, columns, line):
@@ -115,3 +114,21 @@ def test_a_fault_names_the_number_and_the_id_of_a_row_beside_its_line(tmp_path):
         read_split("train", read_records(file, data), data, COLUMNS, dict, file)
     assert f"no text ({file}:6, row 3, id 'T-3', column 'text')" in str(caught.value)
     assert caught.value.as_dict()["record"] == "row 3, id 'T-3'"
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ("1,000", "write 1000 or 1.000"),
+        ("-12,345", "write -12345 or -12.345"),
+        ("1,234,567", "write 1234567"),
+        ("1,234.5", "write 1234.5"),
+        ("1.234,5", "write a decimal point: 1234.5"),
+        ("12,34", "write a decimal point: 12.34"),
+        ("1,2,3", "give a number"),
+    ],
+)
+def test_commas_in_numbers_are_read_both_ways(value, remedy):
+    with pytest.raises(DataError) as caught:
+        read_number({"label": value}, "label", "give a number")
+    assert str(caught.value) == f"label {value!r} is not a number (column 'label') - {remedy}"

@@ -200,3 +200,34 @@ def test_a_folder_without_training_rows_names_the_other_files_that_lie_there(tmp
     assert {name: len(split.rows) for name, split in read(files).items()} == {"train": 4, "validation": 4}
     write_csv(tmp_path / "more.csv", toy_rows(4, 2))
     assert str(missing_split("train", data, [])).endswith("- --set data.files.train=FILE")
+
+
+def test_values_of_a_split_column_as_people_write_them(tmp_path, caplog):
+    parts = ["Train", "train ", "TRAINING", "Devel", "eval", "eval", "", "test"]
+    rows = [{"text": f"t{number}", "label": "ab"[number % 2], "part": part} for number, part in enumerate(parts)]
+    changes = {"data.source": str(write_csv(tmp_path / "all.csv", rows)), "data.split_column": "part"}
+    with caplog.at_level("INFO", logger="bertkit"):
+        splits = read(changes, lambda name: name in ("train", "validation"))
+    texts = {name: [row["text"] for row in split.rows] for name, split in splits.items()}
+    assert texts == {"train": ["t0", "t1", "t2"], "validation": ["t3"]}
+    assert [message for message in caplog.messages if message.endswith("by their 'part': '' (1), 'eval' (2)")]
+    splits = read({**changes, "data.splits.validation": "Eval"}, lambda name: name == "validation")
+    assert [row["text"] for row in splits["validation"].rows] == ["t4", "t5"]
+
+
+def test_a_column_of_splits_that_is_not_read_is_told(tmp_path, caplog):
+    rows = [{"text": f"text {number}", "label": "ab"[number % 2], "part": "train"} for number in range(30)]
+    file = write_csv(tmp_path / "all.csv", rows)
+    with caplog.at_level("INFO", logger="bertkit"):
+        read({"data.source": str(file)}, lambda name: name in ("train", "validation"))
+    assert [message for message in caplog.messages if "--set data.split_column=part" in message]
+
+
+def test_two_named_files_of_one_split_are_both_read(tmp_path):
+    for name, count in (("a", 5), ("b", 2), ("c", 3)):
+        write_csv(tmp_path / f"{name}.csv", toy_rows(count, count))
+    files = {
+        f"data.files.{split}": str(tmp_path / file)
+        for split, file in zip(("train", "dev", "valid"), ("a.csv", "b.csv", "c.csv"), strict=True)
+    }
+    assert {name: len(split.rows) for name, split in read(files).items()} == {"train": 5, "validation": 5}

@@ -90,3 +90,13 @@ def test_a_column_of_a_file_without_names_is_called_as_the_recipe_says():
 def test_half_of_a_surrogate_pair_is_refused_whatever_the_encoding(content, encoding):
     with pytest.raises(DataError, match=r"half of a surrogate pair: '\\ud800' \(a.txt:2\)"):
         lines_of(content, encoding)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"one\ntwo\rthree\nfour\n", 2), (b"a\r\nb\rc\r\nd", 2), (b"a\rb\rc\r", 0), (b"a\r\nb\r\n", 0), (b"a\nb\nc", 0)],
+)
+def test_a_carriage_return_that_ends_only_some_lines_is_told(caplog, content, line):
+    with caplog.at_level("INFO", logger="bertkit"):
+        list(read_lines(io.BytesIO(content), "utf-8", "a.txt"))
+    assert [message.split(": a carriage")[0] for message in caplog.messages] == [f"warning: a.txt:{line}"] * bool(line)

@@ -141,8 +141,8 @@ def print_findings(result: CheckResult, fix: Path | None) -> None:
     """Print the findings under their headings, what was left out, and what the copy lacks."""
     print_text(f"{result.recipe}: {result.source}")
     counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
-    unread = f"; columns that are not read: {', '.join(result.unread)}" if result.unread else ""
-    print_text(f"  rows: {counted or 'none can be used'}{unread}")
+    columns = ", ".join(name or repr(name) for name in result.unread)
+    print_text(f"  rows: {counted or 'none can be used'}{columns and '; columns that are not read: '}{columns}")
     print_groups(result.findings, _GROUPS, result.source)
     print_line()
     for what in (*result.left_out, *result.unavailable):

@@ -171,7 +171,7 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     print_plan(
         {
             "rows": format_splits(plan.rows),
-            "not read": ", ".join(plan.unread),
+            "not read": ", ".join(name or repr(name) for name in plan.unread),
             "labels": list_names(plan.labels[:20]) if plan.labels else "",
             "steps": f"{plan.steps:,}{per_run}",
             "time": ""

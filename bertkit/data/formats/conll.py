@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice, pairwise
 from typing import Any
 
 from bertkit.data.formats import Format
@@ -22,10 +21,14 @@ from bertkit.data.text import (
 )
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
+from bertkit.storage.cache import say_once
 
 DOCUMENT = "-DOCSTART-"
 """How a line begins that separates documents."""
 
+ENTITY_TAG = re.compile(r"O|[BIESLU]-[^ \t]+")
+
+_HEAD_LINES = 10_000
 _CONLL_2003 = ["tokens", "pos_tags", "chunk_tags", "ner_tags"]
 
 
@@ -41,27 +44,41 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
     """Yield the sentences of lines, each with the line of its first word.
 
+    Comments before a sentence are skipped. A first column that numbers the words is called ``column_1``.
+
     Raises:
         DataError: a line has another number of columns than the first, or an empty one, or there is no word.
     """
+    head = list(islice(lines := iter(lines), _HEAD_LINES))
+    sample = [_split(line) for line in head if not (is_blank_line(line) or line.startswith((DOCUMENT, "#")))]
+    tags = {fields[-1] for fields in sample}
     names: list[str] = []
     words: list[list[str]] = []
+    comments: list[int] = []
     first = start = 0  # lines of the first word of the file, and of the sentence
-    for row, line in enumerate(chain(lines, ["\n"]), 1):
+    for row, line in enumerate(chain(head, lines, ["\n"]), 1):
         if is_blank_line(line) or line.startswith(DOCUMENT):
             if words:
                 yield start, to_columns(names, words)
             words = []
             continue
+        fields = _split(line)
+        if sample and not words and line.startswith(("# ", "#\t", "##", "#begin", "#end")):
+            # The word # has as many columns as others, and one of their tags.
+            is_odd = fields[-1] not in tags and ("=" in line or all(map(ENTITY_TAG.fullmatch, tags)))
+            if len(fields) != len(sample[0]) or (is_odd and len(fields) > 1):
+                comments.append(row)
+                continue
+        refuse_nul(line, name, row)
+        refuse_empty_fields(fields, line, name, row)
         if not names:
-            _refuse_json(line, name, row)
-        fields = _split_line(line, name, row)
-        if not names:
-            names, first = _name_columns(len(fields), data, name, row), row
+            names, first = _name_columns(line, len(fields), sample, data, name, row), row
         elif len(fields) != len(names):
             raise _wrong_width(line, fields, names, first, name, row)
         start = start if words else row
         words.append(fields)
+    if comments:
+        say_once(f"{name}: comments that begin with # are skipped ({len(comments):,}, from line {comments[0]} on)")
     if not names:
         raise empty_file(name)
 
@@ -86,35 +103,38 @@ def refuse_empty_fields(fields: list[str], line: str, name: str, row: int) -> No
         raise DataError(what, "write _ where there is nothing", file=name, row=row)
 
 
-def _refuse_json(line: str, name: str, row: int) -> None:
-    """Refuse a first line that is a JSON object: a run trained on CoNLL files may be given rows of another format."""
-    try:
-        is_json = isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        is_json = False
-    if is_json:
-        what = f"JSON, not a word with its tags: {excerpt(line)}"
-        raise DataError(what, "--set data.format=jsonl", file=name, row=row)
-
-
-def _split_line(line: str, name: str, row: int) -> list[str]:
+def _split(line: str) -> list[str]:
     """Split a line at its tabs or spaces, never at other white space of Unicode, which words may hold."""
-    refuse_nul(line, name, row)
     text = line.strip(" \r\n")
-    fields = [field.strip(" ") for field in text.split("\t")] if "\t" in text else re.split(" +", text)
-    refuse_empty_fields(fields, line, name, row)
-    return fields
+    return [field.strip(" ") for field in text.split("\t")] if "\t" in text else re.split(" +", text)
 
 
-def _name_columns(count: int, data: Data, name: str, row: int) -> list[str]:
+def _name_columns(line: str, count: int, sample: list[list[str]], data: Data, name: str, row: int) -> list[str]:
+    if re.match(r'\{ *".*\}\s*$', line):
+        problem = f"JSON, not a word with its tags: {excerpt(line)}"
+        raise DataError(problem, "--set data.format=jsonl", file=name, row=row)
     if data.header and len(data.header) != count:
         what = f"data.header has {len(data.header)} names, the file {count} columns"
         raise DataError(what, "name them all: --set data.header=[...]", file=name, row=row)
-    between = [f"column_{number}" for number in range(2, count)]
-    names = [source_column("tokens", data), *between, source_column("tags", data)][:count]
-    names = data.header or (_CONLL_2003 if count == 4 else names)
+    names = [f"column_{number}" for number in range(1, count + 1)]
+    tagged = [at for at in range(1, count) if all(ENTITY_TAG.fullmatch(word[at]) for word in sample if at < len(word))]
+    is_numbered = count > 1 and 1 not in tagged and _count_up([word[0] for word in sample])
+    names[is_numbered] = source_column("tokens", data)
+    if count > 1 + is_numbered and not (is_numbered and len(tagged) > 1):
+        names[tagged[0] if is_numbered and tagged else -1] = source_column("tags", data)
+    names = data.header or (_CONLL_2003 if count == 4 and not is_numbered else names)
     refuse_duplicates(names, "--set data.header=[...]", name)
     return names
+
+
+def _count_up(values: list[str]) -> bool:
+    """Return whether values number words, from 0 or 1 in each sentence or throughout the file.
+
+    >>> _count_up(["1", "2", "1", "2", "3"]), _count_up(["In", "1900"])
+    (True, False)
+    """
+    has_numbers = len({*values}) > 1 and all(map(str.isdecimal, values))
+    return has_numbers and all(int(after) == int(before) + 1 or int(after) < 2 for before, after in pairwise(values))
 
 
 def _wrong_width(line: str, fields: list[str], names: list[str], first: int, name: str, row: int) -> DataError:

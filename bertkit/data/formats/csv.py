@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
@@ -16,11 +17,13 @@ from bertkit.data.text import (
     Record,
     Source,
     excerpt,
+    name_columns,
     name_lines,
     nul_remedy,
     read_lines,
     refuse_duplicates,
     starts_with_mark,
+    warn_of_lines,
     without_compression,
 )
 from bertkit.errors import DataError, RecipeError
@@ -28,6 +31,9 @@ from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
 
 _DELIMITERS = ",;\t|"
+_SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?[\r\n]*')
+_NUMBER = r"[+-]*(\d+\.?\d*|\.\d+)"
+_DATA = re.compile(rf"\s*({_NUMBER}\s*)?|.{{81,}}|\s*(\S+\s+){{5}}\S.*|\s*\S.* .*[.!?]\s*", re.DOTALL)
 _LOOKED_THROUGH = 100_000  # records after a faulty one, for more of them
 
 
@@ -41,42 +47,43 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
         RecipeError: ``data.delimiter`` is not one character.
     """
     lines = read_lines(source, data.encoding, name)
-    head = _up_to_first_text(lines)
-    if not head:
-        raise DataError("the file is empty", "give it a header line and rows", file=name)
     # before the first line is read: Python's default is 131,072
     csv.field_size_limit(MAX_CHARS)
-    dialect = _find_dialect(head[-1], data, name)
-    if data.delimiter is None and dialect["delimiter"] != ",":
-        say_once(f"{name} is separated by {dialect['delimiter']!r}")
+    head, dialect = _read_head(lines, data, name)
+    mark = dialect["delimiter"]
+    if data.delimiter is None and mark != ",":
+        say_once(f"{name} is separated by {mark!r}")
     # a record may span lines: `row` is its first line, `record_lines` the lines that the parser took for it so far
     record_lines: list[str] = []
     reader = csv.reader(_watch_lines(chain(head, lines), record_lines), **dialect, strict=True)
     names = data.header or []
     refuse_duplicates(names, "rename one of them", name)
-    row, blank, is_empty = 1, list[int](), True
+    row, blank, joined, is_empty = 1, list[int](), list[int](), True
     is_file = isinstance(source, Path)  # of a stream, the rest may come tomorrow
     try:
         for fields in reader:
             if not fields:
                 blank += [row] if names else []
             elif not names:
-                names = fields
-                refuse_duplicates(names, "rename one of them", name)
+                names = name_columns(fields, name)
             elif len(fields) != len(names):
-                what, remedy = _wrong_width(fields, names, record_lines, dialect)
+                problem, remedy = _wrong_width(len(fields), len(names), record_lines, mark)
                 more = _find_wrong_widths(reader, len(names), row, record_lines)
-                raise DataError(what + name_lines(more if is_file else ()), remedy, file=name, row=row)
+                raise DataError(problem + name_lines(more if is_file else ()), remedy, file=name, row=row)
             else:
                 if blank and len(names) == 1:
                     yield from ((line, {names[0]: ""}) for line in blank)
                 blank, is_empty = [], False
+                is_joined = len(record_lines) > 1 and {line.count(mark) for line in record_lines} == {len(names) - 1}
+                joined += [row] * is_joined
                 yield row, dict(zip(names, fields, strict=True))
             row += len(record_lines)
             record_lines.clear()
     except csv.Error as error:
         what, remedy, column = _explain_fault(str(error), "".join(record_lines), names, dialect)
         raise DataError(what, remedy, file=name, row=row, column=column) from None
+    remedy = "if the quotes are text, --set data.quoting=none"
+    warn_of_lines("quotes join lines that look like rows", name, joined, remedy)
     if is_empty:
         hint = "name its columns with --set data.header=[...]" if looks_like_data(names) else "add rows"
         raise DataError("the file has a header but no rows", hint, file=name)
@@ -88,9 +95,9 @@ def find_dialect(file: Path, data: Data) -> tuple[str, str]:
     Raises:
         DataError, RecipeError: as `read` does.
     """
-    head = _up_to_first_text(read_lines(file, data.encoding, str(file)))
+    _, dialect = _read_head(read_lines(file, data.encoding, str(file)), data, str(file))
     encoding = "utf-8-sig" if starts_with_mark(file, data.encoding) else data.encoding
-    return _find_dialect(head[-1], data, str(file))["delimiter"], encoding
+    return dialect["delimiter"], encoding
 
 
 def parse_delimiter(text: str, name: str) -> str:
@@ -113,23 +120,26 @@ def looks_like_data(header: list[str]) -> bool:
     >>> looks_like_data(["text", "label"]), looks_like_data(["A fine film .", "1"])
     (False, True)
     """
-    return any(
-        not cell.strip()
-        or cell.strip().lstrip("+-").replace(".", "", 1).isdecimal()
-        or len(cell) > 80
-        or len(cell.split()) >= 6
-        or (" " in cell.strip() and cell.rstrip().endswith((".", "!", "?")))
-        for cell in header
-    )
+    return any(map(_DATA.fullmatch, header))
 
 
-def _up_to_first_text(lines: Iterator[str]) -> list[str]:
+def _read_head(lines: Iterator[str], data: Data, name: str) -> tuple[list[str], dict[str, Any]]:
+    """Read the lines up to the first with text, and return them with the dialect.
+
+    Excel names the delimiter in a line ``sep=;`` before the header, which is returned as a blank line.
+
+    Raises:
+        DataError: If there is no text.
+    """
     head = []
     for line in lines:
-        head.append(line)
-        if line.strip("\r\n"):
-            return head
-    return []
+        separator = _SEPARATOR.fullmatch(line)
+        head.append("\n" if separator else line)
+        if separator and data.delimiter is None:
+            data = data.model_copy(update={"delimiter": separator[1]})
+        elif not separator and line.strip("\r\n"):
+            return head, _find_dialect(line, data, name)
+    raise DataError("the file is empty", "give it a header line and rows", file=name)
 
 
 def _watch_lines(lines: Iterable[str], record_lines: list[str]) -> Iterator[str]:
@@ -167,10 +177,7 @@ def _count_fields(text: str, dialect: dict[str, Any]) -> int:
     return len(next(csv.reader(lines, **dialect), []))
 
 
-def _wrong_width(
-    fields: list[str], names: list[str], record_lines: list[str], dialect: dict[str, Any]
-) -> tuple[str, str]:
-    width, expected, mark = len(fields), len(names), dialect["delimiter"]
+def _wrong_width(width: int, expected: int, record_lines: list[str], mark: str) -> tuple[str, str]:
     what = f"{width} field{'s' * (width > 1)} instead of {expected}: {excerpt(''.join(record_lines))}"
     if len(record_lines) > 1:
         return what, "if its quotes are text, --set data.quoting=none"

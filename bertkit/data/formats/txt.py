@@ -14,7 +14,7 @@ from bertkit.recipe.records import Data
 _Parser = Callable[[Iterable[str], Data, str], Iterator[Record]]
 
 _CONLLU_LINE = re.compile(r"[0-9]+([-.][0-9]+)?(\t[^\t]*){9}")
-_TAGGED_LINE = re.compile(r"[^ \t].*[ \t](O|[BIESLUO]-[^ \t]+)")
+_TAGGED_LINE = re.compile(rf"[^ \t].*[ \t]({conll.ENTITY_TAG.pattern})")
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
@@ -36,9 +36,8 @@ def _find_parser(head: list[str]) -> tuple[_Parser, str]:
     first = next((line for line in filled if not line.startswith("#")), "")
     if _CONLLU_LINE.fullmatch(first):
         return conllu.parse, "CoNLL-U"
-    if filled and all(line.startswith(conll.DOCUMENT) or _TAGGED_LINE.fullmatch(line) for line in filled):
-        return conll.parse, "CoNLL columns"
-    if filled and filled[0].startswith(conll.DOCUMENT):
+    words = [line for line in filled if not line.startswith((conll.DOCUMENT, "#"))]
+    if (words and all(map(_TAGGED_LINE.fullmatch, words))) or (filled and filled[0].startswith(conll.DOCUMENT)):
         return conll.parse, "CoNLL columns"
     return lines.parse, ""
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.data.rows import as_number
-from bertkit.data.text import normalize
+from bertkit.data.text import as_number, normalize
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import log, stage
 from bertkit.vectors.groups import wording

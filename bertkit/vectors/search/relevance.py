@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.rows import as_number, is_blank
+from bertkit.data.rows import is_blank
+from bertkit.data.text import as_number
 from bertkit.errors import DataError, located
 from bertkit.recipe import Data
 

@@ -6,10 +6,12 @@ import html
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from bertkit.data.sources import ALL, split_name
+from bertkit.data.files import find_splits
+from bertkit.data.sources import ALL
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.scoring import Result
 from bertkit.progress import Events, Progress, takes_progress, use_progress
@@ -157,7 +159,9 @@ def with_rows(recipe: Recipe, data: Any) -> Recipe:
         what = f"a dictionary of columns: {', '.join(map(str, data))}"
         raise DataError(what, "give datasets.Dataset.from_dict(DATA), or a list of one dictionary per row")
     else:
-        rows = {split_name(str(name)): as_records(of_split) for name, of_split in data.items()}
+        sources = {str(name): as_records(source) for name, source in data.items()}
+        splits = find_splits(sources, {})
+        rows = {split: list(chain(*map(sources.__getitem__, names))) for split, names in splits.items()}
     if rows == {ALL: []}:
         raise DataError("there are no rows", "give some")
     return recipe.model_copy(update={"data": recipe.data.with_rows(rows)})

@@ -241,7 +241,7 @@ def _find_checked_labels(
     if finds_names:
         refuse_swapped(splits["train"], columns, data)
     if unread := find_unread(splits):
-        say_once(f"columns that are not read: {', '.join(unread)}")
+        say_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread)}")
     odd = describe_unread(unread, data, columns.optional)
     train = splits["train"]  # Warnings about other splits go with their scores.
     odd += [f"{train.source}: {warning}" for warning in train.warnings]

@@ -120,6 +120,7 @@ def test_faults_of_columns(content, options, line):
 
 
 words = st.text(st.characters(exclude_categories=["Cs", "Cc", "Z"], exclude_characters="\ufeff"), min_size=1)
+words = words.filter(lambda word: not word.startswith(("#", conll.DOCUMENT)))  # these may begin other lines
 
 
 @given(st.integers(1, 6).flatmap(lambda width: st.lists(st.lists(st.tuples(*[words] * width), min_size=1), min_size=1)))
@@ -132,3 +133,48 @@ def test_what_is_written_in_columns_is_read_back(sentences):
 @given(lines_of_any_content)
 def test_anything_ends_in_rows_or_one_line(content):
     check_lines(reading, content)
+
+
+ANNA = {"tokens": ["Anna", "left"], "tags": ["B-PER", "O"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("# id 0 domain=en\nAnna _ _ B-PER\nleft _ _ O\n", 2),
+        ("# sent_id = s0\n# text = Anna left\nAnna B-PER\nleft O\n", 3),
+        ("#\thttp://x.example [2009]\nAnna\tB-PER\nleft\tO\n", 2),
+        ("###MEDLINE:1\n\nAnna B-PER\nleft O\n", 3),
+        ("#begin document (a); part 000\nAnna B-PER\nleft O\n\n#end document\n", 2),
+        ("# Sentence-1\nAnna B-PER\nleft O\n", 2),
+    ],
+)
+def test_comments_are_skipped_and_counted(caplog, content, line):
+    with caplog.at_level("INFO", logger="bertkit"):
+        ((start, row),) = reading(content)
+    assert (start, row["tokens"], list(row.values())[-1]) == (line, ANNA["tokens"], ANNA["tags"])
+    assert [message for message in caplog.messages if "comments that begin with # are skipped" in message]
+
+
+@pytest.mark.parametrize(
+    "content", ["# O\nleft O\n", "left O\n# O\n", "# SYM\nleft VB\n", "# #\nleft VB\n", "#\nleft\n"]
+)
+def test_the_word_that_begins_comments_is_a_word(content):
+    assert sorted(reading(content)[0][1]["tokens"]) == ["#", "left"]
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ("1\tAnna\tB-PER\n2\tleft\tO\n\n1\tHi\tO\n", ["column_1", "tokens", "tags"]),
+        ("0 Anna NNP B-PER\n1 left VBD O\n", ["column_1", "tokens", "column_3", "tags"]),
+        ("1\tAnna\tB-PER\t-\tann1\n2\tleft\tO\t-\tann1\n", ["column_1", "tokens", "tags", "column_4", "column_5"]),
+        ("1\tAnna\tB-PER\tO\n2\tleft\tO\tO\n", ["column_1", "tokens", "column_3", "column_4"]),
+        ("1 Anna NNP\n2 left VBD\n\n3 Hi UH\n", ["column_1", "tokens", "tags"]),
+        ("1 Anna\n2 left\n", ["column_1", "tokens"]),
+        ("1 O\n2 O\n", ["tokens", "tags"]),
+        ("1900 O NN\n1905 O NN\n", ["tokens", "column_2", "tags"]),
+    ],
+)
+def test_a_first_column_that_numbers_the_words(content, names):
+    assert list(reading(content)[0][1]) == names

@@ -298,3 +298,35 @@ def test_a_first_line_longer_than_pythons_limit_of_a_field(monkeypatch, header):
     csv.field_size_limit(131_072)
     names = list(read(f"{header}\n1,2\n".replace(",", "\t" if "\t" in header else ","))[0][1])
     assert len(names) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "is_joined"),
+    [
+        ('id\ttext\tlabel\n1\t"The good\tpos\n2\tother\tneg\n3\tend"\tneg\n', True),
+        ('text,label\n"The start,pos\nother,neg\nend",pos\n', True),
+        ('text,label\n"Dear Anna,\nI am, as ever, fine.\nBye",pos\n', False),
+        ('text,label\n"one line, quoted",pos\n', False),
+    ],
+)
+def test_quotes_that_join_rows_are_told(caplog, content, is_joined):
+    name = "a.tsv" if "\t" in content else "a.csv"
+    with caplog.at_level(logging.INFO, "bertkit"):
+        assert len(read(content, name)) == 1
+        read(content, name, quoting="none") if is_joined else None
+    warnings = [message for message in caplog.messages if message.startswith(f"warning: {name}:2: quotes join")]
+    assert len(warnings) == is_joined and all("--set data.quoting=none" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "sep=;\r"])
+def test_excel_names_the_delimiter_in_the_first_line(first, tmp_path):
+    assert read(f"{first}\ntext;label\na, b;x\n") == [(3, {"text": "a, b", "label": "x"})]
+    (tmp_path / "a.csv").write_text(f"{first}\ntext;label\na;x\n")
+    assert csv_files.find_dialect(tmp_path / "a.csv", Data()) == (";", "utf-8")
+
+
+def test_several_columns_without_a_name():
+    assert read("text,label,,\na,x,,1\n") == [
+        (2, {"text": "a", "label": "x", "Unnamed: 2": "", "Unnamed: 3": "1"}),
+    ]
+    assert read(",text\n0,a\n") == [(2, {"": "0", "text": "a"})]
