@@ -16,7 +16,7 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import Scored, describe_scores, measure_ece
 from bertkit.metrics.baselines import strongest
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.progress import log
 from bertkit.storage.files import to_json, write_json
@@ -105,7 +105,7 @@ def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric
     name, least = strongest(scores, metric)
     if least is None or not math.isfinite(scored.scores[metric]):
         return None
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if is_lower_better(metric) else 1
 
     def score(rows: np.ndarray) -> dict[str, float]:
         sides = (scored.compared, judged[name])

@@ -18,7 +18,7 @@ from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibr
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
-from bertkit.metrics.basic import why_undefined
+from bertkit.metrics.basic import is_lower_better, why_undefined
 from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import stage
 from bertkit.storage.files import null_for_nan, write_json
@@ -61,6 +61,8 @@ class Result:
     intervals: dict[str, Interval] = field(default_factory=dict)
     interval_methods: dict[str, str] = field(default_factory=dict)
     """Metric -> ``Wilson`` or ``bootstrap``."""
+    lower_is_better: list[str] = field(default_factory=list)
+    """Metrics whose lower scores are better, for readers who cannot load the recipe's own metrics."""
     baselines: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """Name of a baseline -> its scores."""
     lead: dict[str, Any] | None = None
@@ -308,6 +310,7 @@ def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str
         "scores": null_for_nan(scores),
         "intervals": intervals.ends,
         "interval_methods": intervals.methods,
+        "lower_is_better": list(filter(is_lower_better, scores)),
         "baselines": null_for_nan(baselines),
         "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
+from bertkit.storage import runs
 from bertkit.training.losses import make_loss
 from tests.conftest import finetune
 from tests.kills import read_lines
@@ -134,6 +136,22 @@ def test_code_of_ones_own_trains_and_scores(run, tiny_model, toy_data, own):
     del sys.modules[own]
     assert run("predict", "runs/classify", "--text", "good").code == 2  # its recipe names code
     assert run("predict", "runs/classify", "--text", "good", "--trust").code == 0
+
+
+def test_the_direction_of_ones_own_metric_holds_everywhere(run, tiny_model, toy_data, own):
+    metric = f"{own}.cost"
+    options = ["--set", f"metrics=[{metric}, accuracy]", "--output", "a", "--json"]
+    (result,) = json.loads(finetune(run, tiny_model, toy_data, "--epochs", 1, *options).out)["results"]
+    baselines = {baseline: scores[metric] for baseline, scores in result["baselines"].items()}
+    assert len(set(baselines.values())) > 1
+    assert result["lead"]["baseline"] == min(baselines, key=baselines.get)
+    assert result["lower_is_better"] == [metric]
+    shutil.copytree("a", "b")
+    record = runs.read_record(Path("b"))
+    record["results"][0]["scores"][metric] -= 1
+    runs.write_record(Path("b"), record)
+    table = json.loads(run("runs", "table", "a", "b", "--rows", "folder", "--json").out)
+    assert {cell["row"]: cell["is_best"] for cell in table["cells"]} == {"a": False, "b": True}
 
 
 def test_a_loss_of_ones_own_that_is_the_heads_trains_the_same_weights(run, tiny_model, toy_data, own):

@@ -12,13 +12,13 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.insight.probing.items import ProbeItems, ProbeTask, one_per_word
 from bertkit.insight.probing.rows import choose_rows, is_needed
-from bertkit.metrics.basic import LOWER_IS_BETTER, REGRESSION
+from bertkit.metrics.basic import REGRESSION, is_lower_better
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Task, load_task
 
 OF_LABELS = ("accuracy", "f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
 """Metrics of probes of labels: those that know no positive class."""
-OF_NUMBERS = tuple(name for name in REGRESSION if name not in LOWER_IS_BETTER)
+OF_NUMBERS = tuple(name for name in REGRESSION if not is_lower_better(name))
 """Metrics of probes of numbers."""
 
 _UNITS: Mapping[tuple[tuple[str, ...], str], str] = {

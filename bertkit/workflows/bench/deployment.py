@@ -14,7 +14,7 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_chec
 from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.evaluation.scoring import score_split
 from bertkit.hardware.precision import product_widths
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.selection import find_pareto
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import read_config
@@ -121,7 +121,7 @@ def deploy(
         for (model, way, size, _), pace, change in zip(loaded, paces, differences, strict=True)
     ]
     threads = checkpoints[0].machine.threads
-    ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
+    ways = mark_best(ways, lower_is_better=is_lower_better(metric))
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
 
 

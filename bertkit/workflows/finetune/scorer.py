@@ -12,7 +12,7 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, run_part, score_split
-from bertkit.metrics.basic import LOWER_IS_BETTER, check_best_metric, rank_step
+from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log, stage
 from bertkit.tasks import Task
@@ -96,7 +96,7 @@ class StepScorer:
 
     def _rank_step(self, scored: Scored) -> tuple[bool, float]:
         metric = self.inputs.recipe.best_metric
-        return rank_step(scored.scores[metric], scored.loss, greater_is_better=metric not in LOWER_IS_BETTER)
+        return rank_step(scored.scores[metric], scored.loss, greater_is_better=not is_lower_better(metric))
 
     def _score_split(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
         split, features = self.inputs.splits[name], self.features[name]
