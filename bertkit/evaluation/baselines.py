@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.labels import spelled_names
+from bertkit.data.checks import share_of
+from bertkit.data.labels import list_names, spelled_names
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.evaluation.scoring import Scored, describe_scores, measure_ece
+from bertkit.evaluation.scoring import Scored, describe_scores, find_positive_label, measure_ece
 from bertkit.metrics.baselines import strongest
-from bertkit.metrics.basic import is_lower_better
+from bertkit.metrics.basic import describe_positive_label, is_lower_better
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.progress import log
 from bertkit.storage.files import to_json, write_json
@@ -126,17 +128,34 @@ def describe_split(
     """Return the fields of a `Result` that follow from what a model and its baselines have answered to a split."""
     lead = find_lead(task, scored, judged, scored.setup.recipe.best_metric)
     gold = [row.get(task.COLUMNS.gold) for row in split.rows]
+    positive = find_positive_label(task, scored.setup.recipe, scored.setup.labels)
     return {
         "split": split.name,
         "rows": len(split.rows),
         "training_rows": len(split.training_rows),
         "source": split.source,
         "lead": asdict(lead) if lead else None,
-        "warnings": [*details.warnings, *find_warnings(gold, scored, lead, remedy)],
+        "warnings": [
+            *details.warnings,
+            *_doubt_positive_label(gold, scored, positive),
+            *find_warnings(gold, scored, lead, remedy),
+        ],
         "tables": details.tables,
         "ece": measure_ece(task, scored, split.rows),
+        "positive_label": positive,
         **describe_scores(task, scored, score_baselines(task, judged, scored.setup)),
     }
+
+
+def _doubt_positive_label(gold: Sequence[Any], scored: Scored, label: str | None) -> list[str]:
+    """Warn if f1, precision and recall are those of the frequent label, unless the recipe has chosen the order."""
+    count, scores = gold.count(label), describe_positive_label(scored.scores, label)
+    if not scores or scored.setup.recipe.labels or 2 * count <= len(gold):
+        return []
+    other = next(name for name in scored.setup.labels if name != label)
+    setting = shlex.quote(f"labels=[{list_names([str(label), other])}]")
+    what = f"{share_of(count, len(gold))} rows have the label {label!r}, for which {scores[0].partition(':')[0]}"
+    return [f"{what} are computed: --set {setting} computes them for {other!r}."]
 
 
 def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy: str = "") -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,19 @@ def is_lower_better(metric: str) -> bool:
     (False, True)
     """
     return metric in _LOWER_IS_BETTER
+
+
+_ONE_LABEL = ("f1", "precision", "recall")  # scores of the second of two labels
+
+
+def describe_positive_label(metrics: Iterable[str], label: str | None) -> list[str]:
+    """State which of the scores are computed for one label; an empty list without such a label.
+
+    >>> describe_positive_label(["accuracy", "f1", "recall"], "spam")
+    ["f1, recall: computed for 'spam', the second label."]
+    """
+    names = [name for name in metrics if name in _ONE_LABEL]
+    return [f"{', '.join(names)}: computed for {label!r}, the second label."] if label is not None and names else []
 
 
 def with_direction(metric: str) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from bertkit.metrics import statistics
 from bertkit.metrics.baselines import Baselines, strongest_scores
+from bertkit.metrics.basic import describe_positive_label
 from bertkit.metrics.intervals import describe_methods, wilson_interval
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
@@ -54,6 +55,7 @@ class Facts:
     """In bytes."""
     device: str = ""
     seed: int | None = None
+    positive_label: str | None = None
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     """Metric -> ends of its 95% interval over rows; None where there is none."""
     interval_methods: Mapping[str, str] = field(default_factory=dict)
@@ -84,6 +86,11 @@ class Facts:
     def methods(self) -> str:
         """Say which method each interval comes from, and why a metric has none."""
         return describe_methods(self.interval_methods, self.no_interval)
+
+    @property
+    def score_notes(self) -> list[str]:
+        """Which of the scores are computed for one label."""
+        return describe_positive_label(self.scores, self.positive_label)
 
     @property
     def baseline(self) -> dict[str, float | None]:

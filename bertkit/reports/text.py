@@ -6,6 +6,12 @@ import math
 import re
 from typing import Any
 
+ONE_SEED = (
+    "One seed per model: p and intervals cover other rows, not other seeds. Another seed may reverse the result; "
+    "compare folders of `bertkit finetune --seeds 5`."
+)
+"""What a reader of a test between single runs must know."""
+
 
 def is_finite(*values: object) -> bool:
     """Tell whether all values are finite numbers."""

@@ -40,6 +40,20 @@ def test_eval_gives_the_numbers_of_training(run, trained, rows):
     assert (ours["split"], ours["rows"]) == ("all", 60)
 
 
+@pytest.mark.parametrize(("frequent", "labels"), [("good", None), ("bad", None), ("good", "[good, bad]")])
+def test_the_label_of_f1_is_named_and_doubted_if_most_rows_have_it(run, trained, tmp_path, frequent, labels):
+    by_frequency = sorted(toy_rows(90, seed=5), key=lambda row: row["label"] != frequent)
+    rows = write_csv(tmp_path / "rows.csv", by_frequency[:55])
+    options = ["--data", rows, "--set", "metrics=[accuracy, f1]", *(["--set", f"labels={labels}"] if labels else [])]
+    ended = run("eval", trained, *options)
+    positive = "bad" if labels else "good"
+    assert ended.code == 0 and f"f1: computed for {positive!r}, the second label." in ended.out
+    is_doubted = (frequent, labels) == ("good", None)
+    assert ("--set 'labels=[good, bad]' computes them for 'bad'" in ended.out) == is_doubted
+    assert scores(run("eval", trained, *options, "--json"))["positive_label"] == positive
+    assert "computed for" not in run("eval", trained, "--data", rows).out
+
+
 def test_a_run_is_scored_by_its_own_recipe(run, trained, rows):
     by_run = scores(run("eval", trained, "--data", rows, "--json"))
     by_recipe = scores(run("eval", "classify", "--model", trained, "--data", rows, "--json"))

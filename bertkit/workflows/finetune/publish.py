@@ -233,6 +233,7 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         seed=recipe.training.seed if inputs.supervision.trains else None,
         best_metric=recipe.best_metric,
         scores=first.scores,
+        positive_label=first.positive_label,
         intervals=first.intervals,
         interval_methods=first.interval_methods,
         no_interval=first.undefined.get("intervals", {}),
