@@ -268,7 +268,8 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
         answers = _answers(predictions, rows, are_entities=False)
-        return Details({"tags": entities.score_table("tag", setup.labels, compared["tags"])}, answers=answers)
+        table = entities.score_table("tag", setup.labels, compared["tags"])
+        return Details({"tags": table}, answers=answers, judged=[])
     errors: Counter[str] = Counter()
     for gold, predicted in _labelled_tags(predictions, rows):
         errors += entities.count_outcomes(entities.find_spans(gold), entities.find_spans(predicted))
@@ -279,7 +280,12 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
     answers = _answers(predictions, rows, are_entities=True)
-    return Details(tables, answers=answers, warnings=warnings)
+    judged = [
+        pair
+        for row, record in zip(rows, predictions, strict=True)
+        for pair in entities.judge_entities(row["tags"], record["prediction"], record.get("word_probabilities") or [])
+    ]
+    return Details(tables, answers=answers, warnings=warnings, judged=judged)
 
 
 def _scheme(recipe: Recipe) -> str:

@@ -113,6 +113,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         ],
         best_step=20,
         examples=classified(["bad", "good"], 200),
+        decisions=("row", np.linspace(0.5, 1, 200), np.arange(200) % 3 > 0),
         labels=["bad", "good"],
         warnings=["The demo corpus: these scores cannot be compared with others."],
         other_splits={"test": {"accuracy": 0.7, "f1": 0.6}},

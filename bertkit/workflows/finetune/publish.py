@@ -21,6 +21,7 @@ from bertkit.evaluation.baselines import (
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.evaluation.splits import add_streamed_rows
+from bertkit.metrics import Numbers
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
 from bertkit.metrics.linear import sample
@@ -242,6 +243,8 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         examples=_examples(outcome),
+        decisions=_find_decisions(outcome),
+        judged_entities=outcome.details[split.name].judged,
         labels=list(inputs.labels),
         tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
         warnings=first.warnings + first.data_warnings,
@@ -300,6 +303,17 @@ def _examples(outcome: _Outcome) -> list[Example]:
         )
         for number in sample(range(len(rows)), _MOST_EXAMPLES)
     ]
+
+
+def _find_decisions(outcome: _Outcome) -> tuple[str, Numbers, Numbers] | None:
+    """Return the decisions that `bertkit calibrate` would fit to, of the rows of `_examples`, as `Facts` holds them."""
+    inputs, scored = outcome.inputs, outcome.scored[outcome.inputs.validation.name]
+    rows, find = inputs.validation.rows, inputs.task.gold_probabilities
+    if find is None or "probabilities" not in scored.predictions[0]:
+        return None
+    chosen = sample(range(len(rows)), _MOST_EXAMPLES)
+    found = find([scored.predictions[n] for n in chosen], [rows[n] for n in chosen], scored.setup)
+    return found.per, found.probabilities.max(axis=1), (found.probabilities.argmax(axis=1) == found.gold).astype(float)
 
 
 def _make_card(inputs: FinetuneInputs, facts: Facts, model: Model) -> str:
