@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.checks import share_of
-from bertkit.data.labels import list_names, spelled_names
+from bertkit.data.checks import share_of, types_of
+from bertkit.data.labels import list_names
 from bertkit.data.rows import Split
+from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import Scored, describe_scores, find_positive_label, measure_ece
-from bertkit.metrics.baselines import strongest
+from bertkit.metrics.baselines import find_unbeaten, strongest
 from bertkit.metrics.basic import describe_positive_label, is_lower_better
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.progress import log
@@ -138,6 +139,7 @@ def describe_split(
         "warnings": [
             *details.warnings,
             *_doubt_positive_label(gold, scored, positive),
+            *(describe_missing_labels(gold, scored.predictions) if task.NAMED else ()),
             *find_warnings(gold, scored, lead, remedy),
         ],
         "tables": details.tables,
@@ -148,14 +150,13 @@ def describe_split(
 
 
 def _doubt_positive_label(gold: Sequence[Any], scored: Scored, label: str | None) -> list[str]:
-    """Warn if f1, precision and recall are those of the frequent label, unless the recipe has chosen the order."""
+    """Warn if f1, precision and recall are computed for the frequent label, unless the recipe orders labels."""
     count, scores = gold.count(label), describe_positive_label(scored.scores, label)
     if not scores or scored.setup.recipe.labels or 2 * count <= len(gold):
         return []
-    other = next(name for name in scored.setup.labels if name != label)
-    setting = shlex.quote(f"labels=[{list_names([str(label), other])}]")
-    what = f"{share_of(count, len(gold))} rows have the label {label!r}, for which {scores[0].partition(':')[0]}"
-    return [f"{what} are computed: --set {setting} computes them for {other!r}."]
+    setting = shlex.quote(f"labels=[{list_names(reversed(scored.setup.labels))}]")
+    message = f"{share_of(count, len(gold))} rows have the label {label!r}, for which {scores[0].partition(':')[0]}"
+    return [f"{message} are computed: --set {setting} computes them for {scored.setup.labels[0]!r}."]
 
 
 def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy: str = "") -> list[str]:
@@ -169,12 +170,10 @@ def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
     if lead is None or lead.is_clear:
         return warnings
-    shown = {"score": scored.scores[lead.metric], "baseline": lead.score}
-    score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in shown.values())
-    # equal counts may end in sums that differ in the last digit
-    if lead.difference <= _ROUNDING:
-        text = f"The {lead.metric} of {score} is no better than the {baseline} of a baseline ({lead.baseline})."
-    else:
+    text = find_unbeaten(scored.scores, {lead.baseline: {lead.metric: lead.score}}, lead.metric)
+    if text is None:
+        scores = (scored.scores[lead.metric], lead.score)
+        score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in scores)
         ends = f", 95% CI {lead.interval[0]:.4f} to {lead.interval[1]:.4f}" if lead.interval else ""
         text = (
             f"The {lead.metric} of {score} is not above the {baseline} of a baseline ({lead.baseline}) beyond chance: "
@@ -183,7 +182,14 @@ def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy
     return [*warnings, text + remedy]
 
 
+def describe_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
+    """Warn of labels that are never predicted, unless at most one is: then the model has learned nothing."""
+    missing, names = find_missing_labels(gold, predictions), {name for value in gold for name in types_of(value or ())}
+    warning = f"Never predicted: {len(missing)} of {len(names)} labels ({shorten(', '.join(missing))})."
+    return [warning] if 0 < len(missing) < len(names) - 1 else []
+
+
 def find_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
-    """Return the gold labels that no row is given, in alphabetical order."""
-    given = spelled_names([prediction["prediction"] for prediction in predictions])
-    return sorted(set(spelled_names(list(gold))) - set(given))
+    """Return the gold labels, or entity types, that are never predicted, in alphabetical order."""
+    predicted = {name for prediction in predictions for name in types_of(prediction["prediction"])}
+    return sorted({name for value in gold for name in types_of(value or ())} - predicted)

@@ -49,7 +49,7 @@ CLASSIFICATION = (
 )
 REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
 BESIDE_SCORES = ("ece", "size_mb")
-"""What a gate of a recipe may be about beside its metrics."""
+"""Names that a gate of a recipe can have, in addition to the metrics of the recipe."""
 
 _LOWER_IS_BETTER = {
     *("mean_squared_error", "mean_absolute_error", "ranked_probability_score"),
@@ -61,7 +61,7 @@ _LOWER_IS_BETTER = {
 
 
 def is_lower_better(metric: str) -> bool:
-    """Return whether a lower score is better; for a function of your own, after `check_metrics` has loaded it.
+    """Return whether a lower score is better; for your own metric, after `check_metrics` has loaded it.
 
     >>> is_lower_better("accuracy"), is_lower_better("perplexity")
     (False, True)

@@ -200,19 +200,6 @@ def show_entities(
     return list_spans(spans, words), list_spans(predicted, words), set(spans) == set(predicted), highest or None
 
 
-def judge_entities(
-    gold: Sequence[str | None], tags: Sequence[str], probabilities: Sequence[float | None]
-) -> list[tuple[float, bool]]:
-    """Return the mean probability of the words of each predicted entity, and whether the entity is right.
-
-    >>> judge_entities(["B-PER", "O"], ["B-PER", "B-LOC"], [0.75, 0.5])
-    [(0.75, True), (0.5, False)]
-    """
-    spans, predicted = comparable_spans(gold, tags)
-    of_words = [[value for value in probabilities[start:end] if value is not None] for _, start, end in predicted]
-    return [(float(np.mean(known)), span in spans) for span, known in zip(predicted, of_words, strict=True) if known]
-
-
 def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[str]:
     """Count entities by outcome; every gold and every predicted one counts once.
 

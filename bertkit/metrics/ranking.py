@@ -35,7 +35,7 @@ def score_rankings(
         relevance: id -> relevance of each query's documents; of the others it is 0.
         cutoff: documents that nDCG and MRR look at.
         recall_cutoffs: documents that each recall looks at.
-        map_cutoff: Documents that MAP considers; None for all, if the rankings hold every candidate.
+        map_cutoff: Documents that MAP considers, or None if the rankings hold every candidate.
 
     Returns:
         ``ndcg@10``, ``mrr@10``, ``map``, ``recall@1``, ... -> float64 of shape (queries,).
@@ -45,8 +45,8 @@ def score_rankings(
     """
     if len(rankings) != len(relevance):
         raise ValueError(f"{len(rankings)} rankings and relevance for {len(relevance)} queries")
-    of_map = "map" if map_cutoff is None else f"map@{map_cutoff}"
-    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", of_map, *(f"recall@{number}" for number in recall_cutoffs)]
+    map_name = "map" if map_cutoff is None else f"map@{map_cutoff}"
+    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", map_name, *(f"recall@{number}" for number in recall_cutoffs)]
     scores = np.full((len(names), len(rankings)), np.nan)
     for query, (ranking, of_query) in enumerate(zip(rankings, relevance, strict=True)):
         if len(set(ranking)) < len(ranking):

@@ -13,7 +13,6 @@ from markupsafe import Markup
 
 from bertkit.metrics import Numbers, statistics
 from bertkit.metrics.baselines import Baselines, strongest_scores
-from bertkit.metrics.basic import describe_positive_label
 from bertkit.metrics.intervals import describe_methods, wilson_interval
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
@@ -55,7 +54,8 @@ class Facts:
     """In bytes."""
     device: str = ""
     seed: int | None = None
-    positive_label: str | None = None
+    score_notes: list[str] = field(default_factory=list)
+    """Sentence on the scores that are computed for one label."""
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     """Metric -> ends of its 95% interval over rows; None where there is none."""
     interval_methods: Mapping[str, str] = field(default_factory=dict)
@@ -71,9 +71,7 @@ class Facts:
     best_step: int | None = None
     examples: list[Example] = field(default_factory=list)
     decisions: tuple[str, Numbers, Numbers] | None = None
-    """What there is a decision for (``row`` or ``label``), the confidence of each, and whether it is right."""
-    judged_entities: list[tuple[float, bool]] | None = None
-    """Probability of each predicted entity, and whether it is right."""
+    """Unit of decisions (``row``, ``label`` or ``entity``), confidence of each decision, and whether it is right."""
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows with the same keys, which the task family reports beside its scores."""
@@ -90,11 +88,6 @@ class Facts:
     def methods(self) -> str:
         """Say which method each interval comes from, and why a metric has none."""
         return describe_methods(self.interval_methods, self.no_interval)
-
-    @property
-    def score_notes(self) -> list[str]:
-        """Which of the scores are computed for one label."""
-        return describe_positive_label(self.scores, self.positive_label)
 
     @property
     def baseline(self) -> dict[str, float | None]:
@@ -125,7 +118,9 @@ def write_report(folder: Path, facts: Facts) -> Path:
         label_scores=statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
         if named
         else [],
-        reliability=facts.decisions and draw_reliability(*facts.decisions[1:]),
+        reliability=None
+        if facts.decisions is None or facts.decisions[0] == "entity"
+        else draw_reliability(*facts.decisions[1:]),
         risk=_risk(facts),
         lengths=_lengths(facts.examples, named),
         numbers=_number_pictures(measured),
@@ -220,10 +215,8 @@ def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tupl
 def _risk(facts: Facts) -> tuple[float, Markup] | None:
     """Draw the fraction of wrong answers over the fraction that is answered, if each has a confidence."""
     if facts.decisions:
-        return draw_risk(*facts.decisions[1:]) if facts.decisions[0] == "row" else None
-    pairs: Sequence[tuple[Any, Any]] | None = facts.judged_entities
-    if pairs is None:
-        pairs = [(example.confidence, example.right) for example in facts.examples]
+        return draw_risk(*facts.decisions[1:]) if facts.decisions[0] != "label" else None
+    pairs: list[tuple[Any, Any]] = [(example.confidence, example.right) for example in facts.examples]
     if not pairs or not all(right is not None and is_finite(confidence) for confidence, right in pairs):
         return None
     return draw_risk(*np.array(pairs, dtype=float).T)

@@ -6,11 +6,8 @@ import math
 import re
 from typing import Any
 
-ONE_SEED = (
-    "One seed per model: p and intervals cover other rows, not other seeds. Another seed may reverse the result; "
-    "compare folders of `bertkit finetune --seeds 5`."
-)
-"""What a reader of a test between single runs must know."""
+ONE_SEED = "One seed per model: p and intervals do not cover other seeds, which may reverse the result (see --seeds)."
+"""Note on tests between single runs."""
 
 
 def is_finite(*values: object) -> bool:

@@ -116,12 +116,10 @@ def sort_runs(listed: Sequence[RunSummary], key: str) -> list[RunSummary]:
         name = {"time": "seconds", "size": "bytes"}.get(key, key)
         known = [run for run in listed if getattr(run, name) not in (None, "")]
         unknown = [run for run in listed if getattr(run, name) in (None, "")]
-
-        def rank(run: RunSummary) -> Any:
-            value = getattr(run, name)
-            return -value if key == "score" and run.lower_is_better else value
-
-        return sorted(known, key=rank, reverse=True) + unknown
+        known.sort(key=lambda run: getattr(run, name), reverse=True)
+        if key == "score":
+            known.sort(key=lambda run: -run.score if run.lower_is_better else run.score, reverse=True)
+        return known + unknown
     return sorted(listed, key=lambda run: (getattr(run, {"name": "folder"}.get(key, key)), run.folder))
 
 

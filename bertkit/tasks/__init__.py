@@ -121,7 +121,7 @@ class Details:
     answers: list[Answer] | None = None
     """One per row; None where the gold value and ``prediction`` can be shown as they are."""
     warnings: list[str] = field(default_factory=list)
-    judged: list[tuple[float, bool]] | None = None
+    entity_verdicts: list[tuple[float, bool]] | None = None
     """Probability of each predicted entity and whether it is right; None if a row is one answer."""
 
 
@@ -136,8 +136,6 @@ class TaskExtras(Protocol):
     """The highest value of its metrics."""
     EXPORTED_AS: str | None
     """The family whose exported models this one reads too."""
-    COMPARES_VECTORS: bool
-    """Whether answers come from vectors alone, so that an encoder can be scored before it is trained."""
     FITS_HEAD: bool
     """Whether `precompute` fits the head, which no training reaches."""
     combine: Callable[[Sequence[Output], Feature, Setup], Output] | None
@@ -297,7 +295,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "NAMED": False,
     "TYPES": {},
     "HIGHEST": 1.0,
-    "COMPARES_VECTORS": False,
     "FITS_HEAD": False,
     "fit_baselines": no_fitting,
     "precompute": no_precompute,

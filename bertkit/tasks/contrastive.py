@@ -54,7 +54,6 @@ COLUMNS: Columns = Columns(
     together=("anchor",),
 )
 TYPES: Mapping[str, Any] = {"margin": list[float], "prediction": float, "negative_scores": list[float]}
-COMPARES_VECTORS: bool = True
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10", "triple_accuracy")
 OPTIONS: Mapping[str, Any] = {
     "loss": Option("mnrl", choices=("mnrl", "margin_mse")),

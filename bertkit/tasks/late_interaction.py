@@ -32,7 +32,6 @@ from bertkit.tokens.features import Batch, Features, Rows
 
 COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
-COMPARES_VECTORS: bool = True
 METRICS: tuple[str, ...] = contrastive.METRICS
 OPTIONS: Mapping[str, Any] = {
     "scale": Option(1.0, least=0.01, most=1000),

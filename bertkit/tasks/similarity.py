@@ -37,7 +37,6 @@ from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
-COMPARES_VECTORS: bool = True
 METRICS: tuple[str, ...] = ("spearmanr", "pearsonr", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {"loss": Option("cosent", choices=("cosent", "cosine", "simcse")), **texts.OPTIONS}
 

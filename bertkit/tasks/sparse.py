@@ -42,7 +42,6 @@ _ACTIVE = ("query_active_dims", "document_active_dims")
 
 COLUMNS = contrastive.COLUMNS
 TYPES = {**contrastive.TYPES, **dict.fromkeys(_ACTIVE, int)}
-COMPARES_VECTORS: bool = True
 METRICS: tuple[str, ...] = (*contrastive.METRICS, *_ACTIVE)
 OPTIONS: Mapping[str, Any] = {
     "loss": contrastive.OPTIONS["loss"],

@@ -269,7 +269,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     if not _has_entities(setup):
         answers = _answers(predictions, rows, are_entities=False)
         table = entities.score_table("tag", setup.labels, compared["tags"])
-        return Details({"tags": table}, answers=answers, judged=[])
+        return Details({"tags": table}, answers=answers, entity_verdicts=[])
     errors: Counter[str] = Counter()
     for gold, predicted in _labelled_tags(predictions, rows):
         errors += entities.count_outcomes(entities.find_spans(gold), entities.find_spans(predicted))
@@ -280,12 +280,14 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
     answers = _answers(predictions, rows, are_entities=True)
-    judged = [
-        pair
-        for row, record in zip(rows, predictions, strict=True)
-        for pair in entities.judge_entities(row["tags"], record["prediction"], record.get("word_probabilities") or [])
+    entity_verdicts = [
+        (entity["probability"], span in gold)
+        for answer, record in zip(answers, predictions, strict=True)
+        for _, gold, predicted in ([answer.marked] if answer.marked else ())
+        for entity in record.get("entities", ())
+        if (span := (entity["start"], entity["end"], entity["type"])) in predicted and entity["probability"] is not None
     ]
-    return Details(tables, answers=answers, warnings=warnings, judged=judged)
+    return Details(tables, answers=answers, warnings=warnings, entity_verdicts=entity_verdicts)
 
 
 def _scheme(recipe: Recipe) -> str:

@@ -31,7 +31,6 @@ from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text",), gold="", together=("text",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-COMPARES_VECTORS: bool = True
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10")
 OPTIONS: Mapping[str, Any] = texts.OPTIONS
 

@@ -153,8 +153,7 @@ def _compare_systems(
         # a wrong name is told before anything is compared
         settings.gate.choose(scorer, sides[0])
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
-    if not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems):
-        notes.append(ONE_SEED)
+    notes += [ONE_SEED] * (not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems))
     names = _short_names([system.name for system in systems])
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
     # Each system is compared with the first alone; the p values of all these tests are corrected together at the end.

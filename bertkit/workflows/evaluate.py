@@ -199,8 +199,7 @@ def evaluate_languages(
 def _choose_split(saved: SavedCheckpoint) -> str | None:
     """Return ``validation`` for a model without a run and a file without splits, else None, the split of the run.
 
-    A model before training is compared with the run that trains it, so its scores must be of the rows that this holds
-    out.
+    A model before training is compared with the run that trains it, so it is scored on the rows that the run holds out.
     """
     if saved.record or unsplit_file(saved.recipe.data) is None:
         return None

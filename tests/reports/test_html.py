@@ -143,6 +143,15 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
     assert parsed.text.index("The demo corpus") < parsed.text.index("Scores")
 
 
+def test_the_risk_of_taggers_is_that_of_entities(tmp_path):
+    entities = np.linspace(0.5, 1, 40), np.arange(40) % 4 > 0
+    _, parsed = report(tmp_path, replace(BARE, decisions=("entity", *entities)))
+    assert "Risk and coverage of entities" in parsed.text and "fraction of wrong entities" in parsed.text
+    assert "Reliability" not in parsed.text
+    _, parsed = report(tmp_path, replace(BARE, decisions=("label", *entities)))
+    assert "(15 bins, one decision per label)" in parsed.text and "Risk" not in parsed.text
+
+
 COMPARED = [
     {"model": "teacher <b>", "parameters": "1,024", "accuracy": 0.9, "95% interval": (0.8, 1.0)},
     {"model": "student s", "parameters": "512", "accuracy": 0.7, "95% interval": (0.6, 0.8)},

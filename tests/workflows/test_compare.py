@@ -33,7 +33,7 @@ def test_two_runs_have_the_difference_and_its_p(tmp_path):
     assert (found.systems[0].name, found.units, found.split) == ("a", 40, "validation")
     assert found.notes == [ONE_SEED]
     write_page(tmp_path / "page.html", found)
-    assert "Another seed may reverse the result" in (tmp_path / "page.html").read_text()
+    assert "which may reverse the result" in (tmp_path / "page.html").read_text()
 
 
 def test_several_are_compared_with_the_first_and_corrected(tmp_path):

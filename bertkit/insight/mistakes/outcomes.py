@@ -143,8 +143,8 @@ def _describe_answer(
     return RowAnswer(
         id=example.id,
         text=shorten(" | ".join(texts), 400),
-        gold=shorten(as_text(example.gold)),
-        predicted=shorten(as_text(example.predicted)),
+        gold=as_text(example.gold),
+        predicted=as_text(example.predicted),
         error=error,
         confidence=confidence,
         words=sum(count_words(rows[number], columns) for number in numbers),

@@ -23,7 +23,7 @@ from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predicti
 from bertkit.evaluation.splits import add_streamed_rows
 from bertkit.metrics import Numbers
 from bertkit.metrics.baselines import tabulate
-from bertkit.metrics.basic import why_undefined
+from bertkit.metrics.basic import describe_positive_label, why_undefined
 from bertkit.metrics.linear import sample
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe
@@ -40,6 +40,7 @@ from bertkit.tasks import Compared, Details, example_row, next_commands
 from bertkit.tokens.feature_cache import lengths_of, rows_of
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
+from bertkit.workflows.doctor.curve import judge_curve
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 from bertkit.workflows.finetune.scorer import StepScorer
 
@@ -128,6 +129,8 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
         skew = find_skew(inputs.splits["train"], gold)
     remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
     fields = describe_split(inputs.task, split, scored, outcome.details[name], outcome.baselines[name], remedy)
+    curve = judge_curve(fit_result.history, fit_result.best_step, has_learned=True)
+    warnings += [f"{finding.text}." for finding in curve if finding.name == "best_is_last"]
     fields["warnings"] = warnings + fields["warnings"]
     return Result(
         recipe=recipe.name,
@@ -234,7 +237,7 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         seed=recipe.training.seed if inputs.supervision.trains else None,
         best_metric=recipe.best_metric,
         scores=first.scores,
-        positive_label=first.positive_label,
+        score_notes=describe_positive_label(first.scores, first.positive_label),
         intervals=first.intervals,
         interval_methods=first.interval_methods,
         no_interval=first.undefined.get("intervals", {}),
@@ -244,7 +247,6 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         examples=_examples(outcome),
         decisions=_find_decisions(outcome),
-        judged_entities=outcome.details[split.name].judged,
         labels=list(inputs.labels),
         tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
         warnings=first.warnings + first.data_warnings,
@@ -306,14 +308,17 @@ def _examples(outcome: _Outcome) -> list[Example]:
 
 
 def _find_decisions(outcome: _Outcome) -> tuple[str, Numbers, Numbers] | None:
-    """Return the decisions that `bertkit calibrate` would fit to, of the rows of `_examples`, as `Facts` holds them."""
+    """Return predicted entities, or the decisions that `bertkit calibrate` would fit to, as `Facts` holds them."""
     inputs, scored = outcome.inputs, outcome.scored[outcome.inputs.validation.name]
     rows, find = inputs.validation.rows, inputs.task.gold_probabilities
+    if (verdicts := outcome.details[inputs.validation.name].entity_verdicts) is not None:
+        return "entity", *np.array(verdicts, dtype=float).reshape(-1, 2).T
     if find is None or "probabilities" not in scored.predictions[0]:
         return None
     chosen = sample(range(len(rows)), _MOST_EXAMPLES)
-    found = find([scored.predictions[n] for n in chosen], [rows[n] for n in chosen], scored.setup)
-    return found.per, found.probabilities.max(axis=1), (found.probabilities.argmax(axis=1) == found.gold).astype(float)
+    decisions = find([scored.predictions[n] for n in chosen], [rows[n] for n in chosen], scored.setup)
+    is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
+    return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
 def _make_card(inputs: FinetuneInputs, facts: Facts, model: Model) -> str:

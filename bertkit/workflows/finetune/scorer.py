@@ -63,8 +63,11 @@ class StepScorer:
         features = _WithoutTrain(self.features) if inputs.stream else self.features
         run_features = partial(run_part, checkpoint)
         trains = inputs.supervision.trains
-        if trains and task.COMPARES_VECTORS:
-            self._score_untrained()
+        # Vectors need no training, so the encoder is a baseline: what training adds is the lead over it.
+        if trains and info_of(checkpoint.model).reads in ("texts", "sparse"):
+            for name, by_baseline in self.baselines.judged.items():
+                scored = self._score_split(name, checkpoint)
+                by_baseline[_UNTRAINED], self.baselines.scores[name][_UNTRAINED] = scored.compared, scored.scores
         return not trains or task.precompute(checkpoint.model, features, checkpoint.setup, run_features)
 
     def score_step(self, model: Model, step: int) -> dict[str, float]:
@@ -88,12 +91,6 @@ class StepScorer:
             first: chosen,
             **{name: self._score_split(name, tuned) for name in self.baselines.scores if name != first},
         }
-
-    def _score_untrained(self) -> None:
-        """Add the encoder before training to the baselines: what training has added is the lead over it."""
-        for name, judged in self.baselines.judged.items():
-            scored = self._score_split(name, self.checkpoint)
-            judged[_UNTRAINED], self.baselines.scores[name][_UNTRAINED] = scored.compared, scored.scores
 
     def _count_lost_gold(self) -> int:
         """Count the validation rows whose gold value no feature has, where texts reach the maximum length."""

@@ -105,7 +105,7 @@ def read_several(several: SeveralTasks, output: str | Path | None, *, fresh: boo
     folder = runs.run_folder(output, recipe.name)
     # One number chooses the best step of all tasks, so each task must be better where it is higher.
     for name, own in several.recipes.items():
-        load_task(own)  # It knows the direction of your own metrics.
+        load_task(own)  # Loading it finds the direction of custom metrics.
         if is_lower_better(own.best_metric):
             what = f"{name}.best_metric {own.best_metric}: the best step has the highest mean of the best metrics"
             raise RecipeError(what, f"--set {name}.best_metric=... names one where higher is better")
