@@ -20,7 +20,7 @@ BINS = 15  # of the calibration errors
 def find_bins(confidence: Numbers) -> Numbers:
     """Return the bin of each decision, (decisions,): `BINS` of equal width over [0, 1], with their lower ends."""
     # A float32 softmax can end just above 1.
-    return np.minimum((confidence * BINS).astype(int), BINS - 1)
+    return np.asarray(np.minimum((confidence * BINS).astype(int), BINS - 1))
 
 
 @dataclass(frozen=True)

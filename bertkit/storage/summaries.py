@@ -118,7 +118,7 @@ def sort_runs(listed: Sequence[RunSummary], key: str) -> list[RunSummary]:
         unknown = [run for run in listed if getattr(run, name) in (None, "")]
         known.sort(key=lambda run: getattr(run, name), reverse=True)
         if key == "score":
-            known.sort(key=lambda run: -run.score if run.lower_is_better else run.score, reverse=True)
+            known.sort(key=lambda run: (-1 if run.lower_is_better else 1) * (run.score or 0.0), reverse=True)
         return known + unknown
     return sorted(listed, key=lambda run: (getattr(run, {"name": "folder"}.get(key, key)), run.folder))
 

@@ -276,7 +276,7 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> Ablated
     ]
     knows_nothing = dict(list(results[0]["baselines"].items())[:1])
     notes = [*compared.notes, *find_unlearned(task, [score.mean for score in scores], knows_nothing, metric)]
-    baseline = next(iter(knows_nothing.values()), {}).get(metric)
+    baseline = next((scores.get(metric) for scores in knows_nothing.values()), None)
     notes += [] if baseline is None else [f"The null model, which reads nothing, has {metric} {baseline:.4f}."]
     notes = [*describe_failures(scores), *notes]
     page = job.folder / f"{task}.html"

@@ -201,7 +201,7 @@ def _choose_split(saved: SavedCheckpoint) -> str | None:
 
     A model before training is compared with the run that trains it, so it is scored on the rows that the run holds out.
     """
-    if saved.record or unsplit_file(saved.recipe.data) is None:
+    if saved.record or saved.task.find_labels or unsplit_file(saved.recipe.data) is None:
         return None
     log.info("scoring the rows that finetune would hold out of this file; --split all scores every row")
     return "validation"

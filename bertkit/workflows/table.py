@@ -123,7 +123,7 @@ def _describe_cell(row: str, run: RunSummary) -> TableCell:
     digest = record["identity"].get("data", {}).get(result.get("split", "validation"), "")
     interval = (run.interval[0], run.interval[1]) if run.interval else None
     lower = run.lower_is_better or is_lower_better(run.metric)
-    facts = {"lower_is_better": lower, "rows_digest": str(digest)}
+    facts: dict[str, Any] = {"lower_is_better": lower, "rows_digest": str(digest)}
     cell = TableCell(row, run.recipe, run.metric, run.folder, run.score, interval, **facts)
     if not run.seeds:
         return cell
