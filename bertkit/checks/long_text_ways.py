@@ -13,7 +13,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.calibration import gold_losses
 from bertkit.metrics.intervals import bootstrap_intervals, take
 from bertkit.metrics.linear import sample
@@ -62,7 +62,7 @@ def compare_ways(saved: SavedCheckpoint, split: Split) -> list[Finding]:
         Finding("good", _GROUP, _SCORES, f"{split.name}: read by {way}: {metric} {scores[way]:.4f}{_loss(loss)}")
         for way, (_, loss) in by_way.items()
     ]
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if is_lower_better(metric) else 1
     # Of equally good ways, that of the run wins: a change needs a reason.
     best = max(scores, key=lambda way: (sign * scores[way], way == way_of_run))
     count = f"the {len(chosen.rows)} of {len(long)}" if len(long) > len(chosen.rows) else f"the {len(long)}"

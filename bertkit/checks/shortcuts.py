@@ -16,7 +16,7 @@ from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.linear import draw_rows, find_words
 from bertkit.metrics.paired import LEVEL, permutation_test
 from bertkit.metrics.slices import fisher
@@ -123,7 +123,7 @@ def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, label
     validation = splits.get("validation")
     # the F1 of always the same answer is mostly 0, beside which any part of the input looks good
     metric = "accuracy" if "accuracy" in recipe.metrics else recipe.best_metric
-    if validation is None or not task.COLUMNS.gold or metric in LOWER_IS_BETTER:
+    if validation is None or not task.COLUMNS.gold or is_lower_better(metric):
         return []
     setup = Setup(recipe, cast(Any, None), tuple(labels))  # baselines read no tokens
     scored = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, setup)

@@ -154,7 +154,7 @@ def _choose_groups(groups: _Groups, data: Data, count: int) -> Iterator[int]:
     if kept_labels:
         names = ", ".join(sorted(kept_labels)[:5])
         more = f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
-        say_once(f"all {len(left):,} labels are in training, so fewer rows of {names}{more} are held out")
+        say_once(f"few or no validation rows have the label {names}{more}: each label must keep rows to train on")
 
 
 def _order_by_label(groups: _Groups, rows_of: Mapping[str, int]) -> list[int]:

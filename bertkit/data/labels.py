@@ -157,7 +157,9 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     counts = not any(map(_is_integer, plain_names))  # names that are numbers themselves are not counted
     if counts and _is_integer(number) and 0 <= int(number) < len(names):
         return names[int(number)]
-    listed = ", ".join(f"{index} {list_names([name])}" for index, name in enumerate(names[:20]))
+    listed = ", ".join(
+        f"{index} {list_names([name])}" if counts else repr(name) for index, name in enumerate(names[:20])
+    )
     alike = next((name for name in names if _tidy_name(name) == _tidy_name(spelling)), None)
     near = f"did you mean {alike}?" if alike else closest(spelling, names)
     hint = near if near.startswith("did") else remedy

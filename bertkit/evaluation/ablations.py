@@ -94,6 +94,12 @@ def describe_variant(name: str, settings: Point, record: RunRecord | None, error
     return Variant(name, settings, **facts, failure="" if error is None else str(error))
 
 
+def describe_failures(scores: Sequence[AblatedScore]) -> list[str]:
+    """Describe the seeds of each variant that failed."""
+    failed = [(score.variant, *failure) for score in scores for failure in score.failures.items()]
+    return [f"failed: {variant}, seed {seed}. {reason}" for variant, seed, reason in failed]
+
+
 def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metric: str) -> list[str]:
     """Return a note that no encoder has learned a task, where no mean score beats the null baseline; else nothing.
 

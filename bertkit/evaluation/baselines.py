@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.labels import spelled_names
+from bertkit.data.checks import share_of, types_of
+from bertkit.data.labels import list_names
 from bertkit.data.rows import Split
+from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.evaluation.scoring import Scored, describe_scores, measure_ece
-from bertkit.metrics.baselines import strongest
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.evaluation.scoring import Scored, describe_scores, find_positive_label, measure_ece
+from bertkit.metrics.baselines import find_unbeaten, strongest
+from bertkit.metrics.basic import describe_positive_label, is_lower_better
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.progress import log
 from bertkit.storage.files import to_json, write_json
@@ -105,7 +108,7 @@ def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric
     name, least = strongest(scores, metric)
     if least is None or not math.isfinite(scored.scores[metric]):
         return None
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if is_lower_better(metric) else 1
 
     def score(rows: np.ndarray) -> dict[str, float]:
         sides = (scored.compared, judged[name])
@@ -126,17 +129,35 @@ def describe_split(
     """Return the fields of a `Result` that follow from what a model and its baselines have answered to a split."""
     lead = find_lead(task, scored, judged, scored.setup.recipe.best_metric)
     gold = [row.get(task.COLUMNS.gold) for row in split.rows]
+    positive = find_positive_label(task, scored.setup.recipe, scored.setup.labels)
     return {
         "split": split.name,
         "rows": len(split.rows),
         "training_rows": len(split.training_rows),
         "source": split.source,
         "lead": asdict(lead) if lead else None,
-        "warnings": [*split.warnings, *details.warnings, *find_warnings(gold, scored, lead, remedy)],
+        "warnings": [
+            *split.warnings,
+            *details.warnings,
+            *_doubt_positive_label(gold, scored, positive),
+            *(describe_missing_labels(gold, scored.predictions) if task.NAMED else ()),
+            *find_warnings(gold, scored, lead, remedy),
+        ],
         "tables": details.tables,
         "ece": measure_ece(task, scored, split.rows),
+        "positive_label": positive,
         **describe_scores(task, scored, score_baselines(task, judged, scored.setup)),
     }
+
+
+def _doubt_positive_label(gold: Sequence[Any], scored: Scored, label: str | None) -> list[str]:
+    """Warn if f1, precision and recall are computed for the frequent label, unless the recipe orders labels."""
+    count, scores = gold.count(label), describe_positive_label(scored.scores, label)
+    if not scores or scored.setup.recipe.labels or 2 * count <= len(gold):
+        return []
+    setting = shlex.quote(f"labels=[{list_names(reversed(scored.setup.labels))}]")
+    message = f"{share_of(count, len(gold))} rows have the label {label!r}, for which {scores[0].partition(':')[0]}"
+    return [f"{message} are computed: --set {setting} computes them for {scored.setup.labels[0]!r}."]
 
 
 def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy: str = "") -> list[str]:
@@ -150,12 +171,10 @@ def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
     if lead is None or lead.is_clear:
         return warnings
-    shown = {"score": scored.scores[lead.metric], "baseline": lead.score}
-    score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in shown.values())
-    # equal counts may end in sums that differ in the last digit
-    if lead.difference <= _ROUNDING:
-        text = f"The {lead.metric} of {score} is no better than the {baseline} of a baseline ({lead.baseline})."
-    else:
+    text = find_unbeaten(scored.scores, {lead.baseline: {lead.metric: lead.score}}, lead.metric)
+    if text is None:
+        scores = (scored.scores[lead.metric], lead.score)
+        score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in scores)
         ends = f", 95% CI {lead.interval[0]:.4f} to {lead.interval[1]:.4f}" if lead.interval else ""
         text = (
             f"The {lead.metric} of {score} is not above the {baseline} of a baseline ({lead.baseline}) beyond chance: "
@@ -164,7 +183,14 @@ def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy
     return [*warnings, text + remedy]
 
 
+def describe_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
+    """Warn of labels that are never predicted, unless at most one is: then the model has learned nothing."""
+    missing, names = find_missing_labels(gold, predictions), {name for value in gold for name in types_of(value or ())}
+    warning = f"Never predicted: {len(missing)} of {len(names)} labels ({shorten(', '.join(missing))})."
+    return [warning] if 0 < len(missing) < len(names) - 1 else []
+
+
 def find_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
-    """Return the gold labels that no row is given, in alphabetical order."""
-    given = spelled_names([prediction["prediction"] for prediction in predictions])
-    return sorted(set(spelled_names(list(gold))) - set(given))
+    """Return the gold labels, or entity types, that are never predicted, in alphabetical order."""
+    predicted = {name for prediction in predictions for name in types_of(prediction["prediction"])}
+    return sorted({name for value in gold for name in types_of(value or ())} - predicted)

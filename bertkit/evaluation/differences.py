@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import Scorer
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.entities import ENTITY_METRICS, count_errors, entity_types
 from bertkit.metrics.intervals import Judged, count_units, take
 from bertkit.metrics.paired import find_changed, swap
@@ -171,7 +171,7 @@ def _mean_effects(
                 # What a unit is worth depends on what the other units are: the mean of changing it first and of
                 # changing it last.
                 effect = (gained[metric] - before[metric] + after[metric] - without[metric]) / 2
-                sign = -1 if metric in LOWER_IS_BETTER else 1
+                sign = -1 if is_lower_better(metric) else 1
                 of_metric[unit] += 0.0 if np.isnan(effect) else sign * effect / len(pairs)
     return effects
 

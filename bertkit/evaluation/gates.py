@@ -15,7 +15,7 @@ from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.baselines import Scores
-from bertkit.metrics.basic import BESIDE_SCORES, LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, holm, judge_difference
 from bertkit.metrics.slices import LEAST_UNITS
@@ -84,7 +84,7 @@ def judge_scores(
     ends = {**intervals} | ({"ece": ece["interval"]} if ece else {})
     cases = []
     for name, bound in gates.asked.items():
-        value, interval, is_most = known.get(name), ends.get(name), name in LOWER_IS_BETTER or name in BESIDE_SCORES
+        value, interval, is_most = known.get(name), ends.get(name), is_lower_better(name)
         asked = f"at {'most' if is_most else 'least'} {bound:g}"
         # With confidence, the end of the interval must pass, and not the score: the one on the side that could fail.
         end = interval and interval[is_most] if gates.confident and name != "size_mb" else value
@@ -196,7 +196,7 @@ def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case
             cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {LEAST_UNITS}"))
             continue
         diff = replace(diff, p_holm=next(corrected))
-        outcome = judge_difference(diff, units, gate.margin, lower_is_better=metric in LOWER_IS_BETTER)
+        outcome = judge_difference(diff, units, gate.margin, lower_is_better=is_lower_better(metric))
         # "Undecided" is an outcome of its own: too few rows to tell whether the margin is kept.
         undecided: Outcome = "failed" if gate.undecided == "fail" else "skipped"
         text = _describe_difference(diff) + _explain_outcome(outcome, diff, units, gate)

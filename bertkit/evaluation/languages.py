@@ -10,7 +10,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.scoring import Result, score_split
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, combine_intervals
 from bertkit.progress import stage
 from bertkit.storage.checkpoints import whole_checkpoints
@@ -122,7 +122,7 @@ def score_checkpoints(
 
 def with_oracle(table: LanguageTable, by_step: StepScores) -> LanguageTable:
     """Add to each score of a table the best one of any checkpoint; of equal ones, that of the first."""
-    sign = -1 if table.metric in LOWER_IS_BETTER else 1
+    sign = -1 if is_lower_better(table.metric) else 1
     scores = []
     for of_split in table.scores:
         of_steps = {step: scored[of_split.language][of_split.split] for step, scored in by_step.items()}

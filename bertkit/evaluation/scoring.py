@@ -18,9 +18,10 @@ from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibr
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
-from bertkit.metrics.basic import why_undefined
+from bertkit.metrics.basic import CLASSIFICATION, is_lower_better, why_undefined
 from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import stage
+from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tasks import (
@@ -61,6 +62,10 @@ class Result:
     intervals: dict[str, Interval] = field(default_factory=dict)
     interval_methods: dict[str, str] = field(default_factory=dict)
     """Metric -> ``Wilson`` or ``bootstrap``."""
+    positive_label: str | None = None
+    """Label that f1, precision and recall are computed for; None if the family has no such scores."""
+    lower_is_better: list[str] = field(default_factory=list)
+    """Metrics whose lower scores are better, for readers who cannot load the recipe's own metrics."""
     baselines: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """Name of a baseline -> its scores."""
     lead: dict[str, Any] | None = None
@@ -308,9 +313,16 @@ def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str
         "scores": null_for_nan(scores),
         "intervals": intervals.ends,
         "interval_methods": intervals.methods,
+        "lower_is_better": list(filter(is_lower_better, scores)),
         "baselines": null_for_nan(baselines),
         "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
     }
+
+
+def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> str | None:
+    """Return the second of two labels, for which classification scores f1, precision and recall; None otherwise."""
+    names = recipe.labels or list(labels)
+    return names[1] if set(CLASSIFICATION) <= set(task.METRICS) and len(names) == 2 else None
 
 
 def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None:

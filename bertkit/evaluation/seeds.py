@@ -15,7 +15,7 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import predictions_file, score_split, write_predictions
 from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import count_units, take
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
 from bertkit.progress import log
@@ -119,7 +119,7 @@ def summarize_split(
     spreads = {
         metric: describe_spread(
             [_number(run.scores[split.name][metric]) for run in finished],
-            lower_is_better=metric in LOWER_IS_BETTER,
+            lower_is_better=is_lower_better(metric),
             interval=intervals.get(metric),
             no_interval=reasons.get(metric),
         )
@@ -132,7 +132,7 @@ def summarize_split(
 
 def find_best(runs: Sequence[SeedRun], split: str, metric: str) -> int | None:
     """Return the seed with the best score on a split; the first of several."""
-    sign = -1 if metric in LOWER_IS_BETTER else 1
+    sign = -1 if is_lower_better(metric) else 1
     scored = [(sign * score, -run.seed) for run in runs if (score := run.scores.get(split, {}).get(metric)) is not None]
     return -max(scored)[1] if scored else None
 
@@ -216,7 +216,7 @@ def find_unclear(split: SeedsOfSplit, metric: str, baselines: Baselines) -> list
     if spread is None or spread.interval is None or least is None:
         return []
     low, high = spread.interval
-    if (high < least) if metric in LOWER_IS_BETTER else (low > least):
+    if (high < least) if is_lower_better(metric) else (low > least):
         return []
     of_baseline = f"the {least:.4f} of a baseline ({name})"
     return [f"The mean {metric} of {spread.mean:.4f} is not better than {of_baseline} beyond chance."]

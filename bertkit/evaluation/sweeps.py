@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.seeds import read_compared
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units, take
 from bertkit.metrics.seeds import expected_best, mean_interval, resample_mean
 from bertkit.metrics.selection import Selection, estimate_selection, explained_share
@@ -172,7 +172,7 @@ def describe_trial(number: int, folder: Path, settings: Point, record: RunRecord
 
 def sort_trials(trials: Sequence[Trial], metric: str) -> list[Trial]:
     """Sort trials by a metric, the best first; those without a score come last."""
-    sign = 1 if metric in LOWER_IS_BETTER else -1
+    sign = 1 if is_lower_better(metric) else -1
 
     def rank(trial: Trial) -> tuple[bool, float, int]:
         score = trial.scores.get(metric)
@@ -200,7 +200,7 @@ def find_selection(trials: Sequence[Trial], stored: StoredTrials) -> tuple[Selec
         return stored.task.score(take(arrays, rows), setup)[metric]
 
     units = count_units(compared[0][0])
-    selection = estimate_selection(score, len(trials), units, lower_is_better=metric in LOWER_IS_BETTER)
+    selection = estimate_selection(score, len(trials), units, lower_is_better=is_lower_better(metric))
     return selection, None if selection else "too few rows"
 
 
@@ -233,7 +233,7 @@ def find_expected_best(trials: Sequence[Trial], search: Search, metric: str) -> 
     if search.method != "random" or len(trials) < 2:
         return None
     scores = [float(score) for trial in trials if (score := trial.scores.get(metric)) is not None]
-    return expected_best(scores, lower_is_better=metric in LOWER_IS_BETTER)
+    return expected_best(scores, lower_is_better=is_lower_better(metric))
 
 
 def _without_rows(trial: Trial) -> Point:

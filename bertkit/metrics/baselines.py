@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 
 Scores = Mapping[str, float | None]
 """Metric -> score; None where it is undefined."""
@@ -16,7 +16,6 @@ Baselines = Mapping[str, Scores]
 """Name of a baseline -> its scores."""
 
 _FOLDS, _LEAST = 5, 20
-_LOWER_IS_BETTER = LOWER_IS_BETTER | {"loss", "perplexity"}
 
 
 def strongest(baselines: Baselines, metric: str) -> tuple[str, float | None]:
@@ -25,7 +24,7 @@ def strongest(baselines: Baselines, metric: str) -> tuple[str, float | None]:
     >>> strongest({"mean": {"loss": 0.5}, "words": {"loss": 0.25}}, "loss")
     ('words', 0.25)
     """
-    sign = -1 if metric in _LOWER_IS_BETTER else 1
+    sign = -1 if is_lower_better(metric) else 1
     known = {name: scores.get(metric) for name, scores in baselines.items()}
     finite = {name: score for name, score in known.items() if score is not None and math.isfinite(score)}
     return max(finite.items(), key=lambda item: sign * item[1], default=("", None))
@@ -61,7 +60,7 @@ def find_unbeaten(scores: Scores, baselines: Baselines, metric: str) -> str | No
     name, least = strongest(baselines, metric)
     if score is None or least is None or not math.isfinite(score):
         return None
-    sign = -1 if metric in _LOWER_IS_BETTER else 1
+    sign = -1 if is_lower_better(metric) else 1
     # equal counts may end in sums that differ in the last digit
     if sign * score > sign * least and not math.isclose(score, least, rel_tol=1e-9):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,14 +48,38 @@ CLASSIFICATION = (
     "matthews_correlation",
 )
 REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
-LOWER_IS_BETTER = {
+BESIDE_SCORES = ("ece", "size_mb")
+"""Names that a gate of a recipe can have, in addition to the metrics of the recipe."""
+
+_LOWER_IS_BETTER = {
     *("mean_squared_error", "mean_absolute_error", "ranked_probability_score"),
     *("query_active_dims", "document_active_dims"),
+    *("loss", "perplexity", *BESIDE_SCORES),
+    # Scores that metrics of evaluate return.
+    *("mse", "mae", "mape", "smape", "mase", "wer", "cer", "brier_score", "mean_perplexity"),
 }
 
 
-BESIDE_SCORES = ("ece", "size_mb")
-"""What a gate of a recipe may be about beside its metrics: lower is better."""
+def is_lower_better(metric: str) -> bool:
+    """Return whether a lower score is better; for your own metric, after `check_metrics` has loaded it.
+
+    >>> is_lower_better("accuracy"), is_lower_better("perplexity")
+    (False, True)
+    """
+    return metric in _LOWER_IS_BETTER
+
+
+_ONE_LABEL = ("f1", "precision", "recall")  # scores of the second of two labels
+
+
+def describe_positive_label(metrics: Iterable[str], label: str | None) -> list[str]:
+    """State which of the scores are computed for one label; an empty list without such a label.
+
+    >>> describe_positive_label(["accuracy", "f1", "recall"], "spam")
+    ["f1, recall: computed for 'spam', the second label."]
+    """
+    names = [name for name in metrics if name in _ONE_LABEL]
+    return [f"{', '.join(names)}: computed for {label!r}, the second label."] if label is not None and names else []
 
 
 def with_direction(metric: str) -> str:
@@ -64,7 +88,7 @@ def with_direction(metric: str) -> str:
     >>> with_direction("accuracy"), with_direction("mean_absolute_error")
     ('accuracy', 'mean_absolute_error (lower is better)')
     """
-    return f"{metric} (lower is better)" if metric in LOWER_IS_BETTER else metric
+    return f"{metric} (lower is better)" if is_lower_better(metric) else metric
 
 
 EVALUATE_PREFIX = "evaluate:"
@@ -244,7 +268,7 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
         if name not in names and not (EVALUATE_PREFIX in names and (name.startswith(EVALUATE_PREFIX) or is_own(name))):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
         if is_own(name) and getattr(load_own("metric", name, recipe._may_run_code), "lower_is_better", False):
-            LOWER_IS_BETTER.add(name)
+            _LOWER_IS_BETTER.add(name)
         if is_script(name) and not recipe._may_run_code:
             raise refuse_code(f"the metric {name}")
     for name in recipe.gates.asked:

@@ -23,6 +23,7 @@ def score_rankings(
     relevance: Sequence[Mapping[Any, float]],
     cutoff: int = 10,
     recall_cutoffs: Sequence[int] = (1, 10, 100),
+    map_cutoff: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Score each query's ranking as trec_eval does; not a number where a query has no relevant document.
 
@@ -34,6 +35,7 @@ def score_rankings(
         relevance: id -> relevance of each query's documents; of the others it is 0.
         cutoff: documents that nDCG and MRR look at.
         recall_cutoffs: documents that each recall looks at.
+        map_cutoff: Documents that MAP considers, or None if the rankings hold every candidate.
 
     Returns:
         ``ndcg@10``, ``mrr@10``, ``map``, ``recall@1``, ... -> float64 of shape (queries,).
@@ -43,7 +45,8 @@ def score_rankings(
     """
     if len(rankings) != len(relevance):
         raise ValueError(f"{len(rankings)} rankings and relevance for {len(relevance)} queries")
-    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", "map", *(f"recall@{number}" for number in recall_cutoffs)]
+    map_name = "map" if map_cutoff is None else f"map@{map_cutoff}"
+    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", map_name, *(f"recall@{number}" for number in recall_cutoffs)]
     scores = np.full((len(names), len(rankings)), np.nan)
     for query, (ranking, of_query) in enumerate(zip(rankings, relevance, strict=True)):
         if len(set(ranking)) < len(ranking):
@@ -60,7 +63,7 @@ def score_rankings(
             scores[:, query] = [
                 _sum_discounted(gains[:cutoff]) / _sum_discounted(ideal[:cutoff]),
                 float(1 / ranks[0]) if ranks.size and ranks[0] <= cutoff else 0.0,
-                float(precisions.sum()) / len(ideal),
+                float(precisions[ranks <= (map_cutoff or len(gains))].sum()) / len(ideal),
                 *(int((ranks <= number).sum()) / len(ideal) for number in recall_cutoffs),
             ]
     return dict(zip(names, scores, strict=True))

@@ -17,52 +17,10 @@ from bertkit.metrics.intervals import find_intervals, half_sample_intervals
 BINS = 15  # of the calibration errors
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Confidence beside accuracy, in bins of equal width over [0, 1]; an empty bin's means are nan."""
-
-    ece: float
-    counts: tuple[int, ...]
-    confidence: tuple[float, ...]
-    accuracy: tuple[float, ...]
-
-
-def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> Calibration:
-    """Compute the expected calibration error (ECE) and the bins it sums over.
-
-    ECE is the mean over rows of |accuracy - mean confidence| of the row's bin; a bin includes its upper edge, not its
-    lower one (Guo et al. 2017, equation 3). Without rows it is nan.
-
-    Args:
-        confidence: probability of each prediction, shape `(rows,)`, in [0, 1].
-        correct: whether each prediction is right, shape `(rows,)`.
-        bins: number of bins; at least 1.
-    """
-    confidence = np.asarray(confidence, dtype=np.float64)
-    right = np.asarray(correct, dtype=np.float64)
-    if confidence.ndim != 1 or confidence.shape != right.shape or bins < 1:
-        raise ValueError(f"needs two vectors of one length, got {confidence.shape} and {right.shape}, bins={bins}")
-    # a float32 softmax can end just above 1
-    if not np.all((confidence >= 0) & (confidence <= 1 + 1e-6)):
-        raise ValueError("a confidence must lie in [0, 1]")
-    edges = np.linspace(0, 1, bins + 1)
-    # The bin of each row, (rows,). A confidence that equals an edge belongs to the bin below it. 0 is below the first
-    # bin, and a little above 1 is beyond the last, hence the clip.
-    bin_of_row = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
-    counts = np.bincount(bin_of_row, minlength=bins)
-    # sums of each bin over its count, (bins,); an empty bin divides 0 by 0, which is nan
-    with np.errstate(invalid="ignore"):
-        mean_confidence = np.bincount(bin_of_row, confidence, bins) / counts
-        accuracy = np.bincount(bin_of_row, right, bins) / counts
-    filled = counts > 0
-    gaps = np.abs(accuracy - mean_confidence)[filled]
-    ece = float(gaps @ counts[filled] / counts.sum()) if filled.any() else float("nan")
-    return Calibration(
-        ece=ece,
-        counts=tuple(counts.tolist()),
-        confidence=tuple(mean_confidence.tolist()),
-        accuracy=tuple(accuracy.tolist()),
-    )
+def find_bins(confidence: Numbers) -> Numbers:
+    """Return the bin of each decision, (decisions,): `BINS` of equal width over [0, 1], with their lower ends."""
+    # A float32 softmax can end just above 1.
+    return np.asarray(np.minimum((confidence * BINS).astype(int), BINS - 1))
 
 
 @dataclass(frozen=True)
@@ -90,12 +48,11 @@ def calibration_errors(confidence: Numbers, right: Numbers, weights: Numbers | N
     """
     weights = np.ones(len(confidence)) if weights is None else weights
     total = weights.sum()
-    width = np.minimum((confidence * BINS).astype(int), BINS - 1)
     rank, order = np.empty(len(confidence), dtype=int), np.argsort(confidence, kind="stable")
     ordered = weights[order]
     rank[order] = np.minimum((np.cumsum(ordered) - ordered) * BINS // total, BINS - 1)
     errors = {}
-    for name, bins in (("ece", width), ("adaptive_ece", rank)):
+    for name, bins in (("ece", find_bins(confidence)), ("adaptive_ece", rank)):
         sizes = np.bincount(bins, weights, minlength=BINS)
         is_filled = sizes > 0
         sizes = sizes[is_filled]

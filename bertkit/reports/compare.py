@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.reports import svg
 from bertkit.reports.html import Log, draw_logs
 from bertkit.reports.templates import write_page
@@ -36,7 +36,7 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
         title=f"{compared.recipe}: {', '.join(system.name for system in systems)}",
         baseline=baseline,
         verdict=partial(name_worse, baseline=baseline, metric=metric),
-        worse_side="right" if metric in LOWER_IS_BETTER else "left",
+        worse_side="right" if is_lower_better(metric) else "left",
         headline=_headline(systems, metric),
         differences=_differences(compared.differences, metric),
         curves=_curves(logs, metric),
@@ -49,7 +49,7 @@ def name_worse(found: Any, name: str, *, baseline: str, metric: str) -> str:
     """Say which of two systems is worse by the best metric, and whether the rows show it beyond chance."""
     if not found.difference:
         return f"Neither is worse in {metric}."
-    is_worse = (found.difference > 0) == (metric in LOWER_IS_BETTER)
+    is_worse = (found.difference > 0) == is_lower_better(metric)
     worse, better = (name, baseline) if is_worse else (baseline, name)
     # Beyond chance is an interval without 0, as everywhere else.
     is_shown = found.interval is not None and found.interval[0] * found.interval[1] > 0

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
-from bertkit.metrics import Numbers, calibration, statistics
+from bertkit.metrics import Numbers, calibration
 from bertkit.metrics.intervals import wilson_interval
+from bertkit.metrics.statistics import calibration_errors, find_bins
 from bertkit.reports import svg
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import score_text
@@ -19,17 +21,15 @@ _POINTS = 100  # of a curve
 
 
 def draw_reliability(confidence: Numbers, right: Numbers) -> tuple[float, Markup]:
-    """Draw accuracy over confidence, both of shape (decisions,); return the expected calibration error with it."""
-    bins = statistics.calibration(confidence, right)
-    points = []
-    for count, mean, share in zip(bins.counts, bins.confidence, bins.accuracy, strict=True):
-        if count:
-            hover = f"confidence {mean:.3f}, accuracy {share:.3f}, {count:,} predictions"
-            ends = wilson_interval(round(share * count), count)
-            radius = 3 + 6 * math.sqrt(count / max(bins.counts))
-            points.append(svg.Point(mean, share, hover, *ends, radius))
-    x, y = "confidence", "accuracy"
-    return bins.ece, svg.scatter(points, name="Reliability diagram", x=x, y=y, guide=((0, 0), (1, 1)))
+    """Draw accuracy over confidence, both of shape (decisions,); return the ``ece`` of `calibration_errors` with it."""
+    points, (bins, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
+    for number, count in zip(range(len(bins)), counts.tolist(), strict=True):
+        mean, share = confidence[inverse == number].mean(), right[inverse == number].mean()
+        hover = f"confidence {mean:.3f}, accuracy {share:.3f}, {count:,} decisions"
+        ends = wilson_interval(round(share * count), count)
+        points.append(svg.Point(mean, share, hover, *ends, 3 + 6 * math.sqrt(count / counts.max())))
+    picture = svg.scatter(points, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
+    return calibration_errors(confidence, right)["ece"], picture
 
 
 def draw_risk(confidence: Numbers, right: Numbers) -> tuple[float, Markup] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bertkit.metrics import statistics
+from bertkit.metrics import Numbers, statistics
 from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.metrics.intervals import describe_methods, wilson_interval
 from bertkit.reports import svg
@@ -54,6 +54,8 @@ class Facts:
     """In bytes."""
     device: str = ""
     seed: int | None = None
+    score_notes: list[str] = field(default_factory=list)
+    """Sentence on the scores that are computed for one label."""
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     """Metric -> ends of its 95% interval over rows; None where there is none."""
     interval_methods: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +70,8 @@ class Facts:
     """The trainer's log: entries of `step` with `loss`, or with `eval_loss` and `eval_<metric>`."""
     best_step: int | None = None
     examples: list[Example] = field(default_factory=list)
+    decisions: tuple[str, Numbers, Numbers] | None = None
+    """Unit of decisions (``row``, ``label`` or ``entity``), confidence of each decision, and whether it is right."""
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows with the same keys, which the task family reports beside its scores."""
@@ -114,8 +118,10 @@ def write_report(folder: Path, facts: Facts) -> Path:
         label_scores=statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
         if named
         else [],
-        reliability=_reliability(named),
-        risk=_risk(facts.examples, named),
+        reliability=None
+        if facts.decisions is None or facts.decisions[0] == "entity"
+        else draw_reliability(*facts.decisions[1:]),
+        risk=_risk(facts),
         lengths=_lengths(facts.examples, named),
         numbers=_number_pictures(measured),
         mistakes=mistakes,
@@ -206,22 +212,11 @@ def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tupl
     return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
 
 
-def _reliability(named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:
-    """Draw accuracy over confidence; a multi-label row adds a point for the probability of every label."""
-    pairs = []
-    for example, gold, predicted in named:
-        probabilities = example.probabilities or {}
-        # Of one label per row, the chosen one counts; of several labels, each is a yes or no of its own.
-        names = predicted if isinstance(example.predicted, str) else probabilities
-        pairs += [(probabilities[name], name in gold) for name in names if is_finite(probabilities.get(name))]
-    return draw_reliability(*np.array(pairs, dtype=float).T) if pairs else None
-
-
-def _risk(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:
-    """Draw the share of wrong rows over the share that is answered, where each row has one answer with a confidence."""
-    pairs: list[tuple[Any, Any]] = [(example.confidence, example.right) for example in examples]
-    if named:
-        pairs = [((one.probabilities or {}).get(str(one.predicted)), gold == found) for one, gold, found in named]
+def _risk(facts: Facts) -> tuple[float, Markup] | None:
+    """Draw the fraction of wrong answers over the fraction that is answered, if each has a confidence."""
+    if facts.decisions:
+        return draw_risk(*facts.decisions[1:]) if facts.decisions[0] != "label" else None
+    pairs: list[tuple[Any, Any]] = [(example.confidence, example.right) for example in facts.examples]
     if not pairs or not all(right is not None and is_finite(confidence) for confidence, right in pairs):
         return None
     return draw_risk(*np.array(pairs, dtype=float).T)

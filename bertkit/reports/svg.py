@@ -98,7 +98,7 @@ def line_chart(
     for number, (label, line) in enumerate(lines.items()):
         path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
         elements.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
-        radius = 3 if len(line) <= 30 else 1.5
+        radius = 5 if len(line) == 1 else 3 if len(line) <= 30 else 1.5
         for across, up in line if len(line) <= MAX_DOTS else ():
             elements.append(draw_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
         if has_legend and len(lines) > 1:

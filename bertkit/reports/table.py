@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bertkit.reports.text import plain
+from bertkit.reports.text import ONE_SEED, plain
 
 LEVEL = 0.05
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -58,6 +58,7 @@ def describe_marks(table: Any) -> list[str]:
     if tests:
         holm = ", after Holm's correction" if any(c.difference and c.difference.p_holm for c in table.cells) else ""
         lines.append(f"*: differs from {table.rows[0]} at p < {LEVEL:g} ({', '.join(tests)}){holm}.")
+        lines += [ONE_SEED] if any(cell.difference and cell.seeds == 1 for cell in table.cells) else []
     return lines
 
 

@@ -6,6 +6,9 @@ import math
 import re
 from typing import Any
 
+ONE_SEED = "One seed per model: p and intervals do not cover other seeds, which may reverse the result (see --seeds)."
+"""Note on tests between single runs."""
+
 
 def is_finite(*values: object) -> bool:
     """Tell whether all values are finite numbers."""

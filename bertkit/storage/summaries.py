@@ -33,6 +33,7 @@ class RunSummary:
     score: float | None = None
     """Score by the best metric on the first split; of seeds, the mean."""
     interval: list[float] | None = None
+    lower_is_better: bool = False
     epochs: float | None = None
     steps: int | None = None
     seconds: float | None = None
@@ -107,7 +108,7 @@ def list_changes(record: RunRecord) -> list[dict[str, str]]:
 
 
 def sort_runs(listed: Sequence[RunSummary], key: str) -> list[RunSummary]:
-    """Sort runs by name, recipe, model or state, or by score, time, size or date from the highest down.
+    """Sort runs by name, recipe, model or state; by score, the best first; or by time, size or date, the highest first.
 
     Runs that have no such value come last.
     """
@@ -115,7 +116,10 @@ def sort_runs(listed: Sequence[RunSummary], key: str) -> list[RunSummary]:
         name = {"time": "seconds", "size": "bytes"}.get(key, key)
         known = [run for run in listed if getattr(run, name) not in (None, "")]
         unknown = [run for run in listed if getattr(run, name) in (None, "")]
-        return sorted(known, key=lambda run: getattr(run, name), reverse=True) + unknown
+        known.sort(key=lambda run: getattr(run, name), reverse=True)
+        if key == "score":
+            known.sort(key=lambda run: (-1 if run.lower_is_better else 1) * (run.score or 0.0), reverse=True)
+        return known + unknown
     return sorted(listed, key=lambda run: (getattr(run, {"name": "folder"}.get(key, key)), run.folder))
 
 
@@ -201,6 +205,7 @@ def _from_record(folder: Path, record: RunRecord, size: int) -> RunSummary:
         metric=metric,
         score=scores.get(metric),
         interval=(first.get("intervals") or {}).get(metric),
+        lower_is_better=metric in first.get("lower_is_better", ()),
         epochs=None if training.get("steps") else training.get("epochs"),
         steps=record.get("steps") or training.get("steps"),
         seconds=record.get("seconds"),

@@ -120,6 +120,8 @@ class Details:
     answers: list[Answer] | None = None
     """One per row; None where the gold value and ``prediction`` can be shown as they are."""
     warnings: list[str] = field(default_factory=list)
+    entity_verdicts: list[tuple[float, bool]] | None = None
+    """Probability of each predicted entity and whether it is right; None if a row is one answer."""
 
 
 class TaskExtras(Protocol):

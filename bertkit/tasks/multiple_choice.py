@@ -81,7 +81,9 @@ def read(row: Row, recipe: Recipe) -> Row:
     """
     texts = read_texts(row["choices"], "choices", first=0)
     if len(texts) < 2:
-        raise DataError(f"{len(texts)} choices", "a row needs two or more", column="choices")
+        raise DataError(
+            f"a row needs two or more choices, got {len(texts)}", "add choices, or leave the row out", column="choices"
+        )
     check_texts(row, "context", "stem")
     if "label" not in row:
         return {**row, "choices": texts}

@@ -337,7 +337,8 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
         answers = _answers(predictions, rows, are_entities=False)
-        return Details({"tags": entities.score_table("tag", setup.labels, compared["tags"])}, answers=answers)
+        table = entities.score_table("tag", setup.labels, compared["tags"])
+        return Details({"tags": table}, answers=answers, entity_verdicts=[])
     errors: Counter[str] = Counter()
     for gold, predicted in _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans):
         errors += entities.count_outcomes(gold, predicted)
@@ -348,7 +349,14 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
     answers = _answers(predictions, rows, are_entities=True)
-    return Details(tables, answers=answers, warnings=warnings)
+    entity_verdicts = [
+        (entity["probability"], span in gold)
+        for answer, record in zip(answers, predictions, strict=True)
+        for _, gold, predicted in ([answer.marked] if answer.marked else ())
+        for entity in record.get("entities", ())
+        if (span := (entity["start"], entity["end"], entity["type"])) in predicted and entity["probability"] is not None
+    ]
+    return Details(tables, answers=answers, warnings=warnings, entity_verdicts=entity_verdicts)
 
 
 def _scheme(recipe: Recipe) -> str:

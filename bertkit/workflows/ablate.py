@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from bertkit.evaluation.ablations import (
     AblatedScore,
     AblatedTask,
     AblationSummary,
+    describe_failures,
     describe_variant,
     find_unlearned,
     name_variants,
@@ -260,9 +261,6 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> Ablated
         return None
     # From here on it is `bertkit compare`, with the first variant as the baseline.
     compared = compare(list(paths.values()))
-    page = job.folder / f"{task}.html"
-    with disk_errors(job.folder), claimed(page):
-        write_page(page, compared)
     metric = compared.best_metric
     # What the comparison does not know: failed seeds, and what a model that knows nothing scores.
     of_seeds = {variant: seeds_storage.read_seeds(job.folder / task / variant) or {} for variant in paths}
@@ -276,8 +274,13 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> Ablated
         )
         for name, system in zip(paths, compared.systems, strict=True)
     ]
-    splits = next(iter(of_seeds.values())).get("splits", ())
-    baseline = next((split["baseline"].get(metric) for split in splits if split["split"] == compared.split), None)
     knows_nothing = dict(list(results[0]["baselines"].items())[:1])
     notes = [*compared.notes, *find_unlearned(task, [score.mean for score in scores], knows_nothing, metric)]
+    baseline = next((scores.get(metric) for scores in knows_nothing.values()), None)
+    notes += [] if baseline is None else [f"The null model, which reads nothing, has {metric} {baseline:.4f}."]
+    notes = [*describe_failures(scores), *notes]
+    page = job.folder / f"{task}.html"
+    with disk_errors(job.folder), claimed(page):
+        failures = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
+        write_page(page, replace(compared, notes=[*failures, *notes]))
     return AblatedTask(task, compared.split, compared.rows, metric, scores, notes, baseline)

@@ -25,6 +25,7 @@ from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.evaluation.splits import Choice, judge_training_rows
 from bertkit.metrics import Numbers, statistics
 from bertkit.metrics import calibration as metrics
+from bertkit.metrics.basic import f1_macro
 from bertkit.metrics.calibration import Decisions, Fold
 from bertkit.progress import log, stage
 from bertkit.recipe import Recipe
@@ -226,13 +227,8 @@ def _compare_f1(yes: Numbers, gold: Numbers, fits: Sequence[Fold]) -> dict[str, 
     for fold in fits:
         of_fold = yes[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
         chosen[fold.is_held_out] = of_fold.ravel()
-    is_gold = gold.reshape(-1, labels) == 1
-
-    def f1_macro(is_chosen: Numbers) -> float:
-        hits = (is_chosen & is_gold).sum(axis=0)
-        return float(np.mean(2 * hits / np.maximum(is_chosen.sum(axis=0) + is_gold.sum(axis=0), 1)))
-
-    return {"before": f1_macro((yes >= 0.5).reshape(-1, labels)), "after": f1_macro(chosen.reshape(-1, labels))}
+    by_row, is_gold = (yes >= 0.5).reshape(-1, labels), gold.reshape(-1, labels) == 1
+    return {"before": f1_macro(is_gold, by_row), "after": f1_macro(is_gold, chosen.reshape(-1, labels))}
 
 
 def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float | None) -> Recipe:

@@ -14,7 +14,7 @@ from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.differences import Changes, Extra, Side, find_changes
 from bertkit.evaluation.gates import WorseGate, compare_sides, judge_systems
-from bertkit.evaluation.scoring import decode_rows, run_model
+from bertkit.evaluation.scoring import decode_rows, find_positive_label, run_model
 from bertkit.evaluation.splits import count_trained, judge_training_rows
 from bertkit.evaluation.stored import (
     Scorer,
@@ -26,11 +26,13 @@ from bertkit.evaluation.stored import (
     recipe_of,
 )
 from bertkit.evaluation.stored.rows import align, read_column, read_rows
+from bertkit.metrics.basic import describe_positive_label
 from bertkit.metrics.intervals import count_units, find_intervals, take
 from bertkit.metrics.paired import Difference, holm
 from bertkit.progress import stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.reports.cases import Case
+from bertkit.reports.text import ONE_SEED
 from bertkit.storage.records import RunRecord
 from bertkit.storage.spool import spool
 from bertkit.storage.summaries import list_settings, read_log
@@ -145,10 +147,13 @@ def _compare_systems(
         for system in systems
     ]
     scorer, notes = _leave_out_unstored(scorer, systems, sides)
+    positive = find_positive_label(scorer.task, scorer.recipe, scorer.labels)
+    notes += describe_positive_label(scorer.recipe.metrics, positive)
     if settings.gate:
         # a wrong name is told before anything is compared
         settings.gate.choose(scorer, sides[0])
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
+    notes += [ONE_SEED] * (not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems))
     names = _short_names([system.name for system in systems])
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
     # Each system is compared with the first alone; the p values of all these tests are corrected together at the end.

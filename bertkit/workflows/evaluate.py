@@ -48,7 +48,7 @@ from bertkit.evaluation.splits import Choice, judge_training_rows, read_task_spl
 from bertkit.evaluation.stored.folder import begin_evaluation, check_output, describe_maker, finish_evaluation
 from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.metrics.basic import check_metrics
-from bertkit.progress import Progress, stage, takes_progress
+from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
@@ -82,6 +82,7 @@ def evaluate(
     folder = None if output is None else typed_path(output)
     with stage("reading the data", total=1):
         saved = find_members(recipe)
+        split = split or _choose_split(saved)
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=strict_labels), training_rows)
     launch = Launch.join()
     if launch.size > 1:
@@ -163,6 +164,7 @@ def evaluate_languages(
     with stage("reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         checkpoints = find_checkpoints(saved) if oracle else {}
+        split = split or _choose_split(saved)
         # One checkpoint, many languages: only the data of the recipes differ, so it is checked and loaded once.
         by_language = {language: replace(saved, recipe=recipe) for language, recipe in recipes.items()}
         splits = {
@@ -193,6 +195,17 @@ def evaluate_languages(
     return LanguageScores(
         saved.recipe.name, saved.recipe.model, reference, is_recorded, results, tables, list(checkpoints)
     )
+
+
+def _choose_split(saved: SavedCheckpoint) -> str | None:
+    """Return ``validation`` for a model without a run and a file without splits, else None, the split of the run.
+
+    A model before training is compared with the run that trains it, so it is scored on the rows that the run holds out.
+    """
+    if saved.record or saved.task.find_labels or unsplit_file(saved.recipe.data) is None:
+        return None
+    log.info("scoring the rows that finetune would hold out of this file; --split all scores every row")
+    return "validation"
 
 
 def _load_checkpoint(saved: SavedCheckpoint) -> Checkpoint:

@@ -210,6 +210,7 @@ def _about_table(labeling: Labeling) -> str:
         return ""
     return (
         "Labels are compared in all dimensions, not in the plane. Nearest is the other point with the highest cosine. "
+        "The silhouette has Euclidean distances of vectors with length 1. "
         f"The most frequent label is that of {share:.1%} of the points."
     )
 

@@ -10,7 +10,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.parity import Parity
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.modeling.info import info_of
 from bertkit.progress import stage
 from bertkit.runtime.backends import check_backend
@@ -97,7 +97,7 @@ def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> Non
     found, highest = parity.scores[metric], saved.task.HIGHEST
     # The end of the interval and not the score: a loss that the rows cannot exclude counts.
     ends = found["interval"] or [found["difference"], found["difference"]]
-    loss = max(ends) if metric in LOWER_IS_BETTER else -min(ends)
+    loss = max(ends) if is_lower_better(metric) else -min(ends)
     remedy = "nothing was written; choose another --to, or a larger --margin"
     if not loss <= margin * highest:
         what = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"

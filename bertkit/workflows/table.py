@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.errors import BertkitError, UsageError, shorten
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, holm
 from bertkit.progress import get_progress, stage
@@ -37,6 +37,7 @@ class TableCell:
     """Whether no other model has a better score on the same rows."""
     difference: Difference | None = None
     """From the first model on the same rows; ``p_holm`` counts where several models are compared with it."""
+    lower_is_better: bool = False
     rows_digest: str = field(default="", repr=False)
     """Fingerprint of the rows that are scored."""
 
@@ -121,7 +122,9 @@ def _describe_cell(row: str, run: RunSummary) -> TableCell:
     result: Mapping[str, Any] = (record.get("results") or [{}])[0]
     digest = record["identity"].get("data", {}).get(result.get("split", "validation"), "")
     interval = (run.interval[0], run.interval[1]) if run.interval else None
-    cell = TableCell(row, run.recipe, run.metric, run.folder, run.score, interval, rows_digest=str(digest))
+    lower = run.lower_is_better or is_lower_better(run.metric)
+    facts: dict[str, Any] = {"lower_is_better": lower, "rows_digest": str(digest)}
+    cell = TableCell(row, run.recipe, run.metric, run.folder, run.score, interval, **facts)
     if not run.seeds:
         return cell
     splits = (read_seeds(folder) or {"splits": []})["splits"]
@@ -160,7 +163,7 @@ def _test_column(column: list[TableCell], first: str) -> tuple[list[TableCell], 
     if len(column) < 2:
         return column, []
     known = [cell.score for cell in column if cell.score is not None]
-    best = (min if column[0].metric in LOWER_IS_BETTER else max)(known, default=None)
+    best = (min if column[0].lower_is_better else max)(known, default=None)
     column = [replace(cell, is_best=cell.score is not None and cell.score == best) for cell in column]
     if column[0].row != first:
         return column, [f"{task}: not tested, for {first} has no run."]

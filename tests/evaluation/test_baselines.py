@@ -12,6 +12,7 @@ import pytest
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
     Lead,
+    describe_missing_labels,
     find_lead,
     find_missing_labels,
     find_warnings,
@@ -115,3 +116,21 @@ def test_the_lead_over_the_strongest_baseline_is_paired_row_by_row(metric, usual
 def test_labels_that_no_row_is_given_are_found():
     predictions = [{"prediction": "a"}, {"prediction": ["b", "a"]}]
     assert find_missing_labels(["c", ["a", "d"], ["b"]], predictions) == ["c", "d"]
+    tags = [["B-PER", "I-PER", "O"], ["B-LOC", None, "B-ORG"]]
+    assert find_missing_labels(tags, [{"prediction": ["B-PER", "O", "O"]}, {"prediction": ["B-ORG", "O", "O"]}]) == [
+        "LOC"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "text"),
+    [
+        ("aabbc", "aabbb", "1 of 3 labels (c)"),
+        ([["B-PER", "B-LOC"], ["B-ORG", "O"]], [["B-PER", "O"], ["O", "O"]], "2 of 4 labels (LOC, ORG)"),
+        ("aabb", "aaaa", ""),  # one answer for all rows, which is another warning
+        ("aabb", "abab", ""),
+    ],
+)
+def test_labels_and_entity_types_that_are_never_predicted_are_named(gold, predicted, text):
+    found = describe_missing_labels(list(gold), [{"prediction": value} for value in predicted])
+    assert found == ([f"Never predicted: {text}."] if text else [])

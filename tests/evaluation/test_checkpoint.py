@@ -55,7 +55,7 @@ def test_names_that_cannot_be_matched_are_refused_with_both_lists(run, foreign, 
 @pytest.mark.parametrize(("label", "names"), [("GOOD", "..."), ("good", "bad, good")])
 def test_labels_of_rows_that_nameless_outputs_do_not_have_have_a_remedy(run, foreign, rows, label, names):
     write_csv(rows, [{"text": "x", "label": "bad"}, {"text": "y", "label": "good"}, {"text": "z", "label": label}])
-    ended = run("eval", "classify", "--model", foreign, "--data", rows)
+    ended = run("eval", "classify", "--model", foreign, "--data", rows, "--split", "all")
     assert ended.code == 3
     assert "label 'bad' is not one of the 2 labels (0 LABEL_0, 1 LABEL_1)" in ended.last
     remedy = "if you know the meaning of its 2 outputs, name them in its order"

@@ -42,6 +42,7 @@ def test_what_is_undefined_is_none_with_its_reason():
         "scores": {"r2": None},
         "intervals": {"r2": None},
         "interval_methods": {},
+        "lower_is_better": [],
         "baselines": {"mean": {"r2": 0.5}},
         "undefined": {
             "scores": {"r2": "all gold values are the same"},

@@ -19,6 +19,7 @@ TWO = {"most frequent label": {"accuracy": 0.6, "f1": None}, "text alone": {"acc
         ("mean_squared_error", 0.5, 1.0, False),
         ("perplexity", 1234.5, 1234.0, True),
         ("perplexity", 12.5, 1234.0, False),
+        ("mse", 2.0, 1.0, True),
         ("pearsonr", 0.1, float("nan"), False),
         ("pearsonr", float("nan"), 0.1, False),
         ("accuracy", 0.1, None, False),
@@ -37,6 +38,13 @@ def test_a_score_is_compared_with_the_strongest_baseline():
     assert strongest(TWO, "f1") == strongest({}, "f1") == ("", None)
     assert strongest_scores(TWO) == {"accuracy": 0.7, "f1": None}
     assert "0.7000 of a baseline (text alone)" in find_unbeaten({"accuracy": 0.65}, TWO, "accuracy")
+
+
+@pytest.mark.parametrize("metric", ["mean_absolute_error", "loss", "ece", "mse"])
+def test_the_strongest_baseline_of_an_error_has_the_lowest(metric):
+    baselines = {"often": {metric: 0.3}, "words": {metric: 0.5}}
+    assert strongest(baselines, metric) == ("often", 0.3)
+    assert strongest_scores(baselines) == {metric: 0.3}
 
 
 def test_several_baselines_have_a_table():

@@ -9,10 +9,10 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from bertkit.metrics.calibration import as_pairs
 from bertkit.metrics.statistics import (
-    calibration,
     calibration_errors,
     confusion_table,
     describe_calibration,
+    find_bins,
     label_scores,
 )
 from tests.metrics.test_calibration import draw
@@ -46,44 +46,25 @@ def test_calibration_equals_a_plain_loop() -> None:
     draw = np.random.default_rng(2)
     confidence = np.concatenate([draw.random(500), [0.0, 0.1, 0.3, 0.7, 1.0]])
     correct = draw.random(505) < confidence**2
-    found = calibration(confidence, correct, bins=10)
-
     expected = 0.0
-    for bin_number in range(10):
-        low, high = np.linspace(0, 1, 11)[bin_number : bin_number + 2]
-        inside = (confidence > low) & (confidence <= high) | ((bin_number == 0) & (confidence == 0))
-        assert found.counts[bin_number] == inside.sum()
-        assert found.accuracy[bin_number] == pytest.approx(correct[inside].mean())
-        assert found.confidence[bin_number] == pytest.approx(confidence[inside].mean())
-        expected += inside.sum() / 505 * abs(correct[inside].mean() - confidence[inside].mean())
-    assert found.ece == pytest.approx(expected)
-    assert sum(found.counts) == 505
+    for bin_number in range(15):
+        low, high = np.linspace(0, 1, 16)[bin_number : bin_number + 2]
+        inside = (confidence >= low) & ((confidence < high) | (high == 1))
+        assert (find_bins(confidence) == bin_number).sum() == inside.sum()
+        if inside.any():
+            expected += inside.sum() / 505 * abs(correct[inside].mean() - confidence[inside].mean())
+    assert calibration_errors(confidence, correct)["ece"] == pytest.approx(expected)
 
 
 def test_calibration_of_known_rows() -> None:
-    found = calibration(np.array([0.95, 0.95, 0.55, 0.55]), np.array([True, False, True, False]), bins=2)
-    assert found.counts == (0, 4)
-    assert found.ece == pytest.approx(0.25)
-    assert math.isnan(found.accuracy[0]) and math.isnan(found.confidence[0])
-    assert calibration(np.ones(8), np.ones(8, dtype=bool)).ece == 0.0
+    found = calibration_errors(np.array([0.95, 0.95, 0.55, 0.55]), np.array([1, 0, 1, 0]))
+    assert found["ece"] == pytest.approx(0.25)
+    assert calibration_errors(np.ones(8), np.ones(8))["ece"] == 0.0
 
 
 def test_calibration_takes_what_a_float32_softmax_gives() -> None:
     above_one = np.nextafter(np.float32(1), np.float32(2), dtype=np.float32)
-    assert calibration(np.array([above_one]), np.array([True])).counts[-1] == 1
-
-
-def test_calibration_of_no_rows_is_not_a_number() -> None:
-    assert math.isnan(calibration(np.array([]), np.array([])).ece)
-
-
-@pytest.mark.parametrize(
-    ("confidence", "correct", "bins"),
-    [([1.2], [1], 10), ([math.nan], [1], 10), ([0.5, 0.5], [1], 10), ([0.5], [1], 0), ([[0.5]], [[1]], 10)],
-)
-def test_calibration_refuses(confidence: list[float], correct: list[int], bins: int) -> None:
-    with pytest.raises(ValueError, match=r"\[0, 1\]|one length"):
-        calibration(np.array(confidence), np.array(correct), bins)
+    assert find_bins(np.array([above_one])).tolist() == [14]
 
 
 def test_calibration_errors_are_those_of_a_plain_loop():

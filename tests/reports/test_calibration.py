@@ -30,4 +30,5 @@ def test_words_have_no_risk_and_labels_have_thresholds(tmp_path):
     page = write(tmp_path, words)
     assert page.ids == ["measures", "pictures"] and "Words 7,000" in page.text and "Risk" not in page.text
     several = {"thresholds": {"joy": 0.25}, "f1_macro": {"before": 0.5, "after": 0.6}}
-    assert "joy 0.2500" in write(tmp_path, replace(words, per="label", **several)).text
+    text = write(tmp_path, replace(words, per="label", **several)).text
+    assert "joy 0.2500" in text and "Decisions on labels 7,000" in text

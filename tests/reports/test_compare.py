@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.metrics.paired import Difference
+from bertkit.reports.cases import Case
 from bertkit.reports.compare import name_worse, write_compared
 
 
@@ -17,7 +18,7 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
     ]
     row = SimpleNamespace(id="7", text="<b> & é", gold="x", first="y", second="x")
     changes = SimpleNamespace(
-        changed=3, won=2, lost=1, metric="f1", slice_metric="f1", slices=[], won_rows=[row], lost_rows=[]
+        changed=3, judged=3, won=2, lost=1, metric="f1", slice_metric="f1", slices=[], won_rows=[row], lost_rows=[]
     )
     compared = SimpleNamespace(
         recipe="classify",
@@ -29,6 +30,7 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
         changes={"b": changes},
         settings=[{"setting": "training.seed", "a": "1", "b": "2"}],
         notes=["a note"],
+        gates=[Case("s-b", "f1", "failed", "it is worse")],
     )
     logs = {"a": [[{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}]], "b": [[]]}
     write_compared(tmp_path / "page.html", compared, logs)
@@ -38,6 +40,7 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
         "&lt;b&gt; &amp; &#233;",
         "training.seed",
         "a note",
+        "Gate failed: s-b, f1: it is worse",
         "&lt;0.001",
         "+0.2500",
         "Training loss",

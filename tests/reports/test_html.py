@@ -113,6 +113,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         ],
         best_step=20,
         examples=classified(["bad", "good"], 200),
+        decisions=("row", np.linspace(0.5, 1, 200), np.arange(200) % 3 > 0),
         labels=["bad", "good"],
         warnings=["The demo corpus: these scores cannot be compared with others."],
         other_splits={"test": {"accuracy": 0.7, "f1": 0.6}},
@@ -140,6 +141,15 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         assert word in parsed.text
     assert page.count("<figcaption>") == 7
     assert parsed.text.index("The demo corpus") < parsed.text.index("Scores")
+
+
+def test_the_risk_of_taggers_is_that_of_entities(tmp_path):
+    entities = np.linspace(0.5, 1, 40), np.arange(40) % 4 > 0
+    _, parsed = report(tmp_path, replace(BARE, decisions=("entity", *entities)))
+    assert "Risk and coverage of entities" in parsed.text and "fraction of wrong entities" in parsed.text
+    assert "Reliability" not in parsed.text
+    _, parsed = report(tmp_path, replace(BARE, decisions=("label", *entities)))
+    assert "(15 bins, one decision per label)" in parsed.text and "Risk" not in parsed.text
 
 
 COMPARED = [

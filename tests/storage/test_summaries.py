@@ -65,6 +65,15 @@ def test_runs_are_sorted_numbers_from_the_highest(key, order, tmp_path):
     assert [run.folder[-1] for run in sort_runs(list(find_runs(tmp_path)), key)] == list(order)
 
 
+def test_of_errors_the_lowest_is_the_best_run(tmp_path):
+    for name, score in (("a", 0.2), ("b", 0.9)):
+        folder = make_run(tmp_path / name, [], scores={"mine.cost": score}, best_metric="mine.cost")
+        record = runs.read_record(folder)
+        record["results"][0]["lower_is_better"] = ["mine.cost"]
+        runs.write_record(folder, record)
+    assert [run.folder[-1] for run in sort_runs(list(find_runs(tmp_path)), "score")] == ["a", "b"]
+
+
 def test_settings_that_differ_are_listed(tmp_path):
     records = {name: runs.read_record(make_run(tmp_path / name, [], seed=seed)) for name, seed in (("a", 1), ("b", 2))}
     assert list_settings(records) == [{"setting": "training.seed", "a": "1", "b": "2"}]

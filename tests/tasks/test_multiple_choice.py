@@ -76,12 +76,16 @@ NO_LIST = (
         (["a", "b"], 0.5, "label '0.5' is none of the 2 choices (column 'label') - count them from 0 to 1"),
         (["a", "b"], True, "label 'true' is none of the 2 choices (column 'label') - count them from 0 to 1"),
         (["a", "b"], "", "no label (column 'label') - fill it in, or --set data.empty_label=drop"),
-        (["a"], 0, "1 choices (column 'choices') - a row needs two or more"),
-        (["a", "", None], 0, "1 choices (column 'choices') - a row needs two or more"),
-        ([], 0, "0 choices (column 'choices') - a row needs two or more"),
+        (["a"], 0, "a row needs two or more choices, got 1 (column 'choices') - add choices, or leave the row out"),
+        (
+            ["a", "", None],
+            0,
+            "a row needs two or more choices, got 1 (column 'choices') - add choices, or leave the row out",
+        ),
+        ([], 0, "a row needs two or more choices, got 0 (column 'choices') - add choices, or leave the row out"),
         (["a", "", "c"], 0, "text 1 of 3 is empty (column 'choices') - fill it in"),
         ([None, "b"], 0, "text 0 of 2 is empty (column 'choices') - fill it in"),
-        ("a b", 0, "1 choices (column 'choices') - a row needs two or more"),
+        ("a b", 0, "a row needs two or more choices, got 1 (column 'choices') - add choices, or leave the row out"),
         (["a", 3], 0, f"\"['a', 3]\" {NO_LIST}"),
         (None, 0, f"'None' {NO_LIST}"),
     ],
@@ -357,7 +361,9 @@ def test_one_row_to_predict_repeats_its_choices(run, chooser):
 def test_one_choice_to_predict_ends_in_one_line(run, chooser):
     ended = run("predict", "choose", "--model", chooser, "--row", "context=a", "--row", "choices=b")
     assert ended.code == 3
-    assert ended.err.startswith("error: 1 choices (--row:1, column 'choices') - a row needs two or more")
+    assert ended.err.startswith(
+        "error: a row needs two or more choices, got 1 (--row:1, column 'choices') - add choices"
+    )
     assert len(ended.err.splitlines()) == 1
 
 

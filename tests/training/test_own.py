@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import open_trained
 from bertkit.recipe import Training
 from bertkit.server.runs import find_models
+from bertkit.storage import runs
 from bertkit.training.losses import make_loss
 from bertkit.workflows.export import find_split
 from tests.conftest import finetune
@@ -155,6 +157,22 @@ def test_a_model_answers_without_the_code_of_its_metric_and_loss(run, tiny_model
     assert split is None and f"{own}.cost" in notes[0]
     ended = run("eval", "runs/classify", "--trust")
     assert ended.code == 2 and f"no module is called '{own}'" in ended.last
+
+
+def test_the_direction_of_ones_own_metric_holds_everywhere(run, tiny_model, toy_data, own):
+    metric = f"{own}.cost"
+    options = ["--set", f"metrics=[{metric}, accuracy]", "--output", "a", "--json"]
+    (result,) = json.loads(finetune(run, tiny_model, toy_data, "--epochs", 1, *options).out)["results"]
+    baselines = {baseline: scores[metric] for baseline, scores in result["baselines"].items()}
+    assert len(set(baselines.values())) > 1
+    assert result["lead"]["baseline"] == min(baselines, key=baselines.get)
+    assert result["lower_is_better"] == [metric]
+    shutil.copytree("a", "b")
+    record = runs.read_record(Path("b"))
+    record["results"][0]["scores"][metric] -= 1
+    runs.write_record(Path("b"), record)
+    table = json.loads(run("runs", "table", "a", "b", "--rows", "folder", "--json").out)
+    assert {cell["row"]: cell["is_best"] for cell in table["cells"]} == {"a": False, "b": True}
 
 
 def test_a_loss_of_ones_own_that_is_the_heads_trains_the_same_weights(run, tiny_model, toy_data, own):

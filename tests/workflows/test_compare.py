@@ -7,6 +7,7 @@ from scipy import stats
 
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.recipe import load_recipe
+from bertkit.reports.text import ONE_SEED
 from bertkit.storage.outputs import check_page
 from bertkit.workflows.compare import compare, write_page
 from tests.evaluation.stored_runs import make_rows, make_run, predict
@@ -30,6 +31,9 @@ def test_two_runs_have_the_difference_and_its_p(tmp_path):
     assert (found.changes["b"].won, found.changes["b"].lost) == (10, 2)
     assert [row["setting"] for row in found.settings] == ["training.seed"]
     assert (found.systems[0].name, found.units, found.split) == ("a", 40, "validation")
+    assert found.notes == [ONE_SEED]
+    write_page(tmp_path / "page.html", found)
+    assert "which may reverse the result" in (tmp_path / "page.html").read_text()
 
 
 def test_several_are_compared_with_the_first_and_corrected(tmp_path):
@@ -68,7 +72,7 @@ def test_a_metric_that_predictions_do_not_determine_is_left_out(tmp_path):
     runs = [make(tmp_path / "a", (), scores=recorded), make(tmp_path / "b", ())]
     found = compare(runs)
     assert list(found.differences["b"]) == ["accuracy"]
-    assert found.notes == ["matthews_correlation: left out, for stored predictions do not determine it."]
+    assert found.notes == ["matthews_correlation: left out, for stored predictions do not determine it.", ONE_SEED]
     make(tmp_path / "c", (), scores={"accuracy": 0.25})
     with pytest.raises(DataError, match="they are not those that it wrote"):
         compare([tmp_path / "c", tmp_path / "b"])

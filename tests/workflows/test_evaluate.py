@@ -16,6 +16,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import score_ensemble, score_split
 from bertkit.recipe import load_recipe, write_yaml
+from bertkit.storage import runs
 from bertkit.workflows.evaluate import evaluate_benchmark
 from tests.conftest import toy_rows, write_csv, write_jsonl
 from tests.junit import read_junit
@@ -38,6 +39,38 @@ def test_eval_gives_the_numbers_of_training(run, trained, rows):
     assert ours["intervals"] == theirs["intervals"]
     assert ours["baselines"] == theirs["baselines"] != {}
     assert (ours["split"], ours["rows"]) == ("all", 60)
+
+
+@pytest.mark.parametrize(("frequent", "labels"), [("good", None), ("bad", None), ("good", "[good, bad]")])
+def test_the_label_of_f1_is_named_and_doubted_if_most_rows_have_it(run, trained, tmp_path, frequent, labels):
+    by_frequency = sorted(toy_rows(90, seed=5), key=lambda row: row["label"] != frequent)
+    rows = write_csv(tmp_path / "rows.csv", by_frequency[:55])
+    options = ["--data", rows, "--set", "metrics=[accuracy, f1]", *(["--set", f"labels={labels}"] if labels else [])]
+    ended = run("eval", trained, *options)
+    positive = "bad" if labels else "good"
+    assert ended.code == 0 and f"f1: computed for {positive!r}, the second label." in ended.out
+    is_doubted = (frequent, labels) == ("good", None)
+    assert ("--set 'labels=[good, bad]' computes them for 'bad'" in ended.out) == is_doubted
+    assert scores(run("eval", trained, *options, "--json"))["positive_label"] == positive
+    assert "computed for" not in run("eval", trained, "--data", rows).out
+
+
+@pytest.mark.parametrize("recipe", ["similarity-pairs", "late-interaction", "sparse"])
+def test_an_encoder_before_training_is_scored_on_the_rows_of_the_run_and_is_its_baseline(
+    run, tiny_model, tmp_path, recipe
+):
+    words = [row["text"] for row in toy_rows(80, seed=5)]
+    rows = write_csv(tmp_path / "pairs.csv", [{"anchor": text, "positive": text[::-1]} for text in words])
+    options = ["--data", rows, "--set", "training.precision=fp32", "--json"]
+    assert run("finetune", recipe, "--model", tiny_model, "--epochs", 1, "-o", "base", *options).code == 0
+    for name in ("run.json", "recipe.yaml", runs.TRAINING_ROWS):
+        Path("base", name).unlink()
+    trained = scores(run("finetune", recipe, "--model", "base", "--epochs", 1, "-o", "run", *options))
+    ended = run("eval", recipe, "--model", "base", *options)
+    assert scores(ended)["rows"] == trained["rows"] < 80
+    assert trained["baselines"]["encoder before training"] == pytest.approx(scores(ended)["scores"])
+    assert "--split all scores every row" in ended.err
+    assert "all: 80 rows" in run("eval", recipe, "--model", "base", *options[:-1], "--split", "all").out
 
 
 def test_a_run_is_scored_by_its_own_recipe(run, trained, rows):

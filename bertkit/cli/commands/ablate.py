@@ -19,7 +19,6 @@ from bertkit.cli.output import (
     format_count,
     format_rows,
     format_splits,
-    group_by_reason,
     print_line,
     print_next,
     print_notes,
@@ -28,7 +27,7 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.seeds import name_seeds, parse_seeds
+from bertkit.cli.seeds import parse_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
@@ -125,9 +124,6 @@ def print_ablation(summary: AblationSummary) -> None:
         seeds = format_count(len(summary.seeds), "seed")
         print_text(f"{task.recipe}, {task.split}: {format_rows(task.rows)}, {seeds}")
         print_table(f"{task.metric}, and its difference from {task.scores[0].variant}", _score_rows(task))
-        for score in task.scores:
-            failures = group_by_reason(score.failures)
-            print_notes(f"failed: {score.variant}, {name_seeds(seeds)}. {why}" for why, seeds in failures.items())
         print_notes(task.notes)
     if summary.tasks:
         print_next(*(f"open {shlex.quote(f'{summary.folder}/{task.recipe}.html')}" for task in summary.tasks))
@@ -147,14 +143,11 @@ def _variant_row(variant: Variant) -> dict[str, Any]:
 def _score_rows(task: AblatedTask) -> list[dict[str, Any]]:
     from statistics import stdev
 
-    rows: list[dict[str, Any]] = []
-    for score in task.scores:
-        sd = stdev(score.seed_scores) if len(score.seed_scores) > 1 else ""
-        rows.append({"encoder": score.variant, "mean": score.mean, "sd": sd, **difference_cells(score.difference)})
-    # The last line is what a model scores that knows nothing: encoders near it have shown nothing.
-    if task.baseline is not None:
-        rows.append({"encoder": "null model", "mean": task.baseline})
-    return rows
+    deviations = [stdev(score.seed_scores) if len(score.seed_scores) > 1 else "" for score in task.scores]
+    return [
+        {"encoder": score.variant, "mean": score.mean, "sd": sd, **difference_cells(score.difference)}
+        for score, sd in zip(task.scores, deviations, strict=True)
+    ]
 
 
 def print_ablation_plan(plan: AblationPlan) -> None:

@@ -66,8 +66,8 @@ def print_calibration(result: CalibrationResult) -> None:
     """Print the temperature, what it changed, and from which probability on a model is as right as asked."""
     from bertkit.metrics.calibration import describe_temperature
 
-    decisions = f", {result.decisions:,} {result.per}s" if result.per in ("word", "question") else ""
-    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{decisions} ({result.source})")
+    unit = f", {result.decisions:,} {result.per.replace('label', 'decisions on label')}s" if result.per != "row" else ""
+    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{unit} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is surer of them than of new rows.")
     print_text(f"  temperature {describe_temperature(result.temperature)}")

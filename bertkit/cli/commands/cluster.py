@@ -95,7 +95,7 @@ def print_clusters(result: ClusterResult, written: list[str]) -> None:
     chosen = ""
     if result.silhouettes:
         best = max(result.silhouettes.values())
-        chosen = f", their number by silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
+        chosen = f", their number by Euclidean silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
     print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{chosen}")
     for topic in result.topics:
         share = topic.rows / result.rows

@@ -17,7 +17,7 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.errors import UsageError
+from bertkit.errors import UsageError, shorten
 
 if TYPE_CHECKING:
     from bertkit.insight.mistakes.outcomes import RowAnswer
@@ -108,7 +108,8 @@ def _print_disagreement(result: Disagreement, shown: int) -> None:
             print_text(f"  only {worse} is wrong, or more so")
         for one, other in pairs[:shown]:
             print_text(f"    {one.id}: {one.text}")
-            print_text(f"      gold {one.gold}; {result.first}: {one.predicted}; {result.second}: {other.predicted}")
+            answers = map(shorten, (one.gold, one.predicted, other.predicted))
+            print_text("      gold {}; {first}: {}; {second}: {}".format(*answers, **vars(result)))
     print_notes(result.notes)
 
 
@@ -164,4 +165,4 @@ def _print_rows(answers: Sequence[RowAnswer], shown: int) -> None:
         confidence = "" if answer.confidence is None else f"; confidence {answer.confidence:.3f}"
         size = "" if answer.error == 1 else f"; error {answer.error:.4g}"
         print_text(f"    {answer.id}: {answer.text}")
-        print_text(f"      gold {answer.gold}; predicted {answer.predicted}{confidence}{size}")
+        print_text(f"      gold {shorten(answer.gold)}; predicted {shorten(answer.predicted)}{confidence}{size}")

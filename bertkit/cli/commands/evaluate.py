@@ -240,6 +240,7 @@ def _print_scores(results: Sequence[Result]) -> None:
     """Print the scores of every split, each with its confidence interval and its baseline."""
     from bertkit.data.checks import share_of
     from bertkit.metrics.baselines import tabulate
+    from bertkit.metrics.basic import describe_positive_label
     from bertkit.metrics.intervals import describe_methods
 
     # Per split: the scores with interval and baseline, then what a reader must know before quoting them.
@@ -257,6 +258,7 @@ def _print_scores(results: Sequence[Result]) -> None:
             if name in result.baseline:
                 line += f"  baseline {format_number(result.baseline[name]):>7}"
             print_text(line.rstrip())
+        print_notes(describe_positive_label(result.scores, result.positive_label))
         if result.lead:
             print_text(f"  {_describe_lead(result.lead)}")
         if result.interval_methods:

@@ -77,7 +77,7 @@ def describe(layer: MappedLayer) -> str:
     """Say what is measured at a layer, in one line."""
     said = [] if layer.explained is None else [f"{sum(layer.explained):.0%} of variance"]
     if layer.separation is not None and layer.separation.silhouette is not None:
-        said.append(f"silhouette {layer.separation.silhouette:.2f}")
+        said.append(f"Euclidean silhouette {layer.separation.silhouette:.2f}")
     return ", ".join(said)
 
 
@@ -90,7 +90,7 @@ def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[d
             row |= {"1st component": f"{layer.explained[0]:.1%}", "2nd component": f"{layer.explained[1]:.1%}"}
         if layer.separation is not None:
             labels = layer.separation
-            row["silhouette"] = "n/a" if labels.silhouette is None else f"{labels.silhouette:.3f}"
+            row["silhouette (Euclidean)"] = "n/a" if labels.silhouette is None else f"{labels.silhouette:.3f}"
             if not are_clusters:
                 row["nearest has the label"] = "n/a" if labels.nearest is None else f"{labels.nearest:.4f}"
                 row["95% interval"] = "n/a" if labels.interval is None else "{:.4f} to {:.4f}".format(*labels.interval)

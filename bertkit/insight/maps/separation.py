@@ -25,7 +25,8 @@ class Separation:
     points: int
     """With a label, and compared."""
     silhouette: float | None
-    """Mean silhouette by label (Rousseeuw 1987), from -1 to 1; None with one label, or one per point."""
+    """Mean silhouette by label (Rousseeuw 1987), from -1 to 1, by Euclidean distance; None with one label, or one per
+    point."""
     nearest: float | None
     """Share of points whose nearest other point, by cosine, has their label; None as above, and for clusters."""
     interval: tuple[float, float] | None

@@ -12,7 +12,7 @@ from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import Side, Units, as_text, count_words, group_rows
 from bertkit.evaluation.stored import Scorer, StoredRun
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import count_units, take
 from bertkit.recipe import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
@@ -123,7 +123,7 @@ def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, Numbers]:
     per_unit = [scorer.score(take(compared, np.array([unit]))) for unit in range(count_units(compared))]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
         scores = np.array([scores[metric] for scores in per_unit])
-        if metric not in LOWER_IS_BETTER and abs(scores.mean() - total[metric]) < _SAME and scores.max(initial=0) <= 1:
+        if not is_lower_better(metric) and abs(scores.mean() - total[metric]) < _SAME and scores.max(initial=0) <= 1:
             return f"1 - {metric}", 1 - scores
     what = f"no metric of this run is a mean over its rows ({', '.join(total)})"
     raise DataError(what, "add one that is to `metrics`, such as accuracy, and score it with `bertkit eval`")
@@ -143,8 +143,8 @@ def _describe_answer(
     return RowAnswer(
         id=example.id,
         text=shorten(" | ".join(texts), 400),
-        gold=shorten(as_text(example.gold)),
-        predicted=shorten(as_text(example.predicted)),
+        gold=as_text(example.gold),
+        predicted=as_text(example.predicted),
         error=error,
         confidence=confidence,
         words=sum(count_words(rows[number], columns) for number in numbers),

@@ -12,13 +12,13 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.insight.probing.items import ProbeItems, ProbeTask, one_per_word
 from bertkit.insight.probing.rows import choose_rows, is_needed
-from bertkit.metrics.basic import LOWER_IS_BETTER, REGRESSION
+from bertkit.metrics.basic import REGRESSION, is_lower_better
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Task, load_task
 
 OF_LABELS = ("accuracy", "f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
 """Metrics of probes of labels: those that know no positive class."""
-OF_NUMBERS = tuple(name for name in REGRESSION if name not in LOWER_IS_BETTER)
+REGRESSION_METRICS = tuple(name for name in REGRESSION if not is_lower_better(name))
 """Metrics of probes of numbers."""
 
 _UNITS: Mapping[tuple[tuple[str, ...], str], str] = {
@@ -40,7 +40,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     Args:
         recipe: whose rows and labels they are.
         limit: training rows at most.
-        metric: of `OF_LABELS` or `OF_NUMBERS`; by default the first of the recipe's that is one.
+        metric: of `OF_LABELS` or `REGRESSION_METRICS`; by default the first of the recipe's that is one.
 
     Raises:
         RecipeError: the labels of the recipe's task family are not those of texts or words, or a row has several.
@@ -80,7 +80,7 @@ def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: 
     Raises:
         RecipeError: probes of such labels do not have it.
     """
-    allowed = OF_NUMBERS if is_regression else OF_LABELS
+    allowed = REGRESSION_METRICS if is_regression else OF_LABELS
     if metric is None:
         return next((name for name in offered if name in allowed), allowed[0])
     if metric not in allowed:

@@ -11,16 +11,17 @@ from typing import Any
 
 from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
+from bertkit.evaluation.gates import model_bytes
 from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.evaluation.scoring import score_split
 from bertkit.hardware.precision import product_widths
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.selection import find_pareto
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import read_config
 from bertkit.progress import stage
 from bertkit.runtime.backends import check_backend
-from bertkit.storage.exports import is_exported, read_export
+from bertkit.storage.exports import is_exported
 from bertkit.workflows.evaluate import splits_to_score
 from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
@@ -40,7 +41,7 @@ class Deployed:
     way: str
     """``torch-fp32``, ``torch-bf16``, or a target of `export` and `quantize`, such as ``onnx-int8``."""
     bytes: int
-    """Size of the weights, or of the graph with its weights."""
+    """Size of the weights, or of all files of an exported folder, as ``size_mb`` of gates."""
     row_milliseconds: float
     """For one row alone, its tokens being known; see `bertkit.evaluation.parity.measure_latency`."""
     rows_per_second: float
@@ -121,7 +122,7 @@ def deploy(
         for (model, way, size, _), pace, change in zip(loaded, paces, differences, strict=True)
     ]
     threads = checkpoints[0].machine.threads
-    ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
+    ways = mark_best(ways, lower_is_better=is_lower_better(metric))
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
 
 
@@ -131,7 +132,7 @@ def _load_ways(saved: SavedCheckpoint, folder: Path, notes: list[str]) -> Iterat
     if is_exported(saved.folder):
         checkpoint = saved.load()
         made = checkpoint.model.export
-        yield _WAYS[made.backend, made.precision], _weight_bytes(saved.folder), checkpoint
+        yield _WAYS[made.backend, made.precision], model_bytes(saved.folder), checkpoint
         return
 
     config = read_config(saved.folder)
@@ -140,7 +141,7 @@ def _load_ways(saved: SavedCheckpoint, folder: Path, notes: list[str]) -> Iterat
             machine = detect_machine(precision, config["model_type"], product_widths(config))
             checkpoint = saved.load(machine, inference=True)
             checkpoint.pack_texts()
-        yield f"torch-{precision}", _weight_bytes(saved.folder), checkpoint
+        yield f"torch-{precision}", model_bytes(saved.folder), checkpoint
     yield from _export_ways(saved, folder, notes)
 
 
@@ -158,16 +159,10 @@ def _export_ways(saved: SavedCheckpoint, folder: Path, notes: list[str]) -> Iter
             with stage(f"exporting {saved.recipe.model_name} to {way}"):
                 target = GraphFormat(backend, precision, calibration if precision == "int8" else None)
                 convert_checkpoint(saved, before, target, staging)
-            yield way, _weight_bytes(staging), open_checkpoint(saved.recipe, saved.task, staging).load()
+            yield way, model_bytes(staging), open_checkpoint(saved.recipe, saved.task, staging).load()
         # A way that is not possible here is a line below the table, and no end of the others.
         except (ModelError, UnavailableError) as error:
             notes.append(f"{way}: {error.what}")
-
-
-def _weight_bytes(folder: Path) -> int:
-    """Return the size of the files of weights, or of a graph and its weights."""
-    stem = folder / (Path(read_export(folder).file).with_suffix("") if is_exported(folder) else "model")
-    return sum(file.stat().st_size for file in stem.parent.glob(f"{stem.name}[.-]*"))
 
 
 def mark_best(ways: Sequence[Deployed], *, lower_is_better: bool) -> list[Deployed]:

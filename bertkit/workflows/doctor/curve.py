@@ -9,6 +9,7 @@ from typing import Any
 from bertkit.checks import Finding
 from bertkit.workflows.doctor import judge
 
+_TINY_RATE = 1e-6  # No loss rises because of a lower one.
 _LEAST, _PARTS = 15, 5  # log lines, and parts of them that are compared
 # of the first loss; what ends above it without a clear lead over baselines has learned next to nothing
 _STUCK = 0.8
@@ -30,13 +31,14 @@ def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned
     """
     losses = [entry for entry in log if isinstance(entry.get("loss"), float) and "step" in entry]
     evaluations = [entry for entry in log if isinstance(entry.get("eval_loss"), float) and "step" in entry]
-    if len(losses) < _LEAST:
+    highest_rate = max((entry.get("learning_rate", 0.0) for entry in losses), default=0.0)
+    if len(losses) < (_PARTS if 0 < highest_rate < _TINY_RATE else _LEAST):
         return []
-    rate = [*_judge_rate(losses, has_learned=has_learned)]
+    rate = [*_judge_rate(losses, highest_rate, has_learned=has_learned)]
     return rate or [*_judge_length(losses, evaluations, best_step)]
 
 
-def _judge_rate(losses: Sequence[Mapping[str, Any]], *, has_learned: bool) -> Iterator[Finding]:
+def _judge_rate(losses: Sequence[Mapping[str, Any]], rate: float, *, has_learned: bool) -> Iterator[Finding]:
     """Say so where the losses look like those of a learning rate that is too high or too low.
 
     A training loss that rises tells of one that is too high; one that hardly falls, without rising, of one that is too
@@ -46,15 +48,16 @@ def _judge_rate(losses: Sequence[Mapping[str, Any]], *, has_learned: bool) -> It
     values = [entry["loss"] for entry in losses]
     fifths = [values[part * len(values) // _PARTS : (part + 1) * len(values) // _PARTS] for part in range(_PARTS)]
     means, first, highest = [*map(fmean, fifths)], values[0], max(values)
-    last, lowest, rate = means[-1], min(means), max(entry.get("learning_rate", 0.0) for entry in losses)
+    last, lowest = means[-1], min(means)
     has_risen, is_stuck = last - lowest > _RISE * first, last > _STUCK * first and not has_learned
-    if has_risen or (is_stuck and highest - first > _PEAK * first):
+    if not 0 < rate < _TINY_RATE and (has_risen or (is_stuck and highest - first > _PEAK * first)):
         start, end = (lowest, last) if has_risen else (first, highest)
         text = f"the training loss rises from {start:.4g} to {end:.4g}: the learning rate of {rate:.2g} may be too high"
         yield judge("training", "high_learning_rate", text, warn=f"--learning-rate {rate / 10:.1g}")
     elif is_stuck:
         text = f"the training loss goes from {first:.4g} to {last:.4g}: the learning rate of {rate:.2g} may be too low"
-        yield judge("training", "low_learning_rate", text, warn=f"--learning-rate {rate * 10:.1g}, or more steps")
+        remedy = f"--learning-rate {max(10 * rate, 1e-5):.1g}, or more steps"
+        yield judge("training", "low_learning_rate", text, warn=remedy)
 
 
 def _judge_length(

@@ -12,7 +12,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log, stage
 from bertkit.recipe import Recipe
@@ -100,7 +100,7 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     from bertkit.training.trainer import Judge
 
     recipe, checkpoint = inputs.recipe, scorer.checkpoint
-    judge = Judge(scorer.score_step, recipe.best_metric, recipe.best_metric not in LOWER_IS_BETTER)
+    judge = Judge(scorer.score_step, recipe.best_metric, not is_lower_better(recipe.best_metric))
     with make_trainee(inputs, checkpoint, scorer.features.get("train", ())) as trainee:
         return fit(trainee, judge, recipe.training, checkpoint.machine, inputs.plan.folder)
 

@@ -21,8 +21,9 @@ from bertkit.evaluation.baselines import (
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.evaluation.splits import add_streamed_rows
+from bertkit.metrics import Numbers
 from bertkit.metrics.baselines import tabulate
-from bertkit.metrics.basic import why_undefined
+from bertkit.metrics.basic import describe_positive_label, why_undefined
 from bertkit.metrics.linear import sample
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe
@@ -39,6 +40,7 @@ from bertkit.tasks import Compared, Details, example_row, next_commands
 from bertkit.tokens.feature_cache import lengths_of, rows_of
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
+from bertkit.workflows.doctor.curve import judge_curve
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 from bertkit.workflows.finetune.scorer import StepScorer
 
@@ -127,6 +129,8 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
         skew = find_skew(inputs.splits["train"], gold)
     remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
     fields = describe_split(inputs.task, split, scored, outcome.details[name], outcome.baselines[name], remedy)
+    curve = judge_curve(fit_result.history, fit_result.best_step, has_learned=True)
+    warnings += [f"{finding.text}." for finding in curve if finding.name == "best_is_last"]
     fields["warnings"] = warnings + fields["warnings"]
     return Result(
         recipe=recipe.name,
@@ -233,6 +237,7 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         seed=recipe.training.seed if inputs.supervision.trains else None,
         best_metric=recipe.best_metric,
         scores=first.scores,
+        score_notes=describe_positive_label(first.scores, first.positive_label),
         intervals=first.intervals,
         interval_methods=first.interval_methods,
         no_interval=first.undefined.get("intervals", {}),
@@ -241,6 +246,7 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         examples=_examples(outcome),
+        decisions=_find_decisions(outcome),
         labels=list(inputs.labels),
         tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
         warnings=first.warnings + first.data_warnings,
@@ -299,6 +305,20 @@ def _examples(outcome: _Outcome) -> list[Example]:
         )
         for number in sample(range(len(rows)), _MOST_EXAMPLES)
     ]
+
+
+def _find_decisions(outcome: _Outcome) -> tuple[str, Numbers, Numbers] | None:
+    """Return predicted entities, or the decisions that `bertkit calibrate` would fit to, as `Facts` holds them."""
+    inputs, scored = outcome.inputs, outcome.scored[outcome.inputs.validation.name]
+    rows, find = inputs.validation.rows, inputs.task.gold_probabilities
+    if (verdicts := outcome.details[inputs.validation.name].entity_verdicts) is not None:
+        return "entity", *np.array(verdicts, dtype=float).reshape(-1, 2).T
+    if find is None or "probabilities" not in scored.predictions[0]:
+        return None
+    chosen = sample(range(len(rows)), _MOST_EXAMPLES)
+    decisions = find([scored.predictions[n] for n in chosen], [rows[n] for n in chosen], scored.setup)
+    is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
+    return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
 def _make_card(inputs: FinetuneInputs, facts: Facts, model: Model) -> str:

@@ -12,7 +12,7 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, run_part, score_split
-from bertkit.metrics.basic import LOWER_IS_BETTER, check_best_metric, rank_step
+from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log, stage
 from bertkit.tasks import Task
@@ -22,6 +22,8 @@ from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.run import Run
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 from bertkit.workflows.finetune.trainee import load_setup
+
+_UNTRAINED = "encoder before training"
 
 
 def load_scorer(inputs: FinetuneInputs, run: Run) -> StepScorer:
@@ -61,6 +63,11 @@ class StepScorer:
         features = _WithoutTrain(self.features) if inputs.stream else self.features
         run_features = partial(run_part, checkpoint)
         trains = inputs.supervision.trains
+        # Vectors need no training, so the encoder is a baseline: what training adds is the lead over it.
+        if trains and info_of(checkpoint.model).reads in ("texts", "sparse"):
+            for name, by_baseline in self.baselines.judged.items():
+                scored = self._score_split(name, checkpoint)
+                by_baseline[_UNTRAINED], self.baselines.scores[name][_UNTRAINED] = scored.compared, scored.scores
         return not trains or task.precompute(checkpoint.model, features, checkpoint.setup, run_features)
 
     def score_step(self, model: Model, step: int) -> dict[str, float]:
@@ -96,7 +103,7 @@ class StepScorer:
 
     def _rank_step(self, scored: Scored) -> tuple[bool, float]:
         metric = self.inputs.recipe.best_metric
-        return rank_step(scored.scores[metric], scored.loss, greater_is_better=metric not in LOWER_IS_BETTER)
+        return rank_step(scored.scores[metric], scored.loss, greater_is_better=not is_lower_better(metric))
 
     def _score_split(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
         split, features = self.inputs.splits[name], self.features[name]

@@ -15,6 +15,7 @@ from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find
 from bertkit.hardware.device import find_device
 from bertkit.hardware.launch import refuse_launch
 from bertkit.hardware.threads import fitting_threads
+from bertkit.metrics.basic import describe_positive_label
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import fingerprint, load_tokenizer
@@ -205,6 +206,7 @@ def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) 
             names = [name for name in finished[0].scores if is_validation(name)]
             splits = [summarize_split(folder, described, records, task, inputs.splits[name], setup) for name in names]
             result = next(of for of in records[finished[0].seed]["results"] if of["split"] == validation.name)
+            warnings += describe_positive_label(result["scores"], result.get("positive_label"))
             warnings += find_unclear(splits[0], metric, result["baselines"])
     return SeedsSummary(
         recipe=inputs.recipe.name,

@@ -13,7 +13,7 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.modeling.info import Model, info_of, tagger_head
 from bertkit.modeling.load import loaded_weight_bytes
 from bertkit.progress import log, stage
@@ -23,6 +23,7 @@ from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import take, without_folder
+from bertkit.tasks import load_task
 from bertkit.training.losses import Terms, gold_terms
 from bertkit.training.own import own_collator
 from bertkit.training.run import FitResult, Run, RunPlan, finish, finished_record, open_run, write_settings
@@ -104,7 +105,8 @@ def read_several(several: SeveralTasks, output: str | Path | None, *, fresh: boo
     folder = runs.run_folder(output, recipe.name)
     # One number chooses the best step of all tasks, so each task must be better where it is higher.
     for name, own in several.recipes.items():
-        if own.best_metric in LOWER_IS_BETTER:
+        load_task(own)  # Loading it finds the direction of custom metrics.
+        if is_lower_better(own.best_metric):
             what = f"{name}.best_metric {own.best_metric}: the best step has the highest mean of the best metrics"
             raise RecipeError(what, f"--set {name}.best_metric=... names one where higher is better")
     # A resumed run goes on with the rows that each task has held out.

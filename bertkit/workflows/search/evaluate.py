@@ -157,7 +157,7 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
 def _score_ways(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
     before: dict[str, Any] = {}
     for way, rankings in ways.items():
-        scores = score_rankings(rankings, relevance, CUTOFF)
+        scores = score_rankings(rankings, relevance, CUTOFF, map_cutoff=DEPTH)
         gained = {name: scores[name] - values for name, values in before.items()}
         yield RankingScores(
             way,

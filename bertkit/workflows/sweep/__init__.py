@@ -24,7 +24,7 @@ from bertkit.evaluation.sweeps import (
     sort_trials,
 )
 from bertkit.hardware.launch import refuse_launch
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import is_lower_better
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe import Recipe, load_recipe
@@ -259,7 +259,7 @@ def _choose_settings(job: _Sweep, number: int) -> Point:
     for other in storage.find_trials(job.folder):
         trial = job.describe(other)
         tried.append(Tried(trial.settings, trial.scores.get(metric), trial.status in _ENDED))
-    return propose(job.search, job.seed, tried, lower_is_better=metric in LOWER_IS_BETTER)
+    return propose(job.search, job.seed, tried, lower_is_better=is_lower_better(metric))
 
 
 def _read_trial(job: _Sweep, number: int) -> FinetuneInputs:

@@ -21,7 +21,8 @@ def test_two_runs_are_a_table_a_page_and_json(run, tmp_path):
     (work / "runs" / "a" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
     ended = run("compare", "runs/a", "runs/b", "--rows", 1, "-o", "page.html")
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("mine, validation: 40 rows; baseline: a\nb - a\n  scores\n")
+    assert ended.out.startswith("mine, validation: 40 rows; baseline: a\n  One seed per model: ")
+    assert "which may reverse the result" in ended.out and "\nb - a\n  scores\n" in ended.out
     assert re.search(r"    accuracy +0\.7000 +0\.9750 +\+0\.2750 +0\.\d+ to 0\.\d+ +<?0\.0\d+ +0\.003\n", ended.out)
     assert "  answered differently: 13; by accuracy, b wins 12 and loses 1\n" in ended.out
     assert "  lost by b\n    12: word" in ended.out

@@ -46,11 +46,11 @@ def test_a_layer_that_keeps_labels_apart_has_the_better_numbers():
     assert last.separation.nearest == 1 and first.separation.nearest < 0.8
     assert last.separation.silhouette > 0.7 > first.separation.silhouette
     rows = layer_rows([first, last], are_clusters=False)
-    measured = ["silhouette", "nearest has the label", "95% interval"]
+    measured = ["silhouette (Euclidean)", "nearest has the label", "95% interval"]
     assert list(rows[1]) == ["layer", "1st component", "2nd component", *measured]
     assert rows[1]["nearest has the label"] == "1.0000" and rows[1]["95% interval"] == "0.9124 to 1.0000"
     assert "nearest has the label" not in layer_rows([last], are_clusters=True)[0]
-    assert describe(last).startswith("8") and ", silhouette 0.8" in describe(last)
+    assert describe(last).startswith("8") and ", Euclidean silhouette 0.8" in describe(last)
     _, (clustered,) = measure_layers(vectors, [1], labeling(labels, are_clusters=True), "pca", 42)
     assert clustered.separation.silhouette == last.separation.silhouette and clustered.separation.nearest is None
     _, (unlabeled,) = measure_layers(vectors, [1], labeling([None] * 60), "pca", 42)

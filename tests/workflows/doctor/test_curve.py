@@ -51,11 +51,18 @@ def test_a_curve_is_judged_by_its_rules(log, best_step, has_learned, expected):
     assert names(log, best_step, has_learned) == expected
 
 
+@pytest.mark.parametrize("losses", [FLAT[:6], FLAT[:14], [*FLAT[:8], 0.9, *FLAT[9:]], FLAT[::-1]])
+def test_a_tiny_learning_rate_is_too_low_whatever_the_noise_and_in_few_lines_too(losses):
+    (found,) = judge_curve(log_of(losses, rate=1e-7), 200, has_learned=False)
+    assert found.name == "low_learning_rate" and "the learning rate of 1e-07 may be too low" in found.text
+    assert judge_curve(log_of(losses[:6], rate=1e-4), 200, has_learned=False) == []
+
+
 def test_a_finding_has_its_figures_and_a_command():
     (rate,) = judge_curve(log_of(FLAT, rate=1e-7), 200, has_learned=False)
     assert rate.level == "warn"
     assert rate.text.startswith("the training loss goes from 0.697 to 0.693: the learning rate of 1e-07 may be too low")
-    assert rate.text.endswith("--learning-rate 1e-06, or more steps")
+    assert rate.text.endswith("--learning-rate 1e-05, or more steps")
     (fit,) = judge_curve(log_of(FALLING, [0.4, 0.3, 0.5, 0.7]), 150, has_learned=True)
     assert "overfitting since epoch 1.5: the validation loss rises from 0.3 to 0.7" in fit.text
     assert fit.text.endswith("the best step is 150 of 300 - more rows, or --set training.steps=150")

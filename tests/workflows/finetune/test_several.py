@@ -161,9 +161,11 @@ def test_a_head_that_does_not_train_the_encoder_is_refused(recipe, tmp_path):
         finetune_several(load_several(recipe, SETTINGS | {"words.options.layers": "last"}), output=tmp_path / "run")
 
 
-def test_a_mean_of_errors_is_refused(recipe, tmp_path):
+def test_a_mean_of_errors_is_refused(recipe, tmp_path, monkeypatch):
+    (tmp_path / "costs.py").write_text("def cost(gold, predicted): ...\n\n\ncost.lower_is_better = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
     several = load_several(recipe, SETTINGS)
-    changed = several.recipes["topic"].model_copy(update={"best_metric": "mean_squared_error"})
+    changed = several.recipes["topic"].model_copy(update={"metrics": ["costs.cost"], "best_metric": "costs.cost"})
     with pytest.raises(RecipeError, match="higher is better"):
         read_several(replace(several, recipes={**several.recipes, "topic": changed}), tmp_path)
 

@@ -57,13 +57,13 @@ def test_scores_are_those_of_plain_rankings(folder, tiny_model):
         reciprocal.append(1 / ranks[0])
         precision.append((1 / ranks[0] + 2 / ranks[1]) / 2)
     assert scores["vectors"]["mrr@10"] == pytest.approx(np.mean(reciprocal))
-    assert scores["vectors"]["map"] == pytest.approx(np.mean(precision))
+    assert scores["vectors"]["map@100"] == pytest.approx(np.mean(precision))
     assert scores["vectors"]["recall@100"] == 1
     assert scores["hybrid and rerank"]["mrr@10"] == 1
     intervals = result.rankings[1].intervals
-    assert intervals["map"][0] < scores["vectors"]["map"] < intervals["map"][1]
-    gained = [scores[way]["map"] - scores[before]["map"] for before, way in pairwise(scores)]
-    assert [of.gains.get("map") for of in result.rankings] == [None, *map(pytest.approx, gained)]
+    assert intervals["map@100"][0] < scores["vectors"]["map@100"] < intervals["map@100"][1]
+    gained = [scores[way]["map@100"] - scores[before]["map@100"] for before, way in pairwise(scores)]
+    assert [of.gains.get("map@100") for of in result.rankings] == [None, *map(pytest.approx, gained)]
 
 
 def test_documents_are_ranked_by_their_best_passage(folder, caplog):

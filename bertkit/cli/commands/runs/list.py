@@ -21,7 +21,7 @@ def command(
     folder: Annotated[Path, argument("Folder that holds run folders.", "FOLDER")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
-        option("What to sort by; scores, times, sizes and dates from the highest down.", "KEY"),
+        option("Key to sort by: scores from the best, times, sizes and dates from the highest down.", "KEY"),
     ] = "name",
 ) -> None:
     """List run folders: their state, main score, time and size.

@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Score the rankings of an index: by words, by vectors, by both, and reranked.
 
-    nDCG@10, MRR@10, MAP and recall, with 95% intervals over queries.
+    nDCG@10, MRR@10, MAP@100 and recall, with 95% intervals over queries.
     """
     from bertkit.vectors.reranker import Reranker
     from bertkit.workflows.search import evaluate

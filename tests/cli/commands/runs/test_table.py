@@ -24,7 +24,8 @@ def test_the_table_its_marks_and_its_numbers_are_printed(run):
         ["a", "0.7000", "(0.1000", "to", "0.9000)"],
         ["b", "0.9000*", "(0.1000", "to", "0.9000)"],
     ]
-    assert lines[-1][:5] == ["*:", "differs", "from", "a", "at"]
+    assert lines[-1][:5] == ["One", "seed", "per", "model:", "p"]
+    assert lines[-2][:5] == ["*:", "differs", "from", "a", "at"]
     printed = json.loads(run("runs", "table", "runs/b", "runs/a", "--json").out)
     assert printed["rows"] == ["b", "a"] and [cell["is_best"] for cell in printed["cells"]] == [True, False]
     assert printed["cells"][1]["p"] < 0.05 and printed["cells"][1]["difference"]["difference"] == pytest.approx(-0.2)
