@@ -140,8 +140,8 @@ class TaskExtras(Protocol):
     """Combines the outputs of several models for one feature to those of an ensemble."""
     find_labels: Callable[[Path, Recipe], Sequence[str]] | None
     """Returns the label names of a model folder, of a family that takes models trained for something else."""
-    find_lost_gold: Callable[[Sequence[Feature], Sequence[Row]], Sequence[int]] | None
-    """Returns the numbers of the rows whose gold value no feature has."""
+    find_lost_gold: Callable[[Sequence[Feature], Sequence[Row], Setup], Sequence[int]] | None
+    """Returns the indices of the rows whose gold value no feature has, or no prediction can have."""
     count_errors: Callable[[Compared], tuple[Any, Any]] | None
     """Counts the errors and the decisions of each row, of a family whose rows have several answers each."""
     gold_probabilities: Callable[[Sequence[Prediction], Sequence[Row], Setup], Any] | None
