@@ -15,9 +15,9 @@ from bertkit.errors import DataError
 from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.tasks import Task
-from bertkit.tokens.features import Features, Rows, Setup, max_tokens, tokenize_texts
+from bertkit.tokens.features import Rows, Setup, max_tokens, tokenize_texts
 from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
-from bertkit.tokens.lost import find_long
+from bertkit.tokens.lost import describe_lost_gold, find_long
 from bertkit.tokens.splitting import Splitting
 
 _MOST_ROWS = 100_000  # of a split
@@ -73,7 +73,7 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     spread = f"half up to {_at(lengths, 0.5)}, 99% up to {_at(lengths, 0.99)}, the longest {lengths.max():,}"
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
-        return [Finding("good", "tokens", "truncated", text)]
+        return [Finding("good", "tokens", "truncated", text), *_find_lost_gold(split, task, setup, rows, indices)]
     long_rows = [rows[index] for index in long]
     features = task.encode(long_rows, setup)
     is_windowed = len(features) > len(long_rows) or ("long_text" in task.OPTIONS and reads_windows(setup.recipe))
@@ -90,18 +90,20 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
         text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
         text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
         findings.append(Finding("good", "tokens", "long_text_ways", text))
-    return [*findings, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
+    return [*findings, *_find_lost_gold(split, task, setup, rows, indices)]
 
 
-def _find_lost_gold(split: Split, task: Task, features: Features, rows: Rows, indices: Sequence[int]) -> list[Finding]:
-    """Describe the rows whose gold value no feature has, for a family that can tell."""
+def _find_lost_gold(split: Split, task: Task, setup: Setup, rows: Rows, indices: Sequence[int]) -> list[Finding]:
+    """Describe the rows whose gold value cannot be predicted, if the family can find them."""
     if task.find_lost_gold is None or task.COLUMNS.gold not in rows[0]:
         return []
-    lost = task.find_lost_gold(features, rows)
-    share = len(lost) / len(split.rows)
-    text = f"{split.name}: {share_of(len(lost), len(split.rows))} rows lose gold answers beyond the maximum length"
-    places = places_of(split, [indices[number] for number in lost])
-    return [Finding(level_of(share, warn=_WARN_LOST), "tokens", "lost_gold", text, places, len(lost))]
+    lost_rows = task.find_lost_gold(task.encode(rows, setup), rows, setup)
+    level, places = (
+        level_of(len(lost_rows) / len(rows), warn=_WARN_LOST),
+        places_of(split, [indices[row] for row in lost_rows]),
+    )
+    text = f"{split.name}: {describe_lost_gold(len(lost_rows), len(rows), task.OPTIONS)}"
+    return [Finding(level, "tokens", "lost_gold", text, places, len(lost_rows))]
 
 
 def _at(lengths: Sequence[int] | Numbers, share: float) -> int:

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise, starmap
+from math import prod
 from operator import itemgetter, lt
 from typing import Any, NamedTuple
 
 from bertkit.data.columns import Columns
-from bertkit.data.labels import folded, spelled
+from bertkit.data.labels import folded, is_placeholder, list_names, spelled
 from bertkit.data.rows import Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
@@ -27,6 +28,7 @@ _SHOWN = 5  # labels that a sentence names
 _SKEWED = 0.8  # of the training rows, that have one label
 # metrics to which a rare label is worth as much
 _LIKE_EACH = ("f1_macro", "balanced_accuracy", "matthews_correlation")
+_MIN_CHANCE = 1e-4
 _TYPO = 100  # times rarer than the label that is meant
 
 
@@ -86,12 +88,22 @@ def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names:
     ):
         shown = ", ".join(f"{value:g}" for value in islice(gold(), 3))
         warnings.append(f"The labels are whole numbers in ascending order: {shown}, ... Is {label!r} their column?")
+    if "choices" in columns.given:
+        warnings += describe_unused_choice(train.rows)
     for column in columns.given:
         if not any(map(_has_letter, train.column(column))):
             name = source_column(column, data)
             shown = str(train.rows[0].get(column))[:40]
             warnings.append(f"No training text has a letter, such as {shown!r}. Is {name!r} their column?")
     return warnings
+
+
+def describe_unused_choice(rows: Sequence[Row]) -> list[str]:
+    """Describe labels that may count choices from 1: the first choice is never right, though it should be by chance."""
+    chance = prod(1 - 1 / len(row["choices"]) for row in rows)
+    if chance > _MIN_CHANCE or any(row["label"] == 0 for row in rows):
+        return []
+    return [f"None of {len(rows):,} rows has the label 0, the first choice. Subtract 1 if the labels count from 1."]
 
 
 def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names: Sequence[str]) -> list[str]:
@@ -138,6 +150,11 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[Doubt
         )
 
     doubts = [Doubt(text, first_line(rarest)) for text, rarest in _find_twins(counts)]
+    for name in (name for name in counts if is_placeholder(name, counts)):
+        labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
+        remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "Leave it empty if so"
+        doubt = f"{share_of(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
+        doubts.append(Doubt(f"{doubt}. {remedy}.", first_line(name)))
     for name, count in counts.items():
         meant = next((other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other)), None)
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from bertkit.data.text import SURROGATE, Record, empty_file, excerpt
@@ -123,6 +125,26 @@ def _integer(digits: str) -> int:
 
 DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
 """Refuses a key that occurs twice, and an integer of more than 64 bits."""
+
+
+# Python would join the texts of an array of numpy to a single one.
+_ADJACENT = re.compile(r"""['"]\s+['"]""")
+
+
+def parse_json(value: object) -> Any:
+    """Return the list or object that text writes in JSON, or in Python as pandas writes it; any other value unchanged.
+
+    >>> parse_json('["a", null]'), parse_json("['a', 'b']"), parse_json("['a' 'b']"), parse_json("[sic]")
+    (['a', None], ['a', 'b'], "['a' 'b']", '[sic]')
+    """
+    if not isinstance(value, str) or value.strip()[:1] not in ("{", "["):
+        return value
+    with suppress(ValueError, RecursionError):
+        return json.loads(value)
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        parsed = None if _ADJACENT.search(value) else ast.literal_eval(value.strip())
+        return parsed if isinstance(parsed, (list, dict)) else value
+    return value
 
 
 def as_data_error(error: DataError | RecursionError, name: str, row: int | None) -> DataError:

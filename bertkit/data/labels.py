@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -12,8 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels
-from bertkit.data.text import describe_record, source_column
-from bertkit.errors import DataError, ModelError, RecipeError, closest
+from bertkit.data.text import describe_record, normalize, source_column
+from bertkit.errors import DataError, ModelError, RecipeError, closest, located
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
 from bertkit.storage.spool import spool
@@ -21,23 +22,36 @@ from bertkit.storage.spool import spool
 CORRECT = "correct the row, or declare the names under `labels:`"
 """The remedy for a value that is no label of the recipe or of the training rows."""
 
+VECTOR = (
+    "a 0/1 vector instead of labels",
+    'list the names, such as ["fear", "joy"], or map a 0/1 column per label: --set data.columns.label=[fear,joy]',
+)
+"""The fault, and its remedy, of a list that would be read as indices of labels."""
+
 _MANY = 200
 _DECIMAL = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{1,15}")
+# SNLI has "-" where annotators did not agree.
+_PLACEHOLDERS = {"-", "--", "?", "#n/a", "n/a", "na", "nan", "<na>", "null", "unlabeled", "unlabelled", "no label"}
 
 
 def spelled(value: object) -> str | None:
-    """Return a raw label as text; None where there is none (absent, white space, NaN).
+    """Return a raw label as text in composed Unicode (NFC), or None if it is absent, whitespace or NaN.
 
     >>> spelled(1.0), spelled(True), spelled(" pos "), spelled(float("nan")), spelled("")
     ('1', 'true', 'pos', None, None)
+
+    Raises:
+        DataError: If the value cannot be a name, such as an object.
     """
     if value is None or value != value:
         return None
+    if isinstance(value, (dict, list, tuple, bytes)):
+        raise DataError(f"label {str(value)[:60]} is not a name", 'write a name, or a list such as ["a", "b"]')
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value).strip() or None
+    return unicodedata.normalize("NFC", str(value)).strip() or None
 
 
 @lru_cache(10_000)  # each tag of each word may be asked for
@@ -49,12 +63,24 @@ def plain(name: str) -> str:
     """
     if _DECIMAL.fullmatch(name):
         return spelled(float(name)) or name
-    return name.lower() if name.lower() in ("true", "false") else name
+    return name.lower() if name.lower() in ("true", "false") else unicodedata.normalize("NFC", name)
 
 
 def folded(name: str) -> str:
-    """Return what a name has in common with those that differ from it only in case, or in how formats spell it."""
-    return plain(name).casefold()
+    """Return the common form of names that differ only in case, whitespace, forms of Unicode or a format's spelling."""
+    return normalize(plain(name))
+
+
+def is_placeholder(name: str, names: Iterable[str]) -> bool:
+    """Return whether a name among the names of a dataset may mean that there is no label.
+
+    >>> is_placeholder("-", ["-", "yes", "no"]), is_placeholder("-", ["-", "+"]), is_placeholder("-1", ["-1", "0", "1"])
+    (True, False, False)
+    """
+    other_names = set(names) - {name}
+    if name == "-1":  # among 0, 1, 2; of -1, 0 and 1 it may be a class
+        return len(other_names) > 2 and all(map(str.isdigit, other_names))
+    return name.casefold() in _PLACEHOLDERS and all(any(map(str.isalnum, other_name)) for other_name in other_names)
 
 
 def spelled_names(value: object) -> list[str]:
@@ -75,18 +101,21 @@ def find_names(values: Iterable[Any]) -> list[str]:
     Raises:
         DataError: only one label, or so many that they can hardly be classes, or one that is several.
     """
-    names, texts, count = set[str](), set[str](), 0
+    names, texts, count, max_labels, are_tags = set[str](), set[str](), 0, 1, False
     for value in values:
         spellings = spelled_names(value)
         names.update(spellings)
-        count += len(spellings)
+        count, max_labels = count + len(spellings), max(max_labels, len(spellings))
+        are_tags = are_tags or len(set(spellings)) < len(spellings)  # a label is named once
         if isinstance(value, str):
             texts.add(value)
     if len(names) < 2:
         what = f"every row has the same label {next(iter(names), None)!r}"
         raise DataError(what, "a classifier needs at least two labels")
-    if joined := joined_labels(texts):
-        raise DataError(joined[0], f"{joined[1]}; if it is one, list the classes under `labels:`")
+    # If no list has two labels, the recipe may name another separator than the data has.
+    if joined := joined_labels(texts or (() if are_tags else names), min_count=2 if max_labels == 1 else count):
+        remedy = joined[1] if max_labels == 1 else "write one separator in all rows"
+        raise DataError(joined[0], f"{remedy}; if it is one, list the classes under `labels:`")
     # So many names are an id, a number or a text: training on them would end in nothing.
     if len(names) > max(_MANY, count // 5):
         what = f"{len(names):,} different labels in {count:,} rows"
@@ -102,11 +131,11 @@ def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     entity).
     """
     found = {name for value in values for name in spelled_names(value)}
-    unknown, tidy_names = {name for name in found if not _is_known(name, names)}, set(map(_tidy_name, names))
+    unknown, known_names = {name for name in found if not _is_known(name, names)}, set(map(folded, names))
     if not found - unknown - {"O"}:
         return list(names)
     has_numbers = any(map(_is_integer, names))
-    unseen = {name for name in unknown if _tidy_name(name) not in tidy_names and (has_numbers or not _is_integer(name))}
+    unseen = {name for name in unknown if folded(name) not in known_names and (has_numbers or not _is_integer(name))}
     return _sort_names({*names, *unseen}) if unseen else list(names)
 
 
@@ -116,10 +145,6 @@ def _is_known(name: str, names: Sequence[str]) -> bool:
     except DataError:
         return False
     return True
-
-
-def _tidy_name(name: str) -> str:
-    return folded(" ".join(name.split()))
 
 
 def _sort_names(names: Set[str]) -> list[str]:
@@ -133,7 +158,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     """Return the label name that a raw value means: a name itself, else a number that counts the names from 0.
 
     A name may be spelled as another format does: True as true, 1.0 as 1. A list (several labels at once, or one per
-    word) is named item by item. None, and -1 where it is not a name, mean unlabeled.
+    word) is named item by item. None, and -1, "-" and the like that are not names, mean unlabeled.
 
     >>> name_of("acceptable", ["unacceptable", "acceptable"]), name_of(0, ["unacceptable", "acceptable"])
     ('acceptable', 'unacceptable')
@@ -151,7 +176,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
     if plain_names.count(number) == 1:
         return names[plain_names.index(number)]
-    if number == "-1":
+    if number == "-1" or is_placeholder(number, names):
         return None
     # Hub data sets count labels from 0; but names that are numbers mean themselves.
     counts = not any(map(_is_integer, plain_names))  # names that are numbers themselves are not counted
@@ -160,9 +185,9 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     listed = ", ".join(
         f"{index} {list_names([name])}" if counts else repr(name) for index, name in enumerate(names[:20])
     )
-    alike = next((name for name in names if _tidy_name(name) == _tidy_name(spelling)), None)
-    near = f"did you mean {alike}?" if alike else closest(spelling, names)
-    hint = near if near.startswith("did") else remedy
+    similar_name = next((name for name in names if folded(name) == folded(spelling)), None)
+    suggestion = f"did you mean {similar_name}?" if similar_name else closest(spelling, names)
+    hint = suggestion if suggestion.startswith("did") else remedy
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
 
 
@@ -188,6 +213,8 @@ def name_split(
     Raises:
         DataError: values that are not a label, or rows without one; the first is described, the lines of others listed.
     """
+    if len(names) == 2 and all(value in (["0", "1"], ["1", "0"]) for value in split.column(gold)):
+        raise DataError(*VECTOR, file=split.source, column=source_column(gold, data))
     lines = array("q")
     faults: list[DataError] = [] if collected is None else collected
     dropped: list[int] = []
@@ -221,13 +248,10 @@ def name_row(row: Row, gold: str, names: Sequence[str], remedy: str = CORRECT) -
     Raises:
         DataError: the value is not a label, or there is none.
     """
-    try:
+    with located(column=gold):
         named = name_of(row[gold], names, remedy)
         if named is None or (isinstance(named, list) and named and not any(named)):
             raise DataError(NO_LABEL, FILL_IN)
-    except DataError as error:
-        error.column = gold
-        raise
     return {**row, gold: named}
 
 

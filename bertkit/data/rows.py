@@ -170,8 +170,9 @@ def read_split(
             yield checked
 
     rows = spool(islice(read_rows(), data.limit))
+    _correct_remedies(faults, rows, columns.gold)
     if faults and collected is None:
-        raise _with_remedy(first_of(faults), rows, columns.gold)
+        raise first_of(faults)
     for what, count in left_out.items():
         log.info(f"rows of {source} without {what}, left out: {count:,}")
     if not rows and not faults:
@@ -215,8 +216,10 @@ def is_missing(value: object) -> bool:
     return value is None or is_blank(value) or bool(isinstance(value, float) and value != value)
 
 
-def joined_labels(values: Iterable[object]) -> tuple[str, str] | None:
-    """Find a value that is several labels with a separator between them, and the remedy; each must occur elsewhere.
+def joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, str] | None:
+    """Find a value that is several labels with a separator between them, and the remedy.
+
+    Each of them must be a value itself, or be in at least `min_count` of the joined values.
 
     >>> joined_labels(["a|b", "b", "a"])
     ("'a|b' looks like several labels", '--set options.multi_label=true')
@@ -226,18 +229,18 @@ def joined_labels(values: Iterable[object]) -> tuple[str, str] | None:
         parts = {name: [part.strip() for part in name.split(separator)] for name in sorted(names) if separator in name}
         occurring = Counter(part for of_name in parts.values() for part in of_name)
         for name, of_name in parts.items():
-            if all(part and not part.isdigit() and (part in names or occurring[part] > 1) for part in of_name):
+            if all(part and not part.isdigit() and (part in names or occurring[part] >= min_count) for part in of_name):
                 option = f" --set 'options.separator={separator}'" if separator != "|" else ""
                 return f"{name!r} looks like several labels", f"--set options.multi_label=true{option}"
     return None
 
 
-def _with_remedy(fault: DataError, rows: Iterable[Row], gold: str) -> DataError:
-    """Return a fault; where a row has no label and others have several, it says how all of them are read."""
-    joined = joined_labels(row.get(gold) for row in rows) if fault.what.startswith(NO_LABEL) else None
-    if joined:
-        fault.remedy = f"{fault.remedy}; {joined[0]}: {joined[1]}"
-    return fault
+def _correct_remedies(faults: Iterable[DataError], rows: Iterable[Row], gold: str) -> None:
+    """Advise to read several labels per row, if other rows have them: no label then means none of them."""
+    unlabeled = [fault for fault in faults if fault.what.startswith(NO_LABEL)]
+    if joined := joined_labels(row.get(gold) for row in rows) if unlabeled else None:
+        for fault in unlabeled:
+            fault.remedy = f"{joined[0]}: {joined[1]}, with which an empty label means none of them"
 
 
 def first_of(faults: list[DataError]) -> DataError:

@@ -102,7 +102,7 @@ class Scored:
     loss: float | None
     setup: Setup
     warnings: list[str] = field(default_factory=list)
-    """What a reader of the scores must know of the calibration in force."""
+    """Warnings for readers of the scores, such as about the calibration in force."""
 
 
 def score_split(
@@ -231,6 +231,10 @@ def _score_predictions(
 ) -> Scored:
     (predictions, warnings), task, setup = decoded, checkpoint.task, checkpoint.setup
     compared = task.compare(predictions, split.rows, setup)
+    from bertkit.tokens.lost import describe_lost_gold
+
+    if task.find_lost_gold and (lost_rows := task.find_lost_gold(features, split.rows, setup)):
+        warnings = [*warnings, f"{describe_lost_gold(len(lost_rows), len(split.rows), task.OPTIONS)}."]
     return Scored(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
 
 

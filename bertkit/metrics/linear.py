@@ -24,6 +24,7 @@ _MOST_ROWS = 10_000
 _MOST_WORDS = 10_000
 _MOST_CHARACTERS = 1000  # of a text
 _STRENGTH = 10  # how much weights are held back
+_FAR = 10.0  # from 0, in the outputs of a new head
 _WORD = re.compile(r"\w+")
 
 TFIDF = "linear model over TF-IDF"
@@ -40,6 +41,17 @@ _TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}
 
 Features = Mapping[str, float]
 """Name of a feature -> its value in one text or pair of texts; others are 0."""
+
+
+def find_scale(targets: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the standard deviation of targets that a new head is far from, or else 0 and 1.
+
+    >>> find_scale([0.0, 5.0]), find_scale([1990.0, 2010.0])
+    ((0.0, 1.0), (2000.0, 10.0))
+    """
+    mean, deviation = float(np.mean(targets)), float(np.std(targets))
+    is_far = max(abs(mean), deviation) > _FAR or 0 < deviation < 1 / _FAR**2
+    return (mean, deviation or 1.0) if is_far else (0.0, 1.0)
 
 
 def find_words(text: str) -> dict[str, float]:

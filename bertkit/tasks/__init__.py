@@ -141,8 +141,8 @@ class TaskExtras(Protocol):
     """Combines the outputs of several models for one feature to those of an ensemble."""
     find_labels: Callable[[Path, Recipe], Sequence[str]] | None
     """Returns the label names of a model folder, of a family that takes models trained for something else."""
-    find_lost_gold: Callable[[Sequence[Feature], Sequence[Row]], Sequence[int]] | None
-    """Returns the numbers of the rows whose gold value no feature has."""
+    find_lost_gold: Callable[[Sequence[Feature], Sequence[Row], Setup], Sequence[int]] | None
+    """Returns the indices of the rows whose gold value no feature has, or no prediction can have."""
     find_row_warnings: Callable[[Sequence[Row], Recipe], list[str]] | None
     """Describes what is odd about the rows of a split, such as gold values that no model can predict."""
     count_errors: Callable[[Compared], tuple[Any, Any]] | None

@@ -18,7 +18,6 @@ from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import read_modules, with_options
 from bertkit.tasks import (
     Collator,
-    DataError,
     Feature,
     Option,
     Recipe,
@@ -59,9 +58,6 @@ def read(row: Row, recipe: Recipe) -> Row:
     if recipe.training.label_smoothing:
         what = "training.label_smoothing is for the loss of a classifier, which few_shot does not have"
         raise RecipeError(what, "leave it out")
-    if isinstance(row.get("label"), (list, tuple)):
-        remedy = "use the recipe `classify` with options.multi_label"
-        raise DataError("a list of labels, and few_shot learns one per row", remedy, column="label")
     return text_classification.read(row, recipe)
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.checks import describe_unused_choice
+from bertkit.data.json_objects import parse_json
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, read_texts
 from bertkit.metrics import calibration
@@ -79,7 +81,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     Raises:
         DataError: fewer than two choices, a blank one, or a label that is none of them.
     """
-    texts = read_texts(row["choices"], "choices", first=0)
+    texts = read_texts(parse_json(row["choices"]), "choices", first=0)
     if len(texts) < 2:
         raise DataError(
             f"a row needs two or more choices, got {len(texts)}", "add choices, or leave the row out", column="choices"
@@ -190,4 +192,4 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         {"choices": f"{n}", "accuracy": float(np.mean(right)), "by chance": 1 / n, "rows": len(right)}
         for n, right in sorted(tried.items())
     ]
-    return Details({"by number of choices": table}, answers=answers)
+    return Details({"by number of choices": table}, answers=answers, warnings=describe_unused_choice(rows))

@@ -57,7 +57,6 @@ OPTIONS: Mapping[str, object] = {
 
 _option = partial(read_option, OPTIONS)
 
-find_lost_gold = find_lost_answers
 combine, targets = ensembles.mean_logits, span_targets
 
 _NO_ANSWER, _FIRST_SENTENCE, _OTHERS = "no answer", "first sentence", "(others)"
@@ -123,6 +122,11 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
                 feature.update(start_positions=(end >= 0) * (first + start), end_positions=(end >= 0) * (first + end))
             features.append(feature)
     return features
+
+
+def find_lost_gold(features: Features, rows: Rows, setup: Setup) -> list[int]:
+    """Return the indices of the rows whose answer is not whole in a window, or longer than any that is predicted."""
+    return find_lost_answers(features, rows, _option(setup.recipe, "max_answer_length"))
 
 
 def collator(setup: Setup) -> Collator:

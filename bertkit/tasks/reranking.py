@@ -6,7 +6,6 @@ rows of one query are a list, which nDCG, MRR and MAP score as a whole.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     if least:
         raise RecipeError(f"data.label_range begins at {least:g}", "let it begin at 0: what is not relevant")
     if relevance > most:
-        remedy = f"correct it, or say how far it goes: --set 'data.label_range=[0, {math.ceil(relevance)}]'"
+        remedy = "correct it, or extend the range: --set 'data.label_range=[0, HIGHEST]'"
         raise DataError(f"relevance {relevance:g} is above {most:g}", remedy, column="relevance")
     return {**row, "relevance": relevance / most}
 

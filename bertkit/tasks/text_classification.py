@@ -5,6 +5,7 @@ The encoder's pooled output goes through one linear layer (Devlin et al. 2019, s
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.json_objects import parse_json
+from bertkit.data.labels import VECTOR, plain, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL
-from bertkit.errors import closest
+from bertkit.errors import closest, located
 from bertkit.metrics import Numbers, calibration, decisions, ensembles
 from bertkit.metrics.linear import (
     TFIDF,
@@ -55,7 +58,9 @@ from bertkit.tokens import long_texts
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
-COLUMNS: Columns = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
+COLUMNS: Columns = Columns(
+    given=("text",), gold="label", optional=("text_pair",), lists=("label",), predicted=("probabilities",)
+)
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {
     "prediction": str | list[str],
@@ -77,6 +82,8 @@ _option = partial(read_option, OPTIONS)
 Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
 AUTO_CLASS = "AutoModelForSequenceClassification"
+# as arrays of numpy are written
+_UNREAD_LIST = re.compile(r"""(\[|array\().*[,'"\s].*[\])]|[({]\s*['"].*[)}]""", re.DOTALL)
 _FREQUENT = "most frequent label"
 _MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
 
@@ -84,26 +91,45 @@ score = score_values
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts and, where a row may have several labels, split its label into their names.
+    """Check the texts and, if a row may have several labels, list their names.
+
+    Several labels are a list, also as text in JSON or Python, text with separators, or a column of 0 and 1 per label.
 
     Raises:
-        DataError: a text that is not text, no label, or a label named twice.
+        DataError: If a text is not text, a label is missing, named twice or not a name, or there are too many.
     """
     check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
-    if _is_multi_label(recipe):
-        is_list, separator = isinstance(row["label"], (list, tuple)), read_option(OPTIONS, recipe, "separator")
-        items = row["label"] if is_list else str(spelled(row["label"]) or "").split(separator)
-        names = [name for name in map(spelled, items) if name is not None]
-        if len(set(names)) != len(names):
-            raise DataError(f"a label is named twice in {row['label']!r}", "name each label once", column="label")
-        return {**row, "label": names}
-    if isinstance(row["label"], (list, tuple)):
-        raise DataError("a list of labels", "for several labels at once --set options.multi_label=true", column="label")
-    if spelled(row["label"]) is None:
-        raise DataError(NO_LABEL, FILL_IN, column="label")
-    return row
+    with located(column="label"):
+        return {**row, "label": _read_label(row["label"], recipe)}
+
+
+def _read_label(raw_label: Any, recipe: Recipe) -> Any:
+    """Return the names of a label if a row may have several, else the only one."""
+    several, columns, value = _is_multi_label(recipe), recipe.data.columns.get("label"), parse_json(raw_label)
+    if are_columns := isinstance(columns, list) and len(columns) > 1:
+        marks = [plain(spelled(mark) or "") for mark in value]
+        if not {*marks} <= {"0", "1", "false", "true"}:
+            raise DataError(f"{raw_label} in columns of one label", "write 0 or 1")
+        value = [name for name, mark in zip(columns, marks, strict=True) if mark in ("1", "true")]
+    elif isinstance(value, str) and _UNREAD_LIST.fullmatch(value.strip()):
+        raise DataError(f"label {value[:60]!r} is a list that is not JSON", 'write ["fear", "joy"]')
+    elif isinstance(value, str) and several:
+        value = value.split(read_option(OPTIONS, recipe, "separator"))
+    names = spelled_names(value)
+    if len(set(names)) < len(names):
+        raise DataError(
+            *VECTOR if set(names) <= {"0", "1"} else (f"a label is named twice in {raw_label!r}", "keep one")
+        )
+    if several:
+        return names
+    if len(names) > 1 or are_columns:
+        remedy = "use the recipe `classify` with" if recipe.task == "few_shot" else "for several labels at once"
+        raise DataError("a list of labels", f"{remedy} --set options.multi_label=true")
+    if not names:
+        raise DataError(NO_LABEL, FILL_IN)
+    return names[0] if isinstance(value, (list, tuple)) else value
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:

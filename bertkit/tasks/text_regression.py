@@ -14,6 +14,7 @@ from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
+    find_scale,
     fit_linear,
     fit_tfidf,
     most_rows,
@@ -55,7 +56,7 @@ OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     "long_text": Option("head", choices=tuple(way for way in long_texts.WAYS if way != "windows_vote")),
 }
 
-_MEAN, _SHARED = "mean", "shared words"
+_MEAN, _SHARED, _SCALE = "mean", "shared words", "scale"
 
 compare, score = compare_values, score_values
 
@@ -125,20 +126,25 @@ def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the mean, and what the words tell; of pairs also what the share of common words tells."""
-    learned: dict[str, Any] = {_MEAN: float(np.mean([row["label"] for row in training]))}
-    rows = sample(training, most_rows(1))
-    learned[TFIDF] = fit_tfidf(rows, np.array([[float(row["label"])] for row in rows]))
+    labels = [float(row["label"]) for row in training]
+    mean, scale = find_scale(labels)
+    learned: dict[str, Any] = {_MEAN: float(np.mean(labels)), _SCALE: [mean, scale]}
+    rows, targets = sample(training, most_rows(1)), (np.array(sample(labels, most_rows(1))) - mean) / scale
+    learned[TFIDF] = fit_tfidf(rows, targets[:, None])
     if pairs := describe_pairs(rows):
-        learned[_SHARED] = fit_linear(pairs[_SHARED], [float(row["label"]) for row in rows])
+        learned[_SHARED] = fit_linear(pairs[_SHARED], targets.tolist())
     return learned
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the mean, and by words; of pairs also from the share of words that both texts have."""
     predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
+    mean, scale = learned.get(_SCALE, (0.0, 1.0))
     if words := learned.get(TFIDF):
-        predicted[TFIDF] = [{"prediction": float(value)} for value in score_tfidf(words, rows)[:, 0]]
+        predicted[TFIDF] = [{"prediction": float(value * scale + mean)} for value in score_tfidf(words, rows)[:, 0]]
     pairs, model = describe_pairs(rows), learned.get(_SHARED)
     if pairs and model:
-        predicted[_SHARED] = [{"prediction": float(value)} for value in score_linear(model, pairs[_SHARED])[:, 0]]
+        predicted[_SHARED] = [
+            {"prediction": float(value * scale + mean)} for value in score_linear(model, pairs[_SHARED])[:, 0]
+        ]
     return predicted

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.json_objects import parse_json
 from bertkit.data.labels import placeholder_names
 from bertkit.metrics import calibration
 from bertkit.metrics.decisions import softmax
@@ -59,7 +60,6 @@ from bertkit.tokens.questions import (
     Question,
     fill_questions,
     lay_out,
-    parse_json,
     read_answer,
     read_answers,
     read_questions,

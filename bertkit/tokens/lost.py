@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,13 +66,23 @@ def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[i
     return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup)).tolist()], lengths
 
 
-def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the rows whose answer is whole in no window of their text."""
-    found = {feature["row"] for feature in features if feature.get("end_positions", 0)}
-    return [number for number, row in enumerate(rows) if row["answers"]["text"] and number not in found]
+def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row], max_length: int) -> list[int]:
+    """Return the indices of the rows whose answer is in no window as a whole, or has more than `max_length` tokens."""
+    answered = {
+        feature["row"]
+        for feature in features
+        if feature.get("end_positions", 0) and feature["end_positions"] - feature["start_positions"] < max_length
+    }
+    return [number for number, row in enumerate(rows) if row["answers"]["text"] and number not in answered]
 
 
-def find_unread_words(features: Sequence[Feature], rows: Sequence[Row]) -> list[int]:
+def describe_lost_gold(lost_count: int, count: int, options: Mapping[str, Any]) -> str:
+    """Describe the rows whose gold value cannot be predicted, by the options of their task family."""
+    more = " or options.max_answer_length" if "max_answer_length" in options else ""
+    return f"{share_of(lost_count, count)} rows lose gold answers beyond the maximum length{more}"
+
+
+def find_unread_words(features: Sequence[Feature], rows: Sequence[Row], setup: Setup) -> list[int]:
     """Return the indices of the rows with a tagged word that is read off in no window."""
     words: dict[int, set[Any]] = {}
     for feature in features:

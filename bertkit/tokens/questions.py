@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from bertkit.data.json_objects import parse_json
 from bertkit.data.labels import spelled
 from bertkit.data.rows import is_missing
 from bertkit.errors import DataError, closest
@@ -160,16 +161,6 @@ def read_state(value: Any) -> str:
 def is_list(value: object) -> bool:
     """Tell whether a value is a list, as JSON has them or a table."""
     return isinstance(value, (list, tuple))
-
-
-def parse_json(value: object) -> Any:
-    """Return what a cell of a table says in JSON, a mapping or a list; anything else as it is."""
-    if isinstance(value, str) and value.strip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _fault(name: str, what: str, remedy: str) -> DataError:

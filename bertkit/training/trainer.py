@@ -33,6 +33,7 @@ from bertkit.training import micro_batches
 from bertkit.training.batching import Batches
 from bertkit.training.callbacks import checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
+from bertkit.training.target_scale import scale_learning_rate
 from bertkit.training.unfreezing import LayerPlan
 
 _ITEMS = "num_items_in_batch"
@@ -113,6 +114,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         if self.plan:
             self.plan.split_groups(optimizer)
+        scale_learning_rate(optimizer, self.model)
         if self.embeddings:
             self.embeddings.follow(optimizer)
         return optimizer

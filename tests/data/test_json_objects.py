@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.data.json_objects import DECODER, as_data_error, check_objects, has_suspect_escape
+from bertkit.data.json_objects import DECODER, as_data_error, check_objects, has_suspect_escape, parse_json
 from bertkit.errors import DataError
 
 
 def records(*values, suspect=True):
     return list(check_objects(((row, suspect, value) for row, value in enumerate(values, 1)), "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('["a", 1, true, null]', ["a", 1, True, None]),
+        ("['a', None, True]", ["a", None, True]),
+        ("{'a': [1.5]}", {"a": [1.5]}),
+        ("['a'\n 'b']", "['a'\n 'b']"),  # an array of numpy
+        ("[1 0]", "[1 0]"),
+        ("[f()]", "[f()]"),
+        ("{'a'}", "{'a'}"),
+        ("a, b", "a, b"),
+        (3, 3),
+    ],
+)
+def test_lists_and_objects_in_cells(text, value):
+    assert parse_json(text) == value
 
 
 def test_objects_of_one_shape_are_records():

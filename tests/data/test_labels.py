@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from bertkit.data.labels import find_names, match_names, name_of, name_split, say_counted, with_unseen
+from bertkit.data.labels import find_names, match_names, name_of, name_split, say_counted, spelled, with_unseen
 from bertkit.data.rows import Split, joined_labels
 from bertkit.errors import DataError, ModelError
 from bertkit.recipe import Data, load_recipe
@@ -197,5 +197,72 @@ def test_labels_that_are_several(values, remedy):
 def test_rows_without_a_label_beside_rows_with_several(here):
     rows = "".join(f"text {number},{label}\n" for number, label in enumerate(["a|b", "a", "", "b"]))
     (here / "rows.csv").write_text(f"text,label\n{rows}")
-    with pytest.raises(DataError, match=r"no label \(rows.csv:4, .*; 'a\|b' looks like several labels: --set opt"):
+    with pytest.raises(
+        DataError, match=r"no label \(rows.csv:4, .* - 'a\|b' looks like several labels: --set opt"
+    ) as caught:
         read_rows(load_recipe("classify", {"data.source": "rows.csv"}))
+    assert "drop" not in caught.value.remedy and "none of them" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy"),
+    [
+        ([["a; b"], ["b; a"], [], ["a"]], "separator=;"),
+        ([["a", "b"], ["c; d"], ["c"], ["d"]], "write one separator in all rows"),
+    ],
+)
+def test_lists_that_were_split_at_another_separator(values, remedy):
+    with pytest.raises(DataError, match=f"looks like several labels - .*{remedy}"):
+        find_names(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [["Head, Neck", "Head"], ["Arm, Neck"], ["Head"]],  # "Neck" is no label
+        [["NN|JJ", "NN", "NN"], ["JJ", "NN|JJ"]],  # tags of words
+    ],
+)
+def test_names_with_separators_stay_whole(values):
+    assert set(find_names(values)) == {name for value in values for name in value}
+
+
+@pytest.mark.parametrize("vector", [["1", "0"], ["0", "1"]])
+def test_vectors_of_two_labels_are_refused(vector):
+    split = Split("train", "t.jsonl", [{"label": ["1", "0"]}, {"label": vector}], [1, 2])
+    with pytest.raises(DataError, match=r"a 0/1 vector instead of labels \(t.jsonl, column 'label'\)"):
+        name_split(split, "label", ["bad", "good"], Data())
+
+
+def test_indices_of_labels_are_no_vectors():
+    split = Split("train", "t.jsonl", [{"label": ["0", "1"]}, {"label": ["1"]}, {"label": []}], [1, 2, 3])
+    assert [row["label"] for row in name_split(split, "label", ["a", "b"], Data()).rows] == [["a", "b"], ["b"], []]
+
+
+def test_forms_of_unicode_are_one_label():
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    assert find_names([composed, decomposed, "tea"]) == [composed, "tea"]
+    # A checkpoint or a recipe may have either form.
+    assert name_of(composed, [decomposed, "tea"]) == decomposed
+    assert name_of(decomposed, [composed, "tea"]) == composed
+    assert match_names([composed, "tea"], ["tea", decomposed]) == [decomposed, "tea"]
+
+
+@pytest.mark.parametrize(
+    ("value", "names", "name"),
+    [
+        ("-", ["no", "yes"], None),
+        ("N/A", ["no", "yes"], None),
+        (-1, ["0", "1", "2"], None),
+        ("-", ["-", "no", "yes"], "-"),
+        ("-", ["-", "+"], "-"),
+    ],
+)
+def test_a_placeholder_that_is_no_name_means_no_label(value, names, name):
+    assert name_of(value, names) == name
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [["a"]], b"a"])
+def test_what_cannot_be_a_name_is_refused(value):
+    with pytest.raises(DataError, match="is not a name"):
+        spelled(value)

@@ -33,7 +33,7 @@ def setup_of(**changes) -> Setup:
 @pytest.mark.parametrize(
     ("label", "changes", "error", "message"),
     [
-        (["good"], {}, DataError, "a list of labels, and few_shot learns one per row"),
+        (["good", "bad"], {}, DataError, "a list of labels .* - use the recipe `classify` with --set"),
         (" ", {}, DataError, "no label"),
         ("good", {"training.label_smoothing": 0.1}, RecipeError, "label_smoothing is for the loss of a classifier"),
     ],

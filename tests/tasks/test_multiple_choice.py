@@ -48,6 +48,8 @@ def reading(choices, label=None, **more):
         (["a", "b", "", None, " \n"], ["a", "b"]),
         (["a", "b", "c", "d", "e"], ["a", "b", "c", "d", "e"]),
         (["\u200b", "b"], ["\u200b", "b"]),
+        ('["a", "b"]', ["a", "b"]),
+        ("['a', 'b']", ["a", "b"]),
     ],
 )
 def test_choices_are_texts_and_blank_ones_at_the_end_are_dropped(choices, texts):

@@ -68,7 +68,7 @@ def test_a_relevance_is_read_as_a_number(relevance, number):
         (-1, "relevance -1 is below 0"),
         (
             3,
-            "relevance 3 is above 1 (column 'relevance') - correct it, or say how far it goes: --set 'data.label_range",
+            "relevance 3 is above 1 (column 'relevance') - correct it, or extend the range: --set 'data.label_range",
         ),
     ],
 )

@@ -17,17 +17,44 @@ from tests.conftest import make_tokenizer
 SEVERAL = {"options.multi_label": True, "metrics": ["f1_macro"], "best_metric": "f1_macro"}
 
 
+COLUMNS = {**SEVERAL, "data.columns.label": ["joy", "fear"]}
+ONE = {"options.multi_label": False, "metrics": ["accuracy"], "best_metric": "accuracy"}
+
+
 def setup_of(model_labels=("bad", "good"), **changes) -> Setup:
     return Setup(load_recipe("classify", changes), make_tokenizer(), tuple(model_labels))
 
 
 @pytest.mark.parametrize(
     ("label", "names"),
-    [("joy|fear", ["joy", "fear"]), (" joy ", ["joy"]), ("", []), (None, []), (["joy", 2], ["joy", "2"])],
+    [
+        ("joy|fear", ["joy", "fear"]),
+        (" joy ", ["joy"]),
+        ("", []),
+        (None, []),
+        (["joy", 2], ["joy", "2"]),
+        ('["joy", "fear|x"]', ["joy", "fear|x"]),
+        ("['joy', \"it's\"]", ["joy", "it's"]),
+        ("[]", []),
+        ("[sic]", ["[sic]"]),
+        ("(other)", ["(other)"]),
+    ],
 )
 def test_several_labels_are_split(label, names):
     row = task.read({"text": "good", "label": label}, setup_of(**SEVERAL).recipe)
     assert row["label"] == names
+
+
+@pytest.mark.parametrize("label", [["good"], '["good"]', "['good']", ("good",)])
+def test_a_list_of_one_label_is_that_label(label):
+    assert task.read({"text": "a", "label": label}, setup_of().recipe)["label"] == "good"
+
+
+@pytest.mark.parametrize(
+    ("marks", "names"), [([1, 0], ["joy"]), (["1.0", "TRUE"], ["joy", "fear"]), ([0.0, False], [])]
+)
+def test_a_column_of_0_and_1_per_label_is_read(marks, names):
+    assert task.read({"text": "a", "label": marks}, setup_of(**COLUMNS).recipe)["label"] == names
 
 
 def test_the_separator_is_an_option():
@@ -40,9 +67,24 @@ def test_the_separator_is_an_option():
     [
         ({"text": 3, "label": "good"}, {}, "3 is not text (column 'text')"),
         ({"text": "a", "text_pair": None}, {}, "None is not text (column 'text_pair')"),
-        ({"text": "a", "label": ["good"]}, {}, "a list of labels (column 'label') - for several labels at once"),
+        ({"text": "a", "label": ["good", "bad"]}, {}, "a list of labels (column 'label') - for several labels at once"),
         ({"text": "a", "label": " "}, {}, "no label (column 'label')"),
         ({"text": "a", "label": "joy|joy"}, SEVERAL, "a label is named twice in 'joy|joy' (column 'label')"),
+        (
+            {"text": "a", "label": '["good", "bad"]'},
+            {},
+            "a list of labels (column 'label') - for several labels at once",
+        ),
+        ({"text": "a", "label": []}, {}, "no label (column 'label')"),
+        ({"text": "a", "label": {"good": 1}}, {}, "label {'good': 1} is not a name (column 'label')"),
+        ({"text": "a", "label": [0, 1, 1]}, SEVERAL, "a 0/1 vector instead of labels (column 'label')"),
+        ({"text": "a", "label": "[1.0, 0.0, 0.0]"}, {}, "a 0/1 vector instead of labels (column 'label')"),
+        ({"text": "a", "label": "['joy' 'fear']"}, SEVERAL, "label \"['joy' 'fear']\" is a list that is not JSON"),
+        ({"text": "a", "label": "[1 0]"}, {}, "label '[1 0]' is a list that is not JSON"),
+        ({"text": "a", "label": "{'joy', 'fear'}"}, SEVERAL, "label \"{'joy', 'fear'}\" is a list that is not JSON"),
+        ({"text": "a", "label": ["1", "2"]}, COLUMNS, "['1', '2'] in columns of one label"),
+        ({"text": "a", "label": ["1", ""]}, COLUMNS, "['1', ''] in columns of one label"),
+        ({"text": "a", "label": ["0", "0"]}, {**COLUMNS, **ONE}, "a list of labels (column 'label') - for several"),
     ],
 )
 def test_rows_that_are_refused(row, changes, message):

@@ -111,6 +111,14 @@ def test_the_baseline_is_the_mean(setup):
     assert [row["prediction"] for row in predicted] == pytest.approx([1, 4], abs=0.2)
 
 
+@pytest.mark.parametrize("factor", [100_000.0, 1e-5])
+def test_baselines_have_any_scale(setup, factor):
+    rows = [{"text": word, "text_pair": "small", "label": factor * n} for n, word in enumerate(("small", "large"), 1)]
+    predicted = task.baselines(task.fit_baselines(rows * 20, setup), rows, setup)
+    for name in (TFIDF, "shared words"):
+        assert [row["prediction"] for row in predicted[name]] == pytest.approx([factor, 2 * factor], rel=0.4)
+
+
 def test_pairs_have_the_shared_words_as_a_baseline(setup):
     words = ["one two", "three four", "five six", "two three", "six one"]
     rows = [

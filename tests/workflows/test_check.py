@@ -131,6 +131,20 @@ def test_questions_with_wrong_or_lost_answers(tmp_path, tiny_model):
     assert found["lost_gold"] == ["warn", {("train.jsonl", 5)}]
 
 
+def test_answers_that_are_longer_than_any_prediction(tmp_path, tiny_model):
+    context = "a fine book and a lovely song"
+    rows = [
+        {"question": f"what {n}?", "context": context, "answers": {"text": [context], "answer_start": [0]}}
+        for n in range(8)
+    ]
+    _, found = run_check(tmp_path / "data", tiny_model, rows[:6], rows[6:], recipe="qa")
+    assert "lost_gold" not in found
+    _, found = run_check(
+        tmp_path / "more", tiny_model, rows[:6], rows[6:], recipe="qa", **{"options.max_answer_length": 3}
+    )
+    assert found["lost_gold"][0] == "warn"
+
+
 def test_tags_that_break_their_scheme(tmp_path, tiny_model):
     rows = [{"tokens": ["a", "film", str(n)], "ner_tags": ["O", "B-LOC", "I-LOC"]} for n in range(8)]
     train = [

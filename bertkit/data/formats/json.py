@@ -14,6 +14,7 @@ from bertkit.data.spans import flatten_exports
 from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_text
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
+from bertkit.storage.cache import say_once
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
 _SQUAD_TYPES = {str: "text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
@@ -26,7 +27,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
-    return check_objects(flatten_exports(_flatten_squad(_parse_items(source, data, name), name), name), name)
+    return check_objects(flatten_exports(flatten_squad(_parse_items(source, data, name), name), name), name)
 
 
 def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:
@@ -43,24 +44,31 @@ def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:
         raise as_data_error(error, name, row + 1 if _LIST.match(text) else None) from None
 
 
-def _flatten_squad(items: Iterator[Item], name: str) -> Iterator[Item]:
-    """Yield rows as they are; where they are the articles of SQuAD, yield their questions instead."""
+def flatten_squad(items: Iterator[Item], name: str) -> Iterator[Item]:
+    """Yield rows unchanged, but the questions of rows that are articles or paragraphs of SQuAD.
+
+    An answer counts even if its question is marked impossible, as in the official evaluation.
+    """
     first = next(items, None)
-    if first is None:
-        return
-    if not isinstance(first[2], dict) or "paragraphs" not in first[2]:
-        yield first
+    items = chain([] if first is None else [first], items)
+    if first is None or not isinstance(first[2], dict) or not first[2].keys() & {"paragraphs", "qas"}:
         yield from items
         return
-    number = 0
-    for article_number, is_suspect, article in chain([first], items):
+    number, contradictory = 0, list[str]()
+    for article_number, is_suspect, article in items:
+        article = {"paragraphs": [article]} if isinstance(article, dict) and "qas" in article else article
         try:
             for question in questions(article, article_number, number):
                 number += 1
+                if question.pop("is_impossible", False) and question.get("answers", {"text": ()})["text"]:
+                    contradictory.append(question["id"])
                 yield number, is_suspect, question
         except DataError as error:
             error.file = name
             raise
+    if contradictory:
+        message = f"{len(contradictory):,} of {number:,} questions are marked impossible and have answers"
+        say_once(f"warning: {message}, which are read ({name}, the first is {contradictory[0]!r})")
 
 
 def _elements(text: str) -> Iterator[tuple[bool, Any]]:
@@ -119,8 +127,8 @@ def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
 def questions(article: Any, article_number: int, number: int) -> Iterator[dict[str, Any]]:
     """Yield the questions of an article, as ``id, title, context, question`` and ``answers`` where there are any.
 
-    An impossible question (SQuAD 2.0) has no answers; its plausible answers are left out. The title is empty where an
-    article has none, and an id may be a number.
+    An impossible question (SQuAD 2.0) has no answers, and plausible answers are left out. The title is empty if an
+    article lacks it, and an id may be a number.
 
     Args:
         article: an object of the list ``data``.
@@ -155,7 +163,8 @@ def _as_row(question: Any, title: str, context: str, where: str) -> dict[str, An
     text = _get_value(question, "question", str, where)
     row = {"id": name, "title": title, "context": context, "question": text}
     if "is_impossible" in question and _get_value(question, "is_impossible", bool, where):
-        return {**row, "answers": {"text": [], "answer_start": []}}
+        row["is_impossible"] = True
+        question = {"answers": [], **question}
     if "answers" not in question:
         return row
     return {**row, "answers": _as_lists(_get_value(question, "answers", list, where), where)}

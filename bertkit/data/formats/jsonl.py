@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 from bertkit.data.formats import Format
+from bertkit.data.formats.json import flatten_squad
 from bertkit.data.json_objects import DECODER, Item, as_data_error, check_objects, has_suspect_escape
 from bertkit.data.spans import flatten_exports
 from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_lines
@@ -15,7 +16,8 @@ from bertkit.recipe.records import Data
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the objects of a jsonl file, one per line; blank lines are skipped."""
-    return check_objects(flatten_exports(_parse_items(source, data, name), name), name, same_keys=data._same_keys)
+    items = flatten_squad(flatten_exports(_parse_items(source, data, name), name), name)
+    return check_objects(items, name, same_keys=data._same_keys)
 
 
 def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:

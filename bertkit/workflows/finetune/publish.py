@@ -116,7 +116,7 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
     """Describe how a split was scored, and what a reader of its scores must know."""
     inputs, fit_result, scored = outcome.inputs, outcome.fit_result, outcome.scored[name]
     recipe, split, metric = inputs.recipe, inputs.splits[name], inputs.recipe.best_metric
-    warnings = _find_warnings(inputs, fit_result)
+    warnings = _find_warnings(inputs, fit_result) + scored.warnings
     if name == inputs.validation.name:
         warnings += warn_of_tuned(_tuned(inputs, scored.setup.recipe))
     if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):

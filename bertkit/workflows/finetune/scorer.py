@@ -93,13 +93,9 @@ class StepScorer:
         }
 
     def _count_lost_gold(self) -> int:
-        """Count the validation rows whose gold value no feature has, where texts reach the maximum length."""
-        from bertkit.tokens.feature_cache import longest_of
-
-        task, rows, features = self.inputs.task, self.inputs.validation.rows, self.features[self.inputs.validation.name]
-        if task.find_lost_gold is None or longest_of(features).max() < max_tokens(self.checkpoint.setup):
-            return 0
-        return len(task.find_lost_gold(features, rows))
+        """Count the validation rows whose gold value cannot be predicted."""
+        split, find = self.inputs.validation, self.inputs.task.find_lost_gold
+        return len(find(self.features[split.name], split.rows, self.checkpoint.setup)) if find else 0
 
     def _rank_step(self, scored: Scored) -> tuple[bool, float]:
         metric = self.inputs.recipe.best_metric

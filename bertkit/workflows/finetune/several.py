@@ -192,6 +192,7 @@ def _fit_tasks(inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer
     """Train the encoder and all heads."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import fit
+    from bertkit.training.target_scale import scale_targets
     from bertkit.training.task_batches import TaskBatches, join_collators, join_terms
     from bertkit.training.trainer import Judge, Trainee
 
@@ -202,7 +203,9 @@ def _fit_tasks(inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer
     # Each task keeps its loss, its collator and its features; a batch is of one task, and names it.
     for name, scorer in scorers.items():
         task, named = scorer.inputs, scorer.inputs.recipe.training.collator
-        terms[name] = gold_terms(task.task, task.recipe.training, task.labels, task.splits["train"].rows)
+        train, gold = task.splits["train"], task.task.COLUMNS.gold
+        terms[name] = gold_terms(task.task, task.recipe.training, task.labels, train.rows)
+        terms[name] = scale_targets(scorer.checkpoint.model, terms[name], train.column(gold))
         collate = task.task.collator(scorer.checkpoint.setup)
         collators.append(own_collator(named, collate) if named else collate)
         in_memory[name] = InMemoryBatches(scorer.features["train"], task.recipe.training)

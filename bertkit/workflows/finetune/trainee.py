@@ -48,6 +48,7 @@ def make_trainee(inputs: FinetuneInputs, checkpoint: Checkpoint, features: Featu
     """
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.streaming import StreamedBatches
+    from bertkit.training.target_scale import scale_targets
     from bertkit.training.trainer import Trainee
 
     training, task, setup = inputs.recipe.training, inputs.task, checkpoint.setup
@@ -63,4 +64,5 @@ def make_trainee(inputs: FinetuneInputs, checkpoint: Checkpoint, features: Featu
     with inputs.supervision.learning(checkpoint, train, features, gold) as (terms, collate):
         if training.collator:
             collate = own_collator(training.collator, collate)
+        terms = scale_targets(checkpoint.model, terms, train.column(task.COLUMNS.gold))
         yield Trainee(checkpoint.model, setup.tokenizer, batches, collate, terms)

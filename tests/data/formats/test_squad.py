@@ -1,11 +1,13 @@
 import io
 import json
+import logging
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.formats import json as json_files
+from bertkit.data.formats import jsonl as jsonl_files
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
@@ -64,8 +66,23 @@ def test_impossible_questions_have_no_answers():
     assert [row["answers"] for _, row in read([article("A", ("a b", *asked))])] == [
         {"text": ["a"], "answer_start": [0]},
         {"text": [], "answer_start": []},
-        {"text": [], "answer_start": []},
+        {"text": ["b"], "answer_start": [2]},
     ]
+
+
+def test_answers_of_questions_that_are_marked_impossible_are_counted(caplog):
+    asked = [question("q1", answer("a", 0), is_impossible=True), question("q2", is_impossible=True)]
+    with caplog.at_level(logging.INFO, "bertkit"):
+        assert [row["answers"]["text"] for _, row in read([article("A", ("a b", *asked))])] == [["a"], []]
+    (message,) = caplog.messages
+    assert "1 of 2 questions are marked impossible and have answers" in message and "'q1'" in message
+
+
+def test_paragraphs_without_articles_become_rows():
+    paragraphs = [{"context": "a b c", "qas": [question("q1", answer("a", 0))]}, {"context": "d", "qas": []}]
+    assert read(paragraphs) == [(1, row("q1", "", "a b c", ["a"], [0]))]
+    lines = "".join(f"{json.dumps(paragraph)}\n" for paragraph in paragraphs)
+    assert list(jsonl_files.read(io.BytesIO(lines.encode()), Data(), "dev.jsonl")) == read(paragraphs)
 
 
 def test_questions_without_answers_a_title_or_a_name_in_letters():
