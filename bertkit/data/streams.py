@@ -9,11 +9,11 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from bertkit.data.columns import Columns, with_span_column
+from bertkit.data.columns import Columns, with_span_columns
 from bertkit.data.files import read_records
 from bertkit.data.formats import find_format
 from bertkit.data.hub_sets import read_hub_split
-from bertkit.data.rows import NOTE, Split, canonical_records, feed_row, is_dropped, placed
+from bertkit.data.rows import NOTE, SPAN_COUNTS, Split, canonical_records, feed_row, is_dropped, placed
 from bertkit.data.sources import Read, check_source, files_by_split, is_validation, single_file
 from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError
@@ -127,12 +127,13 @@ def open_stream(data: Data, columns: Columns, read: Read, batch_size: int) -> Ro
 
 
 def _read_shard(shard: _Shard, data: Data, columns: Columns, read: Read) -> Iterator[tuple[int, Row]]:
-    records, data = with_span_column(shard.open(), data, columns.spans)
+    records, data = with_span_columns(shard.open(), data, columns)
     is_noted = False
-    for line, _, row in canonical_records(records, data, columns, shard.source):
-        with placed(shard.source, line, data):
-            checked = None if is_dropped(row, data, columns) else read(row)
+    for line, values, row in canonical_records(records, data, columns, shard.source):
+        with placed(shard.source, line, data, values):
+            checked = None if is_dropped(values, row, data, columns) else read(row)
         if checked is not None:
+            checked.pop(SPAN_COUNTS, None)
             if (note := checked.pop(NOTE, "")) and not is_noted:
                 say_once(f"warning: {shard.source}:{line}: {note} (and perhaps in later lines)")
                 is_noted = True

@@ -17,8 +17,8 @@ import numpy as np
 
 from bertkit.data.columns import Columns
 from bertkit.data.labels import name_of, spelled
-from bertkit.data.rows import NOTE, is_missing
-from bertkit.data.spans import read_spans
+from bertkit.data.rows import NOTE, SPAN_COUNTS, is_missing
+from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import LabeledSpan, Numbers, calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
@@ -63,7 +63,7 @@ METRICS: tuple[str, ...] = tuple(entities.METRICS)
 OPTIONS: Mapping[str, object] = {
     "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
-    "offsets": Option("code_points", choices=("code_points", "utf16")),
+    "offsets": Option("code_points", choices=tuple(COUNTINGS)),
     "overlapping": Option("refuse", choices=("refuse", "longest")),
     "overlap": 64,
     "layers": Option(None, choices=(None, *LAYER_CHOICES)),
@@ -117,10 +117,12 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
     text, value = row["text"], row["spans"]
     if is_missing(value):
         return None
-    spans = read_spans(value, text, offsets=_option(recipe, "offsets"), overlapping=_option(recipe, "overlapping"))
+    offsets, overlapping, left_out = _option(recipe, "offsets"), _option(recipe, "overlapping"), list[TextSpan]()
+    spans = read_spans(value, text, offsets=offsets, overlapping=overlapping, left_out=left_out)
     whole, ends = split_text(text), {end for span in spans for end in span[:2]}
     offsets = split_at(whole, ends)
     read = _with_words({name: value for name, value in row.items() if name != "spans"}, offsets)
+    read[SPAN_COUNTS] = {"read": len(spans), "left out": len(left_out)}
     tags = entities.tag_spans(offsets, spans)
     read["tags"] = [_in_labels(tag, word, read["tokens"], recipe) for word, tag in enumerate(tags)]
     split = sorted(set(whole) - set(offsets))

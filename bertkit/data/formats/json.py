@@ -26,7 +26,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
-    return check_objects(flatten_exports(_flatten_squad(_parse_items(source, data, name), name), name), name)
+    return check_objects(flatten_exports(_flatten_squad(_parse_items(source, data, name), name), name, data), name)
 
 
 def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:

@@ -15,7 +15,7 @@ from bertkit.recipe.records import Data
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the objects of a jsonl file, one per line; blank lines are skipped."""
-    return check_objects(flatten_exports(_parse_items(source, data, name), name), name, same_keys=data._same_keys)
+    return check_objects(flatten_exports(_parse_items(source, data, name), name, data), name, same_keys=data._same_keys)
 
 
 def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:

@@ -243,6 +243,7 @@ def _find_checked_labels(
     if unread := find_unread(splits):
         say_once(f"columns that are not read: {', '.join(unread)}")
     odd = describe_unread(unread, data, columns.optional)
+    odd += dict.fromkeys(f"{split.source}: {warning}" for split in splits.values() for warning in split.warnings)
     odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
     _log_warnings(odd)  # before labels are compared: odd columns may be why they differ
     labels, splits = find_labels(recipe, task, splits)
