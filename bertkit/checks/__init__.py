@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import islice
+from typing import Literal
 
-from bertkit.data.rows import Split
+from bertkit.data.rows import Place, Split
 
 EXAMPLES = 3
 
 Level = Literal["good", "warn", "fail"]
-
-
-class Place(NamedTuple):
-    """A row of a file, counted as in error messages."""
-
-    file: str
-    row: int
-
-    def __str__(self) -> str:
-        """Return the place as ``file:row``."""
-        return f"{self.file}:{self.row}"
 
 
 @dataclass(frozen=True)
@@ -39,14 +29,9 @@ class Finding:
     """The number of such rows, of which `places` are the first."""
 
 
-def place_of(split: Split, index: int) -> Place:
-    """Return where a row of a split is."""
-    return Place(split.source, split.lines[index])
-
-
 def places_of(split: Split, indices: Iterable[int]) -> tuple[Place, ...]:
     """Return where the first of some rows of a split are."""
-    return tuple(place_of(split, index) for _, index in zip(range(EXAMPLES), indices, strict=False))
+    return tuple(map(split.place, islice(indices, EXAMPLES)))
 
 
 def pairs_of(pairs: Sequence[tuple[Place, Place]]) -> tuple[Place, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
 from bertkit.data.layout import PLAIN, follow_source
 from bertkit.data.output import copy_parquet, write_records
-from bertkit.data.rows import NO_LABEL, NO_TEXT, Split
+from bertkit.data.rows import NO_LABEL, NO_TEXT, Place, Split, place_row
 from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import Data
@@ -21,8 +22,8 @@ _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
 _REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a label"}
 _READING = ("format", "header", "delimiter", "quoting", "encoding")
 
-Lines = dict[str, dict[int, str]]
-"""File -> line of a row that goes -> why."""
+Removable = dict[Place, str]
+"""Place of a row that can go -> why."""
 
 
 def find_sources(data: Data, folder: Path) -> dict[str, Path]:
@@ -45,24 +46,21 @@ def find_sources(data: Data, folder: Path) -> dict[str, Path]:
     return {data.splits.get(split, split): paths[0] for split, paths in files.items()}
 
 
-def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Lines:
+def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Removable:
     """Collect the rows that can go: those without a text or a label, and training rows that repeat others."""
-    lines: Lines = {}
-    for fault in faults:
-        if fault.what in _REMOVABLE and fault.row is not None:
-            lines.setdefault(str(fault.file), {})[fault.row] = _REMOVABLE[fault.what]
+    places = {Place(str(fault.file), fault.row): _REMOVABLE.get(fault.what, "") for fault in faults}
+    removable = {place: reason for place, reason in places.items() if reason}
     train = splits["train"]
     for indices, why in (
         (repeats.repeated, "training rows that repeat an earlier one"),
         (repeats.leaked, "training rows that another split has too"),
     ):
         # The first of equal rows stays, and validation rows stay: only training rows go.
-        for index in indices:
-            lines.setdefault(train.source, {})[train.lines[index]] = why
-    return lines
+        removable |= dict.fromkeys(map(train.place, indices), why)
+    return removable
 
 
-def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: Path) -> dict[str, int]:
+def write_copies(sources: Mapping[str, Path], data: Data, removable: Removable, folder: Path) -> dict[str, int]:
     """Write the files without the rows that go, all or none, and return why -> how many went.
 
     The caller holds `claimed_folder`.
@@ -75,26 +73,27 @@ def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: 
         ResourceError: the folder cannot be written.
     """
     is_plain = all(getattr(data, key) == Data.model_fields[key].default for key in _READING)
-    removed: dict[str, int] = {}
     with disk_errors(folder.parent), staged(folder) as staging:
         make_ignored_folder(staging)
         for name, file in sources.items():
-            gone = lines.get(str(file), {})
-            for why in gone.values():
-                removed[why] = removed.get(why, 0) + 1
             # The format stays where it can be written just as it was read; else JSON lines hold every row.
             ending = format_of(file.name)[1].removesuffix(".gz")
             copy = staging / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
             if file.suffix == copy.suffix == ".parquet":
-                copy_parquet(file, copy, _kept(file, gone))
+                copy_parquet(file, copy, _find_remaining(file, removable))
             else:
-                kept = (record for line, record in read_records(file, data) if line not in gone)
-                write_records(kept, copy, follow_source(PLAIN, copy, file, data))
-    return removed
+                remaining = (
+                    record
+                    for line, record in read_records(file, data)
+                    if place_row(file, line, record) not in removable
+                )
+                write_records(remaining, copy, follow_source(PLAIN, copy, file, data))
+    return dict(Counter(removable.values()))
 
 
-def _kept(file: Path, left_out: Collection[int]) -> Sequence[bool]:
+def _find_remaining(file: Path, left_out: Collection[Place]) -> Sequence[bool]:
     """Tell of each row of a Parquet file, whose rows count from 1, whether it stays."""
     from pyarrow import parquet
 
-    return [row not in left_out for row in range(1, parquet.ParquetFile(file).metadata.num_rows + 1)]
+    rows = range(1, parquet.ParquetFile(file).metadata.num_rows + 1)
+    return [Place(str(file), row) not in left_out for row in rows]

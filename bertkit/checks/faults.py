@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bertkit.checks import EXAMPLES, Finding, Place
-from bertkit.data.rows import NO_TEXT
+from bertkit.checks import EXAMPLES, Finding
+from bertkit.data.rows import NO_TEXT, Place
 from bertkit.errors import DataError, shorten
 
 _LONG = 160
@@ -26,7 +26,7 @@ def describe_faults(faults: Sequence[DataError]) -> list[Finding]:
                 "rows",
                 "empty_texts" if is_empty else "unreadable_rows",
                 f"{count}: {shorten(alike[0].what, _LONG)}{where} - {shorten(remedy, _LONG)}",
-                tuple(Place(str(fault.file), fault.row or 0) for fault in alike[:EXAMPLES]),
+                tuple(Place(str(fault.file), fault.row) for fault in alike[:EXAMPLES]),
                 len(alike),
             )
         )

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.checks import EXAMPLES, Finding, Place, level_of, place_of
+from bertkit.checks import EXAMPLES, Finding, level_of
 from bertkit.checks.texts import read_texts
 from bertkit.data.columns import Columns
-from bertkit.data.rows import Split
+from bertkit.data.rows import Place, Split
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.progress import stage
@@ -33,13 +33,17 @@ class LabelError(NamedTuple):
     """A row whose label may be wrong, the label that may be right, and how probable the given one is."""
 
     file: str
-    row: int
+    row: int | None
     label: str
     suggested: str
     probability: float
     text: str
     word: str = ""
     """The word that the tag is of, where words have labels."""
+
+    def place(self) -> Place:
+        """Return where the row is."""
+        return Place(self.file, self.row)
 
 
 class ErrorCount(NamedTuple):
@@ -90,7 +94,7 @@ def find_label_errors(splits: Mapping[str, Split], columns: Columns, embedder: E
         given, likeliest = labels[index], int(probabilities[index].argmax())
         likely = round(float(probabilities[index, given]), 4)
         text = " | ".join(texts[index].values())
-        errors.append(LabelError(*place_of(*rows[index]), names[given], names[likeliest], likely, text))
+        errors.append(LabelError(*Split.place(*rows[index]), names[given], names[likeliest], likely, text))
     count = count_errors(labels, probabilities)
     text = (
         f"about {count.expected:,} of {len(rows):,} labels are wrong (95% interval {count.low:,} to {count.high:,}); "
@@ -101,7 +105,7 @@ def find_label_errors(splits: Mapping[str, Split], columns: Columns, embedder: E
 
 def describe(errors: Sequence[LabelError], text: str, share: float) -> Finding:
     """Build the line about errors, with their share of the rows."""
-    places = tuple(Place(error.file, error.row) for error in errors[:EXAMPLES])
+    places = tuple(error.place() for error in errors[:EXAMPLES])
     return Finding(level_of(share, warn=_WARN), "labels", "label_errors", text, places, len(errors))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.checks import Finding, Place, places_of
+from bertkit.checks import Finding, places_of
 from bertkit.checks.faults import describe_refusal
 from bertkit.data.checks import (
     find_odd_columns,
@@ -58,8 +58,8 @@ def find_label_faults(
     """
     train = splits["train"]
     findings = []
-    for text, line in find_rare_names(train, gold, trained) if not declared else ():
-        findings.append(Finding("warn", "labels", "misspelt_labels", text, (Place(train.source, line),)))
+    for text, place in find_rare_names(train, gold, trained) if not declared else ():
+        findings.append(Finding("warn", "labels", "misspelt_labels", text, (place,)))
     rows_of = rows_by_label(splits, gold)
     in_training = {label: of_split["train"] for label, of_split in rows_of.items() if "train" in of_split}
     rare = {label: rows for label, rows in in_training.items() if len(rows) < _FEW}

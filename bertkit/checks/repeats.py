@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from bertkit.checks import Finding, level_of, pairs_of, place_of
+from bertkit.checks import Finding, level_of, pairs_of
 from bertkit.checks.texts import digest_inputs, digest_others, read_texts
 from bertkit.data.checks import find_contradictions, share_of
 from bertkit.data.columns import Columns
@@ -71,7 +71,7 @@ def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> 
     ):
         text = f"{split.name}: {share_of(len(pairs), count)} rows {what}" if pairs else f"{split.name}: no rows {what}"
         level = level_of(len(pairs) / count, warn=least) if pairs else "good"
-        places = pairs_of([(place_of(split, row), place_of(split, earlier)) for earlier, row in pairs])
+        places = pairs_of([(split.place(row), split.place(earlier)) for earlier, row in pairs])
         if pairs or (name == "repeated_rows" and split.name == "train"):
             result.findings.append(Finding(level, "repeats", name, text, places, len(pairs)))
     if split.name == "train":
@@ -84,7 +84,7 @@ def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]],
     other = sum(split.rows[row].get(gold) != train.rows[twin].get(gold) for row, twin in pairs) if gold else 0
     text = f"{split.name}: {share_of(len(pairs), len(split.rows))} rows are training rows too"
     text += f", {other:,} of them with another label" if other and gold in split.rows[0] else ""
-    places = pairs_of([(place_of(split, row), place_of(train, twin)) for row, twin in pairs])
+    places = pairs_of([(split.place(row), train.place(twin)) for row, twin in pairs])
     level = level_of(len(pairs) / len(split.rows), warn=0.0, fail=_LEAKED)
     return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
 
@@ -140,7 +140,7 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int]) -
                 "repeats",
                 "near_repeats" if is_train else "near_leaks",
                 f"train: {share_of(len(pairs), rows)} rows {what}",
-                pairs_of([(place_of(*row), place_of(*kept)) for row, kept in pairs]),
+                pairs_of([(Split.place(*row), Split.place(*twin)) for row, twin in pairs]),
                 len(pairs),
             )
         )

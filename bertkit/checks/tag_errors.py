@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.checks import place_of
 from bertkit.checks.label_errors import FOLDS, LabelError, LabelErrors, describe
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
@@ -57,7 +56,7 @@ def find_tag_errors(splits: Mapping[str, Split], columns: Columns, embedder: Emb
     for row, word in worst.items():
         tag, likeliest = given_tags[row][word], int(of_rows[row][word].argmax())
         likely, texts = round(float(of_rows[row][word, tag]), 4), (" ".join(words[row]), words[row][word])
-        errors.append(LabelError(*place_of(*rows[row]), names[tag], names[likeliest], likely, *texts))
+        errors.append(LabelError(*Split.place(*rows[row]), names[tag], names[likeliest], likely, *texts))
     text = f"{share_of(len(errors), len(rows))} rows have a tag that may be wrong, and are ranked"
     return LabelErrors(describe(errors, text, len(errors) / len(rows)), errors)
 

@@ -9,11 +9,11 @@ from functools import partial
 from itertools import chain, islice, pairwise, starmap
 from math import prod
 from operator import itemgetter, lt
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertkit.data.columns import Columns
 from bertkit.data.labels import folded, is_placeholder, list_names, spelled
-from bertkit.data.rows import Split
+from bertkit.data.rows import Place, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers
@@ -30,13 +30,6 @@ _SKEWED = 0.8  # of the training rows, that have one label
 _LIKE_EACH = ("f1_macro", "balanced_accuracy", "matthews_correlation")
 _MIN_CHANCE = 1e-4
 _TYPO = 100  # times rarer than the label that is meant
-
-
-class Doubt(NamedTuple):
-    """What may not be meant, in a sentence, and the first line of the training rows that shows it."""
-
-    text: str
-    line: int
 
 
 def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
@@ -62,7 +55,7 @@ def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
             )
             what = f"{names[text]!r} looks like labels ({train.rows[0][text][:40]!r}), {names[gold]!r} like texts"
             remedy = f"{swap}; or, if they are meant so, list the classes under `labels:`"
-            raise DataError(what, remedy, file=train.source, row=train.lines[0])
+            raise DataError(what, remedy, **train.place(0)._asdict())
 
 
 def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names: bool) -> list[str]:
@@ -120,7 +113,7 @@ def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names:
     inputs = [name for name in columns.names if name not in (columns.gold, "id")]
     keys = {name: np.fromiter((_key(row, inputs) for row in split.rows), np.int64) for name, split in splits.items()}
     return [
-        *(doubt.text for doubt in find_rare_names(train, columns.gold, found_names)),
+        *(text for text, _ in find_rare_names(train, columns.gold, found_names)),
         *_find_repeats(train, keys["train"], columns.gold),
         *_find_shared(splits, keys),
     ]
@@ -137,33 +130,31 @@ def _has_letter(value: object) -> bool:
     return not isinstance(value, str) or any(map(str.isalpha, value))
 
 
-def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[Doubt]:
-    """Describe labels that are so rare that they may be typos, with the frequent label that may be meant."""
+def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple[str, Place]]:
+    """Describe labels so rare that they may be typos, with the frequent label that may be meant, and a row of each."""
     if not names or len(names) > _MANY_NAMES:
         return []
     rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
     counts = Counter(chain.from_iterable([value] if is_single else types_of(value) for value in train.column(gold)))
 
-    def first_line(name: str) -> int:
-        return next(
-            line for line, value in zip(train.lines, train.column(gold), strict=True) if name in types_of(value)
-        )
+    def first_place(name: str) -> Place:
+        return train.place(next(i for i, value in enumerate(train.column(gold)) if name in types_of(value)))
 
-    doubts = [Doubt(text, first_line(rarest)) for text, rarest in _find_twins(counts)]
+    doubts = [(text, first_place(rarest)) for text, rarest in _find_twins(counts)]
     for name in (name for name in counts if is_placeholder(name, counts)):
         labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
         remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "Leave it empty if so"
         doubt = f"{share_of(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
-        doubts.append(Doubt(f"{doubt}. {remedy}.", first_line(name)))
+        doubts.append((f"{doubt}. {remedy}.", first_place(name)))
     for name, count in counts.items():
         meant = next((other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other)), None)
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
             continue
-        first = first_line(name)
+        first = first_place(name)
         times = "once" if count == 1 else f"{count:,} times"
-        where = f"{train.source}:{first}" if count == 1 else f"first in {train.source}:{first}"
+        location = str(first) if count == 1 else f"first in {first}"
         question = f" Is {meant!r} meant?" if meant else ""
-        doubts.append(Doubt(f"The label {name!r} occurs {times} in {rows:,} training rows ({where}).{question}", first))
+        doubts.append((f"The label {name!r} occurs {times} in {rows:,} training rows ({location}).{question}", first))
     return doubts
 
 
@@ -222,7 +213,7 @@ def describe_unseen(splits: Mapping[str, Split], gold: str) -> list[str]:
     if not unseen:
         return []
     shown = [
-        f"{label!r} ({len(rows):,} of {name}, the first {splits[name].source}:{splits[name].lines[rows[0]]})"
+        f"{label!r} ({len(rows):,} of {name}, the first {splits[name].place(rows[0])})"
         for label, of_splits in list(unseen.items())[:_SHOWN]
         for name, rows in of_splits.items()
     ]
@@ -287,9 +278,9 @@ def _find_repeats(train: Split, keys: Numbers, gold: str) -> list[str]:
         (contradictions, 0, "have the text of an earlier one, but another label"),
     ):
         if len(pairs) > least:
-            earlier, index = (train.lines[number] for number in pairs[0])
-            where = f"such as {train.source}:{earlier} and {index}"
-            warnings.append(f"{share_of(len(pairs), len(keys))} training rows {what}, {where}.")
+            earlier, second = map(train.place, pairs[0])
+            example = f"such as {earlier} and {second.row or second}"
+            warnings.append(f"{share_of(len(pairs), len(keys))} training rows {what}, {example}.")
     return warnings
 
 
@@ -323,10 +314,9 @@ def _find_shared(splits: Mapping[str, Split], keys: Mapping[str, Numbers]) -> li
         shared = np.flatnonzero(np.isin(keys[name], keys["train"]))
         if len(shared):
             first = np.flatnonzero(keys["train"] == keys[name][shared[0]])[0]
-            line, line_in_train = split.lines[shared[0]], train.lines[first]
-            where = f"such as {split.source}:{line}, which is {train.source}:{line_in_train}"
+            example = f"such as {split.place(shared[0])}, which is {train.place(first)}"
             share = share_of(len(shared), len(split.rows))
-            warnings.append(f"{share} {name} rows are training rows too, {where}. Scores may be too high.")
+            warnings.append(f"{share} {name} rows are training rows too, {example}. Scores may be too high.")
     return warnings
 
 

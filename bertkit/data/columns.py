@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any
 
 from bertkit.data.formats import format_of
@@ -16,8 +17,12 @@ from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import Record, as_number, source_column
 from bertkit.errors import DataError, closest
 from bertkit.recipe import Data, Row, assignment
+from bertkit.storage.cache import say_once
 
 PAIR = "text_pair"
+
+_SENTENCE = re.compile(r"(?i)sent(ence)?[^a-z]*(id|idx|index|no|num|number|nr)?[^a-z]*")
+_HEAD = 50
 
 _INPUTS = {
     *("text", PAIR, "premise", "hypothesis", "sentence", "sentence1", "sentence2"),
@@ -76,14 +81,60 @@ def takes_pair(source_names: Sequence[str], data: Data) -> bool:
     return PAIR in source_names and PAIR not in (*mapped, *data.columns, *data.unread)
 
 
-def with_span_column(records: Iterable[Record], data: Data, spans: str) -> tuple[Iterator[Record], Data]:
-    """Return records, and the settings with the name that the first of them gives the column of spans."""
+def with_span_columns(records: Iterable[Record], data: Data, columns: Columns) -> tuple[Iterator[Record], Data]:
+    """Return records, and the settings with the names of the spans in the first of them, and of the text's id."""
     records = iter(records)
     first = list(islice(records, 1))
-    known = next((name for name in SPAN_COLUMNS if first and name in first[0][1]), None)
-    if known and spans and spans not in data.columns:
-        data = data.model_copy(update={"columns": {**data.columns, spans: known}})
+    names = first[0][1] if first else {}
+    span_column = next((name for name in SPAN_COLUMNS if name in names), None)
+    if span_column and columns.spans:
+        has_id = names.get("id") is not None and not set(source_columns(columns.gold, data)) <= set(names)
+        mapping = {columns.spans: span_column, **({"id": "id"} if has_id else {})}
+        data = data.model_copy(update={"columns": {**mapping, **data.columns}})
     return chain(first, records), data
+
+
+def join_words(
+    records: Iterator[Record], data: Data, columns: Columns, source: str, warnings: list[str]
+) -> Iterator[Record]:
+    """Yield one record per sentence, whose columns are lists, for rows of one word; others unchanged.
+
+    A column such as ``Sentence #`` or ``sentence_id`` shows which words belong together. It may be blank after the
+    first word of a sentence.
+
+    Raises:
+        DataError: If every row is one word, and nothing shows where sentences begin.
+    """
+    words = source_columns("tokens", data)[0]
+    head = list(islice(records, 1)) if "tokens" in columns.given else []
+    # Rows of a stream that are not words must not wait for the next ones.
+    head += islice(records, _HEAD - 1) if head and _is_word(head[0][1].get(words, [])) else ()
+    records, are_words = chain(head, records), all(_is_word(values.get(words, [])) for _, values in head)
+    name = next((name for _, values in head[:1] for name in values if _SENTENCE.fullmatch(name)), None)
+    if not are_words or name is None:
+        if are_words and columns.gold and len(head) == _HEAD:
+            message = "every row is one word, and no column shows which words are a sentence"
+            raise DataError(message, "add a column sentence_id with the number of its sentence", file=source)
+        yield from records
+        return
+    warnings.append(f"Each row is one word; the column {name!r} joins them into sentences.")
+    say_once(f"warning: {source}: {warnings[-1]}")
+    sentence: object = None
+
+    def find_sentence(record: Record) -> object:
+        nonlocal sentence
+        mark = record[1][name]
+        sentence = sentence if str(mark).strip() in ("", "None", "nan") else mark
+        return sentence
+
+    for sentence_id, group in groupby(records, find_sentence):
+        lines, rows = zip(*group, strict=True)
+        yield lines[0], {**{key: [values[key] for values in rows] for key in rows[0]}, name: sentence_id}
+
+
+def _is_word(value: object) -> bool:
+    """Return whether a value is a word, and neither a list, which may be written as JSON, nor several words."""
+    return not isinstance(value, (list, tuple)) and len(str(value).split()) < 2 and str(value)[:2] not in ('["', "['")
 
 
 def describe_unread(unread: Sequence[str], data: Data, optional: Sequence[str]) -> list[str]:

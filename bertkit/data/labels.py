@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels
+from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels, place_row
 from bertkit.data.text import describe_record, normalize, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest, located
 from bertkit.recipe import Data, Row
@@ -227,8 +227,8 @@ def name_split(
                 if error.what == NO_LABEL and data.empty_label == "drop":
                     dropped.append(line)
                     continue
-                error.file, error.row, error.column = split.source, line, source_column(gold, data)
-                error.record = describe_record(row, split.numbers.get(line), error.what)
+                error.column, (error.file, error.row) = source_column(gold, data), place_row(split.source, line, row)
+                error.record = describe_record(row, split.numbers.get(line), f"{error.what} {error.file}")
                 faults.append(error)
                 continue
             lines.append(line)

@@ -36,7 +36,7 @@ def digest_text(row: Row, gold: str) -> bytes:
 def without_answer(row: Row, gold: str) -> Row:
     """Return what a model reads of a row: all but its gold answer and its id."""
     # The words of a text follow from it, and its spans are gold.
-    left_out = (gold, "id", "tokens", "offsets", "spans") if "offsets" in row else (gold, "id")
+    left_out = (gold, "id", "tokens", "offsets", "spans", "left_out_spans") if "offsets" in row else (gold, "id")
     return {name: value for name, value in row.items() if name not in left_out}
 
 

@@ -14,16 +14,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.data.columns import (
     PAIR,
     Columns,
+    join_words,
     map_columns,
     missing_header,
     source_columns,
     unread_columns,
-    with_span_column,
+    with_span_columns,
 )
 from bertkit.data.text import Record, as_number, describe_record, name_lines
 from bertkit.errors import DataError
@@ -38,6 +39,23 @@ NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
+
+
+class Place(NamedTuple):
+    """File of a row, and its line as in error messages; None if the file holds only this row."""
+
+    file: str
+    row: int | None
+
+    def __str__(self) -> str:
+        """Return the place as ``file:row``."""
+        return self.file if self.row is None else f"{self.file}:{self.row}"
+
+
+def place_row(source: str | Path, line: int, row: Row) -> Place:
+    """Return the place of a row: a line of its source, or the text in a folder that its id names."""
+    folder, text = Path(source), Path(source, f"{row.get('id')}.txt")
+    return Place(str(text), None) if folder.is_dir() and text.is_file() else Place(str(source), line)
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,10 @@ class Split:
         rows, lines = spool(self.rows[index] for index in chosen), array("q", map(self.lines.__getitem__, chosen))
         return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
 
+    def place(self, index: int) -> Place:
+        """Return the place of a row."""
+        return place_row(self.source, self.lines[index], self.rows[index])
+
     def column(self, name: str) -> Iterator[Any]:
         """Yield the values of a column; None where a row lacks it."""
         return (row.get(name) for row in self.rows)
@@ -95,15 +117,15 @@ class Split:
 
 
 def canonical_records(
-    records: Iterable[Record], data: Data, columns: Columns, source: str
+    records: Iterable[Record], data: Data, columns: Columns, source: str, warnings: list[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any], Row]]:
-    """Yield (line, raw values, row with canonical columns) for each record.
+    """Yield (line, raw values, row with canonical columns) for each record, and add to warnings if they are given.
 
     Raises:
         DataError: a column is missing; the message lists the source's columns.
     """
     names: dict[str, list[str]] | None = None
-    records = iter(records)
+    records = join_words(iter(records), data, columns, source, [] if warnings is None else warnings)
     for line, values in records:
         if names is None:
             try:
@@ -140,11 +162,11 @@ def read_split(
     """
     lines = array("q")
     faults: list[DataError] = [] if collected is None else collected
-    line_of_id: dict[str, int] = {}
-    left_out: Counter[str] = Counter()
-    numbers: dict[int, int] = {}
-    records, data = with_span_column(records, data, columns.spans)
-    canonical = canonical_records(records, data, columns, str(source))
+    line_of_id, numbers = dict[str, int](), dict[int, int]()
+    left_out, warnings = Counter[str](), list[str]()
+    ids_differ = "id" in data.columns
+    records, data = with_span_columns(records, data, columns)
+    canonical = canonical_records(records, data, columns, str(source), warnings)
     first_record = list(islice(canonical, 1))
 
     def read_rows() -> Iterator[Row]:
@@ -152,18 +174,18 @@ def read_split(
             if number < line - 1:
                 numbers[line] = number
             try:
-                with placed(source, line, data):
-                    dropped = is_dropped(row, data, columns)
+                with placed(source, line, data, values):
+                    dropped = is_dropped(values, row, data, columns)
                     checked = None if dropped else read(row)
                     if checked is None:
                         left_out[dropped or "labels"] += 1
                         continue
-                    first = line_of_id.setdefault(str(checked["id"]), line) if "id" in checked else line
+                    first = line_of_id.setdefault(str(checked["id"]), line) if ids_differ and "id" in checked else line
                     if first != line:
                         what = f"the id {checked['id']!r} is that of line {first} too"
                         raise DataError(what, "give each row its own")
             except DataError as error:
-                error.record = describe_record({**values, **row}, numbers.get(line), error.what)
+                error.record = describe_record({**values, **row}, numbers.get(line), f"{error.what} {error.file}")
                 faults.append(error)
                 continue
             lines.append(line)
@@ -178,7 +200,7 @@ def read_split(
     if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
     unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())
-    return Split(name, str(source), rows, lines, unread=unread, numbers=numbers)
+    return Split(name, str(source), rows, lines, unread=unread, numbers=numbers, warnings=tuple(warnings))
 
 
 def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
@@ -187,12 +209,12 @@ def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 @contextmanager
-def placed(source: str | Path, line: int, data: Data) -> Iterator[None]:
-    """Add the source, the line and the source's name of the column to every DataError."""
+def placed(source: str | Path, line: int, data: Data, values: Row) -> Iterator[None]:
+    """Add the place of a row with these values, and the source's name of the column, to every DataError."""
     try:
         yield
     except DataError as error:
-        error.file, error.row = str(source), line
+        error.file, error.row = place_row(source, line, values)
         error.column = " ".join(source_columns(error.column, data)) if error.column else None
         raise
 
@@ -246,16 +268,22 @@ def _correct_remedies(faults: Iterable[DataError], rows: Iterable[Row], gold: st
 def first_of(faults: list[DataError]) -> DataError:
     """Return the first fault, with the lines of the others that say the same."""
     first = faults[0]
-    first.what += name_lines(fault.row for fault in faults[1:] if fault.what == first.what)
+    lines = [fault.row or fault.file for fault in faults[1:] if fault.what == first.what]
+    first.what += name_lines(lines)  # dialect: ok: an attribute of errors
     return first
 
 
-def is_dropped(row: Row, data: Data, columns: Columns) -> str:
-    """Return what a row lacks for which it is to be dropped, ``text`` or ``a label``; empty where it is to stay.
+def is_dropped(values: Row, row: Row, data: Data, columns: Columns) -> str:
+    """Return what a row lacks for which it is to be dropped, such as ``text`` or ``a label``; empty if it is to stay.
+
+    In Prodigy, an annotator rejects or ignores a suggested label or span; what holds instead is not known.
 
     Raises:
-        DataError: a text is blank, and ``data.empty_text`` refuses it.
+        DataError: If a text is blank, and ``data.empty_text`` refuses it.
     """
+    is_answered = columns.gold and "text" in values and "answer" not in source_columns(columns.gold, data)
+    if is_answered and values.get("answer") in ("reject", "ignore"):
+        return "an accepted answer"
     if data.empty_label == "drop" and columns.gold in row and is_missing(row[columns.gold]):
         return "a label"
     if data.empty_text == "keep":

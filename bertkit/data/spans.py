@@ -1,21 +1,24 @@
-"""Labeled spans of characters, as annotation tools export them, checked against the text that they are spans of."""
+"""Exports of annotation tools, and the labeled spans of characters in them, checked against their text."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
+from operator import add
 from typing import Any, NamedTuple
 
 from bertkit.data.json_objects import Item
-from bertkit.errors import DataError
+from bertkit.errors import DataError, located
+from bertkit.recipe import Data, Row
+from bertkit.storage.cache import say_once
 
 SPAN_COLUMNS = ("spans", "entities", "label", "labels")
 """What tools call the column of spans; the first that a file has is read."""
 
 _FORM = 'write [{"start": 0, "end": 4, "label": "LOC"}]'
 _ANSWERS = ("accept", "reject", "ignore")
-_OF_CLASSES = {"label", "options", "accept"}  # what Prodigy's texts with classes have
 _KEPT = ("answer", "meta", "_input_hash", "_task_hash")
 
 
@@ -31,31 +34,64 @@ class TextSpan(NamedTuple):
         return f"{self.start}:{self.end} {text[self.start : self.end]!r} ({self.label})"
 
 
+class Counting(NamedTuple):
+    """Rule by which a tool counts offsets: the width of a character before another, and what both ends lack."""
+
+    description: str
+    width: Callable[[str], int] = lambda pair: 1
+    start: int = 0
+    end: int = 0
+
+
+COUNTINGS = {
+    "code_points": Counting("characters from 0, and the end is exclusive"),
+    "utf16": Counting("UTF-16 units", lambda pair: 1 + (pair[0] > "\uffff")),
+    "utf8": Counting("bytes of UTF-8", lambda pair: len(pair[0].encode(errors="surrogatepass"))),
+    "lf": Counting("each line end (CRLF) as one character", lambda pair: pair != "\r\n"),
+    "crlf": Counting("each line end as two characters (CRLF)", lambda pair: 1 + (pair[0] == "\n")),
+    "inclusive": Counting("up to the last character of a span", end=1),
+    "one_based": Counting("from 1", start=-1, end=-1),
+    "one_based_inclusive": Counting("from 1 up to the last character of a span", start=-1),
+}
+"""Name in ``options.offsets`` -> how offsets are counted."""
+
+
 # --- What tools export ---
 
 
-def flatten_exports(items: Iterator[Item], name: str) -> Iterator[Item]:
-    """Yield the rows of Prodigy, Label Studio and LightTag with the columns ``text`` and ``spans``; others as they are.
+def flatten_exports(items: Iterator[Item], name: str, data: Data) -> Iterator[Item]:
+    """Yield the rows of Prodigy, Label Studio and LightTag as columns; others unchanged.
 
-    Spans are None where nobody has annotated a text, or where its annotation was rejected, ignored or cancelled.
+    The columns are ``text``, ``spans`` if the tool marks spans of the text, and ``label`` if it asks for classes: a
+    list if some text has several. A text without annotation has None there.
 
     Raises:
-        DataError: the annotators of a text differ, or it is not found.
+        DataError: If the annotators of a text differ, or the text is not found.
     """
     first = next(items, None)
-    if first is None:
+    flatten = _find_tool(first[2]) if first and isinstance(first[2], dict) else None
+    items = chain([first] if first else [], items)
+    # People have made each row of an export, so all of them fit memory.
+    exported = list(items) if flatten else []
+    if flatten is None or not all(isinstance(value, dict) for *_, value in exported):
+        yield from exported or items
         return
-    flatten = _find_tool(first[2]) if isinstance(first[2], dict) else None
-    for row, is_suspect, value in chain([first], items):
-        try:
-            yield row, is_suspect, flatten(value) if flatten and isinstance(value, dict) else value
-        except DataError as error:
-            error.file, error.row = name, row
-            raise
+    values = flatten([value for *_, value in exported], name, data)
+    for row, is_suspect, _ in exported:
+        with located(file=name, row=row):
+            value = next(values)
+        yield row, is_suspect, value
 
 
-def _find_tool(row: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """Tell by its first row which tool has written a file."""
+def report_unread(name: object, counts: Counter[str]) -> None:
+    """Log how many annotations of each kind are not read."""
+    if counts:
+        kinds = ", ".join(f"{kind} ({count:,})" for kind, count in sorted(counts.items()))
+        say_once(f"warning: annotations of {name} that are not read: {kinds}")
+
+
+def _find_tool(row: Row) -> Callable[[list[Row], str, Data], Iterator[Row]] | None:
+    """Return the function for exports of the tool that has written this first row, or None for an unknown one."""
     annotations = row.get("annotations", row.get("completions"))
     if isinstance(row.get("data"), dict) and isinstance(annotations, list):
         return _flatten_label_studio
@@ -64,67 +100,120 @@ def _find_tool(row: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]
     tokens = row.get("tokens")
     has_token_offsets = isinstance(tokens, list) and bool(tokens) and isinstance(tokens[0], dict)
     is_prodigy = "_task_hash" in row or row.get("answer") in _ANSWERS or has_token_offsets
-    return _flatten_prodigy if "text" in row and is_prodigy and ("spans" in row or not _OF_CLASSES & set(row)) else None
+    is_flat = "label" in row and not {"spans", "accept"} & set(row)
+    return _flatten_prodigy if "text" in row and is_prodigy and not is_flat else None
 
 
-def _flatten_prodigy(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with the same columns as any other: Prodigy leaves out what it has nothing for."""
-    spans = (row.get("spans") or []) if row.get("answer", "accept") == "accept" else None
-    return {"text": row.get("text"), "spans": spans, **{key: row.get(key) for key in _KEPT}}
+def _flatten_prodigy(rows: list[Row], name: str, data: Data) -> Iterator[Row]:
+    """Yield rows with the same columns: Prodigy leaves out what it has nothing for."""
+    chosen = [row.get("accept") or [] for row in rows]
+    has_choices, has_several = any("options" in row for row in rows), any(len(labels) > 1 for labels in chosen)
+    for row, labels in zip(rows, chosen, strict=True):
+        columns: Row = {"text": row.get("text")}
+        if not has_choices or "spans" in rows[0]:
+            columns["spans"] = (row.get("spans") or []) if row.get("answer", "accept") == "accept" else None
+        if has_choices:
+            columns["label"] = labels if has_several else next(iter(labels), None)
+        yield {**columns, **{key: row.get(key) for key in _KEPT}}
 
 
-def _flatten_label_studio(task: dict[str, Any]) -> dict[str, Any]:
-    """Return the text of a task, and the spans of its one annotation or of the one that is marked as ground truth."""
-    texts = [value for key, value in task["data"].items() if isinstance(value, str)]
-    if "text" not in task["data"] and len(texts) != 1:
-        raise DataError(f"no 'text' in the data of the task; it has {list(task['data'])}", "call the text `text`")
-    annotations = task.get("annotations", task.get("completions"))
-    finished = [annotation for annotation in annotations or () if not annotation.get("was_cancelled")]
-    finished = [annotation for annotation in finished if annotation.get("ground_truth")] or finished
-    spans = [
-        [result["value"] for result in annotation.get("result", ()) if "labels" in result.get("value", ())]
-        for annotation in finished
-    ]
-    label_sets = [{(span.get("start"), span.get("end"), *span["labels"]) for span in given} for given in spans]
-    if any(labels != label_sets[0] for labels in label_sets):
-        hint = "mark one as ground truth, or export one for each task"
-        raise DataError(f"the spans of {len(spans)} annotations differ", hint, column="annotations")
-    text = task["data"].get("text", texts[0] if texts else None)
-    return {"id": task.get("id"), "text": text, "spans": spans[0] if spans else None}
+def _flatten_label_studio(tasks: list[Row], name: str, settings: Data) -> Iterator[Row]:
+    """Yield the text of each task, with the results of its one annotation or of the one marked as ground truth.
+
+    If several tools mark spans, or ask for classes, the results of each are a column with its name.
+    """
+    key, unread = str(settings.columns.get("text", "text")), Counter[str]()
+    texts = [data if isinstance(data := task.get("data"), dict) else {} for task in tasks]
+    pairs = zip(texts, map(_find_finished, tasks), strict=True)
+    annotated = [[_read_results(done, data, key, unread) for done in finished] for data, finished in pairs]
+    report_unread(name, unread)
+    every = [(tool, values) for results in chain.from_iterable(annotated) for tool, values in results.items()]
+    kinds = {tool: "label" if isinstance(values[0], str) else "spans" for tool, values in every if values}
+    columns = {tool: kind if [*kinds.values()].count(kind) == 1 else tool for tool, kind in kinds.items()}
+    for tool in (tool for tool in kinds if columns[tool] != kinds[tool]):
+        say_once(f"{name}: results of {tool} are a column; --set data.columns.{kinds[tool]}={tool} reads it")
+    several = {tool for tool, values in every if len(values) > 1}
+    for task, data, finished in zip(tasks, texts, annotated, strict=True):
+        row = {"id": task.get("id"), key: _find_text(data, key)}
+        for tool, column in (columns or {"": "spans"}).items():
+            values = [results.get(tool, []) for results in finished]
+            if len({frozenset(map(str, marked)) for marked in values}) > 1:
+                hint = "mark one as ground truth, or export one for each task"
+                raise DataError(f"the {column} of {len(values)} annotations differ", hint, column="annotations")
+            is_single = kinds.get(tool) == "label" and tool not in several
+            row[column] = next(chain(*values[:1]), None) if is_single else next(iter(values), None)
+        yield row
 
 
-def _flatten_lighttag(example: dict[str, Any]) -> dict[str, Any]:
-    """Return the text of an example, and its annotations without those that a review has called wrong."""
-    spans = [
-        {
-            "start": one.get("start"),
-            "end": one.get("end"),
-            "label": one.get("tag"),
-            "text": one.get("value"),
-        }
-        for one in example.get("annotations") or ()
-        if one.get("correct") is not False
-    ]
-    is_unseen = example.get("seen_by") == [] and not example["annotations"]
-    return {"id": example.get("example_id"), "text": example.get("content"), "spans": None if is_unseen else spans}
+def _find_finished(task: Row) -> list[Row]:
+    """Return the annotations of a task that were not cancelled; those marked as ground truth if there are any."""
+    annotations = task.get("annotations", task.get("completions")) or ()
+    finished = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
+    return [annotation for annotation in finished if annotation.get("ground_truth")] or finished
+
+
+def _read_results(annotation: Row, texts: Row, key: str, unread: Counter[str]) -> dict[str, list[Any]]:
+    """Return tool -> the spans or classes that it set for the text with this key, and count the other results."""
+    by_tool = defaultdict[str, list[Any]](list)
+    for result in annotation.get("result", ()):
+        value, text = result.get("value", {}), result.get("to_name")
+        form = next((name for name in value if name == "choices" or name.endswith("labels")), "")
+        is_of_other = key in texts and text != key and text in texts
+        if not form or is_of_other or (form == "choices" and "start" in value):
+            unread[f"{form or result.get('type')}{f' of {text}' if is_of_other else ''}"] += 1
+            continue
+        if form not in ("choices", "labels"):
+            say_once(f"regions of {form} are read by their globalOffsets")
+            value = {"type": form, **value, **value.get("globalOffsets", {}), "labels": value[form]}
+        by_tool[result.get("from_name", form)] += value[form] if form == "choices" else [value]
+    return by_tool
+
+
+def _find_text(texts: Row, key: str) -> Any:
+    """Return the text of a task by its key, or its only text."""
+    strings = [value for value in texts.values() if isinstance(value, str)]
+    if key not in texts and len(strings) != 1:
+        message = f"no {key!r} in the data of the task; it has {list(texts)}"
+        raise DataError(message, "--set data.columns.text=KEY")
+    return texts.get(key, *strings[:1])
+
+
+def _flatten_lighttag(examples: list[Row], name: str, data: Data) -> Iterator[Row]:
+    """Yield the text of each example, and its annotations without those that a review has called wrong."""
+    names = {"start": "start", "end": "end", "label": "tag", "text": "value"}
+    for example in examples:
+        annotations = example.get("annotations") or ()
+        correct = [annotation for annotation in annotations if annotation.get("correct") is not False]
+        spans = [{key: span.get(name) for key, name in names.items()} for span in correct]
+        is_unseen = example.get("seen_by") == [] and not annotations
+        text = example.get("content")
+        yield {"id": example.get("example_id"), "text": text, "spans": None if is_unseen else spans}
 
 
 # --- Spans of a text ---
 
 
-def read_spans(value: Any, text: str, *, offsets: str = "code_points", overlapping: str = "refuse") -> list[TextSpan]:
+def read_spans(
+    value: Any,
+    text: str,
+    *,
+    offsets: str = "code_points",
+    overlapping: str = "refuse",
+    left_out: list[TextSpan] | None = None,
+) -> list[TextSpan]:
     """Read the spans of a text, given as a list or as JSON, in order and without the white space around them.
 
     Args:
-        value: objects with ``start``, ``end`` (or ``start_offset``, ``end_offset``) and ``label`` (or ``labels``,
+        value: Objects with ``start``, ``end`` (or ``start_offset``, ``end_offset``) and ``label`` (or ``labels``,
             ``type``), or lists of the three. An object's ``text`` is compared.
-        text: what they are spans of.
-        offsets: ``code_points``, or ``utf16`` for the units of a program in JavaScript. Where each span says its text,
-            and it is found in UTF-16 units alone, these are read.
+        text: Text that has the spans.
+        offsets: Name in `COUNTINGS`. If each span quotes its text, and this way does not fit all of them, the first
+            one that does is read.
         overlapping: ``refuse``, or ``longest`` to leave out those that overlap a longer one.
+        left_out: Gets the spans that are left out.
 
     Raises:
-        DataError: a value is no span, has no text or another one than it says, or overlaps another.
+        DataError: If a value is not a span, quotes another text, or overlaps another span.
     """
     try:
         items = json.loads(value) if isinstance(value, str) else value
@@ -133,32 +222,49 @@ def read_spans(value: Any, text: str, *, offsets: str = "code_points", overlappi
     if not isinstance(items, (list, tuple)):
         raise DataError(f"{str(value)[:60]!r} is not a list of spans", _FORM, column="spans")
     given = [span for number, item in enumerate(items, 1) for span in _read_span(item, number)]
-    in_utf16 = [
-        (span._replace(start=start, end=end), quoted) for span, quoted in given for start, end in [_offsets(span, text)]
-    ]
-    faults, faults_in_utf16 = (next(filter(None, (_fault(*one, text) for one in way)), "") for way in (given, in_utf16))
-    says_text = bool(given) and all(quoted is not None for _, quoted in given)
-    if offsets == "utf16" or (faults and says_text and not faults_in_utf16):
-        given, faults = in_utf16, faults_in_utf16
-    elif faults and not faults_in_utf16:
-        raise DataError(faults, "if the offsets count UTF-16 units: --set options.offsets=utf16", column="spans")
-    if faults:
-        raise DataError(faults, "correct it: offsets count characters from 0, and the end is exclusive", column="spans")
+    bare, quotes = [span for span, _ in given], [quoted for _, quoted in given]
+    spans = recount(bare, text, offsets)
+    if fault := _find_fault(spans, quotes, text):
+        fitting = next((name for name in COUNTINGS if not _find_fault(recount(bare, text, name), quotes, text)), "")
+        description = COUNTINGS[fitting or "code_points"].description
+        hint = f"if the offsets count {description}: --set options.offsets={fitting}"
+        if not fitting or None in quotes:
+            raise DataError(fault, hint if fitting else f"correct it: offsets count {description}", column="spans")
+        say_once(f"offsets of spans count {description}, as the texts that the spans quote show")
+        spans = recount(bare, text, fitting)
     stripped = []
-    for span, _ in given:
+    for span in spans:
         inside = text[span.start : span.end]
         start = span.start + len(inside) - len(inside.lstrip())
         stripped.append(TextSpan(start, start + len(inside.strip()), span.label))
-    return _without_overlaps(stripped, text, overlapping)
+    return _without_overlaps(stripped, text, overlapping, [] if left_out is None else left_out)
+
+
+def recount(spans: Sequence[TextSpan], text: str, counting: str) -> list[TextSpan]:
+    """Return spans with offsets in characters; -1 stands for an offset inside a character or outside the text.
+
+    >>> recount([TextSpan(1, 7, "LOC")], "é Oslo", "utf8"), recount([TextSpan(3, 7, "LOC")], "é Oslo", "one_based")
+    ([TextSpan(start=-1, end=6, label='LOC')], [TextSpan(start=2, end=6, label='LOC')])
+    """
+    if counting == "code_points":
+        return list(spans)
+    rule = COUNTINGS[counting]
+    units = accumulate(map(rule.width, map(add, text, f"{text[1:]} ")), initial=0)
+    index = {unit: position for position, unit in enumerate(units)}
+    ends = [(index.get(span.start + rule.start, -1), index.get(span.end + rule.end, -1)) for span in spans]
+    return [TextSpan(start, end, span.label) for (start, end), span in zip(ends, spans, strict=True)]
 
 
 def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
-    """Read a span, one for each of its labels, and the text that it says it has."""
+    """Read the spans of an item, one per label, and the text that it quotes."""
     start: Any = None  # of what is no span
     end, labels, quoted = start, start, start
     if isinstance(item, dict):
         start, end = item.get("start", item.get("start_offset")), item.get("end", item.get("end_offset"))
         labels, quoted = item.get("label", item.get("labels", item.get("type"))), item.get("text")
+        if item.get("parts"):
+            message = f"the span {quoted!r} ({labels}) has {len(item['parts'])} parts"
+            raise DataError(message, "make it one span, or delete it", column="spans")
     elif isinstance(item, (list, tuple)) and len(item) == 3:
         start, end, labels = item
     labels = labels if isinstance(labels, (list, tuple)) else [labels]
@@ -168,36 +274,29 @@ def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
     return [(TextSpan(start, end, label.strip()), quoted if isinstance(quoted, str) else None) for label in labels]
 
 
-def _offsets(span: TextSpan, text: str) -> tuple[int, int]:
-    """Return UTF-16 offsets as those of characters; -1 for one inside a character, or behind the text."""
-    if text.isascii():
-        return span.start, span.end
-    units = accumulate((1 + (char > "\uffff") for char in text), initial=0)
-    index = {unit: position for position, unit in enumerate(units)}
-    return index.get(span.start, -1), index.get(span.end, -1)
-
-
-def _fault(span: TextSpan, quoted: str | None, text: str) -> str:
-    """Return what is wrong with the offsets of a span; empty where nothing is."""
-    if not 0 <= span.start < span.end <= len(text):
-        return f"the span {span.start}:{span.end} ({span.label}) is not in the text, which has {len(text):,} characters"
-    if not text[span.start : span.end].strip():
-        return f"the span {span.show(text)} is blank"
-    # tools write a line break in the text of a span in one way or another
-    if (
-        quoted is not None
-        and quoted.replace("\\n", " ").split() != text[span.start : span.end].replace("\\n", " ").split()
-    ):
-        return f"the span {span.show(text)} has the text {quoted[:60]!r}, it says"
+def _find_fault(spans: Sequence[TextSpan], quotes: Sequence[str | None], text: str) -> str:
+    """Return the first fault of spans, given with the texts that they quote, or an empty text."""
+    for span, quoted in zip(spans, quotes, strict=True):
+        inside = text[span.start : span.end]
+        if not 0 <= span.start < span.end <= len(text):
+            ends = f"{span.start}:{span.end} ({span.label})"
+            return f"the span {ends} is not in the text, which has {len(text):,} characters"
+        if not inside.strip():
+            return f"the span {span.show(text)} is blank"
+        # Tools write a line break in the text of a span in one way or another.
+        if quoted is not None and quoted.replace("\\n", " ").split() != inside.replace("\\n", " ").split():
+            return f"the span {span.show(text)} quotes another text: {quoted[:60]!r}"
     return ""
 
 
-def _without_overlaps(spans: Sequence[TextSpan], text: str, overlapping: str) -> list[TextSpan]:
+def _without_overlaps(
+    spans: Sequence[TextSpan], text: str, overlapping: str, left_out: list[TextSpan]
+) -> list[TextSpan]:
     if overlapping == "longest":
         kept: list[TextSpan] = []
         for span in sorted(set(spans), key=lambda span: (span.start - span.end, span)):
-            if all(span.end <= other.start or other.end <= span.start for other in kept):
-                kept.append(span)
+            is_free = all(span.end <= longer.start or longer.end <= span.start for longer in kept)
+            (kept if is_free else left_out).append(span)
         spans = kept
     ordered = sorted(set(spans))
     for before, after in pairwise(ordered):

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from bertkit.data.columns import Columns, with_span_column
+from bertkit.data.columns import Columns, with_span_columns
 from bertkit.data.files import read_records
 from bertkit.data.formats import find_format
 from bertkit.data.hub_sets import read_hub_split
@@ -126,10 +126,10 @@ def open_stream(data: Data, columns: Columns, read: Read, batch_size: int) -> Ro
 
 
 def _read_shard(shard: _Shard, data: Data, columns: Columns, read: Read) -> Iterator[tuple[int, Row]]:
-    records, data = with_span_column(shard.open(), data, columns.spans)
-    for line, _, row in canonical_records(records, data, columns, shard.source):
-        with placed(shard.source, line, data):
-            checked = None if is_dropped(row, data, columns) else read(row)
+    records, data = with_span_columns(shard.open(), data, columns)
+    for line, values, row in canonical_records(records, data, columns, shard.source):
+        with placed(shard.source, line, data, values):
+            checked = None if is_dropped(values, row, data, columns) else read(row)
         if checked is not None:
             yield line, checked
 

@@ -160,15 +160,16 @@ def excerpt(text: str, length: int = 60) -> str:
     return repr(text if len(text) <= length else text[:length] + "...")
 
 
-def name_lines(lines: Iterable[int | None]) -> str:
-    """Return what follows the description of a fault that more lines have; empty without such lines.
+def name_lines(lines: Iterable[int | str | None]) -> str:
+    """Return what follows the description of a fault that more lines, or files, have, or an empty text.
 
-    >>> name_lines([3]), name_lines(range(4, 7)), name_lines([])
-    (' (also in line 3)', ' (also in lines 4, 5, 6)', '')
+    >>> name_lines([3]), name_lines(range(4, 7)), name_lines(["notes/a.txt"]), name_lines([])
+    (' (also in line 3)', ' (also in lines 4, 5, 6)', ' (also in a.txt)', '')
     """
-    names = [str(line) for line in lines]
+    names = [Path(str(line)).name for line in lines]
     shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-    return f" (also in line{'s' if len(names) > 1 else ''} {shown})" if names else ""
+    kind = "line " if len(names) == 1 else "lines "
+    return f" (also in {kind if names[0].isdigit() else ''}{shown})" if names else ""
 
 
 def warn_of_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:

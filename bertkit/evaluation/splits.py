@@ -67,7 +67,7 @@ def _with_warnings(split: Split, task: Task, recipe: Recipe) -> Split:
         raise
     for warning in warnings:
         say_once(f"warning: {split.source}: {warning}")
-    return replace(split, warnings=warnings)
+    return replace(split, warnings=(*split.warnings, *warnings))
 
 
 Choice = Literal["refuse", "drop", "keep"]
@@ -104,7 +104,7 @@ def find_training_rows(
             split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], today[:, 1])])
             if split.training_rows:
                 share = share_of(len(split.training_rows), len(split.rows))
-                example = f"{split.source}:{split.lines[min(split.training_rows)]}"
+                example = split.place(min(split.training_rows))
                 what = f"{share} {name} rows are rows that {model} was trained on, such as {example}."
                 warnings.append(f"{what} Scores may be too high.")
     marked = {
@@ -215,7 +215,7 @@ def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Sp
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
     is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
-        raise DataError(what, remedy, file=split.source, row=split.lines[min(seen)])
+        raise DataError(what, remedy, **split.place(min(seen))._asdict())
     if choice != "drop" or not seen:
         if near:
             log.info(what)

@@ -7,6 +7,7 @@ Marcus 1995; Tjong Kim Sang & Veenstra 1999).
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,12 @@ from bertkit.errors import DataError
 from bertkit.metrics import Numbers
 
 SCHEMES = ("iob2", "iob1", "bioes")
+
+ENTITY = "ENTITY"
+"""The type of tags that are ``B``, ``I`` or ``O`` alone; seqeval counts them as one type too."""
+
+_SPELLINGS = {r"([BIESLU])[_/: ](.+)": r"\1-\2", r"(.+)[-_/: ]([BIESLU])": r"\2-\1"}
+"""Pattern of tags that other tools write -> the tag of IOB2 or BIOES."""
 
 
 def is_entity_tag(tag: str) -> bool:
@@ -85,10 +92,12 @@ def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str
         scheme: one of SCHEMES, ``none`` for tags that mark no entities, or ``auto``: IOB2 if all tags look like it.
 
     Raises:
-        DataError: a tag that the scheme does not allow; the word is named.
+        DataError: If the scheme does not allow a tag; the word is named.
     """
     if scheme == "none":
         return list(tags)
+    if scheme != "auto":
+        tags = [f"{tag}-{ENTITY}" if tag and len(tag) == 1 and tag in "BIESLU" else tag for tag in tags]
     for index, tag in enumerate(tags):
         fault = _find_fault(tag or "O", scheme)
         if fault:
@@ -146,13 +155,18 @@ def _transitions(labels: tuple[str, ...]) -> tuple[Numbers, Numbers]:
 
 
 def _find_fault(tag: str, scheme: str) -> tuple[str, str] | None:
-    """Describe what is wrong with a tag by itself, and the remedy; None for a tag of the scheme."""
+    """Return the fault of a tag without its context, and the remedy, or None."""
     if len(tag) == 2 and tag[1] == "-" and tag[0] in "BIESLU":
         return "has no type", "correct the row"
     if scheme != "bioes" and tag[:2] in ("E-", "S-", "L-", "U-"):
         name = "IOB2" if scheme == "auto" else scheme.upper()
         return f"is not {name}", "--set options.scheme=bioes if they are BIOES"
     if scheme != "auto" and not is_entity_tag(*to_iob2([tag], scheme)):
+        if tag.isdigit():
+            return "is a number", "name the tags in the order of their numbers: --set 'labels=[O, B-PER, I-PER]'"
+        matches = ((re.fullmatch(pattern, tag), form) for pattern, form in _SPELLINGS.items())
+        if spelled := next((match.expand(form) for match, form in matches if match), ""):
+            return "is not an entity tag", f"write {spelled}: the prefix belongs before the type"
         remedy = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
         return "is not an entity tag", remedy
     return None

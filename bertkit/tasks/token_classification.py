@@ -19,7 +19,7 @@ from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import is_missing
-from bertkit.data.spans import read_spans
+from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import Numbers, calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
@@ -77,9 +77,9 @@ METRICS: tuple[str, ...] = tuple(entities.METRICS)
 OPTIONS: Mapping[str, object] = {
     "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
-    "offsets": Option("code_points", choices=("code_points", "utf16")),
+    "offsets": Option("code_points", choices=tuple(COUNTINGS)),
     "overlapping": Option("refuse", choices=("refuse", "longest")),
-    "word_split": Option("whitespace", choices=WORD_SPLITS),
+    "word_split": Option("punctuation", choices=WORD_SPLITS),
     "overlap": 64,
     "layers": Option(None, choices=(None, *LAYER_CHOICES)),
     "tagger": Option("bilstm", choices=TAGGERS),
@@ -128,12 +128,12 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
     value = row["spans"]
     if is_missing(value):
         return None
-    offsets, overlapping = _option(recipe, "offsets"), _option(recipe, "overlapping")
-    spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping)
+    offsets, overlapping, left_out = _option(recipe, "offsets"), _option(recipe, "overlapping"), list[TextSpan]()
+    spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, left_out=left_out)
     read = _split(row, recipe)
     tags = entities.tag_spans(read["offsets"], spans)
     read["tags"] = [_in_labels(tag, word, read["tokens"], recipe) for word, tag in enumerate(tags)]
-    return {**read, "spans": [list(span) for span in spans]}
+    return {**read, "spans": [list(span) for span in spans], "left_out_spans": len(left_out)}
 
 
 def _split(row: Row, recipe: Recipe) -> Row:
@@ -156,22 +156,26 @@ def _load_splitter(model: str) -> Any:
 
 
 def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
-    """Count the gold spans that begin or end inside a word, which no tags of words can mark.
+    """Count the gold spans that are left out, and those that begin or end inside a word, which no tags can mark.
 
     Raises:
         DataError: If most spans do, and all would fit words if their offsets were counted in another way.
     """
-    total = misfits = 0
+    total = misfits = left_out = 0
     for row in rows:
         spans = row.get("spans", ())
-        total, misfits = total + len(spans), misfits + sum(not fits_words(row["offsets"], span) for span in spans)
-    if not misfits:
-        return []
-    check_offsets(rows, misfits, total)
-    finer = WORD_SPLITS[WORD_SPLITS.index(str(_option(recipe, "word_split"))) + 1 :]
-    remedy = f"; --set options.word_split={' or '.join(finer)} splits words further" if finer else ""
-    what = f"{share_of(misfits, total)} gold spans begin or end inside a word, so no prediction can match them"
-    return [f"{what}{remedy}."]
+        total, left_out = total + len(spans), left_out + row.get("left_out_spans", 0)
+        misfits += sum(not fits_words(row["offsets"], span) for span in spans)
+    warnings = []
+    if left_out:
+        warnings.append(f"{share_of(left_out, total + left_out)} spans overlap a longer one and are left out.")
+    if misfits:
+        check_offsets(rows, misfits, total)
+        finer = WORD_SPLITS[WORD_SPLITS.index(str(_option(recipe, "word_split"))) + 1 :]
+        remedy = f"; --set options.word_split={' or '.join(finer)} splits words further" if finer else ""
+        what = f"{share_of(misfits, total)} gold spans begin or end inside a word, so no prediction can match them"
+        warnings.append(f"{what}{remedy}.")
+    return warnings
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.spans import COUNTINGS, TextSpan, recount
 from bertkit.errors import DataError, ModelError
 from bertkit.metrics import Numbers
 from bertkit.tokens.features import Tokenizer, tokenize_texts
@@ -131,13 +132,6 @@ _UNSPACED = re.compile(
     "\u3400-\u4dbf\u4e00-\u9fff\ua9e0-\ua9ff\uaa60-\uaa7f\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]"
 )
 _RUNS = re.compile(r"[A-Za-z]+|[0-9]+|\S")  # single characters would do; runs save time
-_COUNTINGS = {
-    "offsets count UTF-16 units": ("--set options.offsets=utf16", 0.0),
-    "offsets count bytes of UTF-8": ("write offsets that count characters", 0.0),
-    "the end of a span is its last character": ("add 1 to each end", 0.5),
-    "offsets count from 1": ("subtract 1 from each start and end", 0.5),
-}
-"""Ways to count offsets other than by characters from 0: the remedy, and the least share of spans that do not fit."""
 _MIN_MISFITS = 10
 _THAI_VOWELS = "\u0e33\u0eb3"  # SARA AM and its Lao counterpart, which follow the consonant that they belong to
 
@@ -214,30 +208,27 @@ def check_offsets(rows: Iterable[Mapping[str, Any]], misfits: int, total: int) -
         return
     explained: Counter[str] = Counter()
     for row in rows:
-        for start, end, _ in row.get("spans", ()):
-            if not fits_words(row["offsets"], (start, end)):
-                for name, spans in _recount(row["text"], start, end).items():
-                    explained[name] += any(fits_words(row["offsets"], span) for span in spans)
-    for name, (remedy, min_share) in _COUNTINGS.items():
-        if explained[name] >= 0.9 * misfits and misfits > min_share * total:
-            what = (
-                f"{misfits:,} of {total:,} spans begin or end inside a word; {explained[name]:,} of them would not if"
-            )
-            raise DataError(f"{what} {name}", remedy, column="spans")
+        text, words = row["text"], row["offsets"]
+        wrong = [_possible_ends(text, span) for span in row.get("spans", ()) if not fits_words(words, span)]
+        for name in COUNTINGS if wrong else ():
+            explained[name] += sum(any(fits_words(words, span) for span in recount(one, text, name)) for one in wrong)
+    (name, count), *_ = explained.most_common(1)
+    counting = COUNTINGS[name]
+    # A shift is in all spans, while other units show only in texts with certain characters.
+    min_misfits = total / 2 if counting.start or counting.end else 0
+    if count >= 0.9 * misfits > 0.9 * min_misfits:
+        what = (
+            f"{misfits:,} of {total:,} spans begin or end inside a word; {count:,} of them would not if offsets count"
+        )
+        raise DataError(f"{what} {counting.description}", f"--set options.offsets={name}", column="spans")
 
 
-def _recount(text: str, start: int, end: int) -> dict[str, list[tuple[int, int]]]:
-    """Return what a span may mean in characters, by the way in which its offsets are counted."""
-    utf16, utf8, last, one = _COUNTINGS
-    # White space around a span is not part of it, so it may have been one character longer at each side.
-    meanings = {last: [(start, end + 1)], one: [(start - 1, end - 1), (start - 1, end)]}
-    if not text.isascii():
-        for name, encoding, size in ((utf16, "utf-16-le", 2), (utf8, "utf-8", 1)):
-            encoded = text.encode(encoding, "surrogatepass")
-            offsets = (start - 1, start), (end, end + 1)
-            starts, ends = ([len(encoded[: size * at].decode(encoding, "ignore")) for at in side] for side in offsets)
-            meanings[name] = list(product(starts, ends))
-    return meanings
+def _possible_ends(text: str, span: Sequence[Any]) -> list[TextSpan]:
+    """Return a span with and without the white space around it, which `bertkit.data.spans.read_spans` takes off."""
+    start, end, label = span
+    starts = (start - 1, start) if text[:start].endswith(" ") else (start,)
+    ends = (end, end + 1) if text[end:].startswith(" ") else (end,)
+    return [TextSpan(*both, label) for both in product(starts, ends)]
 
 
 def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_tokens: int) -> list[list[list[int]]]:

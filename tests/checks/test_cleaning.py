@@ -8,7 +8,7 @@ from pyarrow import parquet
 
 from bertkit.checks.cleaning import find_removable, find_sources, write_copies
 from bertkit.checks.repeats import Repeats
-from bertkit.data.rows import Split
+from bertkit.data.rows import Place, Split
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import Data
 
@@ -40,8 +40,8 @@ def test_sources_are_one_file_per_split(here):
 def test_only_what_is_safe_can_go():
     train = Split("train", "t.csv", [{}] * 4, [2, 3, 4, 5])
     faults = [DataError("no text", file="v.csv", row=7), DataError("no label", file="v.csv", row=8)]
-    lines = find_removable({"train": train}, Repeats([], [1], [2]), faults)
-    assert {file: sorted(of_file) for file, of_file in lines.items()} == {"v.csv": [7, 8], "t.csv": [3, 4]}
+    removable = find_removable({"train": train}, Repeats([], [1], [2]), faults)
+    assert set(removable) == {("v.csv", 7), ("v.csv", 8), ("t.csv", 3), ("t.csv", 4)}
 
 
 def test_copies_keep_their_formats(here):
@@ -51,8 +51,8 @@ def test_copies_keep_their_formats(here):
         pyarrow.table({"text": ["p", "q"], "n": pyarrow.array([1, 2], pyarrow.int8())}), here / "c.parquet"
     )
     sources = {name: here / file for name, file in (("a", "a.csv"), ("b", "b.txt"), ("c", "c.parquet"))}
-    lines = {str(here / "a.csv"): {2: "why"}, str(here / "c.parquet"): {2: "why"}}
-    assert write_copies(sources, Data(), lines, here / "new") == {"why": 2}
+    removable = {Place(str(here / "a.csv"), 2): "why", Place(str(here / "c.parquet"), 2): "why"}
+    assert write_copies(sources, Data(), removable, here / "new") == {"why": 2}
     new = here / "new"
     assert (new / "a.csv").read_text() == "text,label\ny,2\n"
     assert len((new / "b.jsonl").read_text().splitlines()) == 2

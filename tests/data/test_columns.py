@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from bertkit.data.columns import Columns, describe_unread, missing_column, takes_pair
@@ -122,3 +124,39 @@ def test_several_columns_that_may_be_meant_are_all_named():
 def test_a_row_without_columns_lacks_them():
     with pytest.raises(DataError, match="no column 'tokens'"):
         list(canonical_records(iter([(1, {})]), Data(), WORDS, "d.jsonl"))
+
+
+def read_words(rows, columns=WORDS, **mapped):
+    records = canonical_records(enumerate(rows, 2), Data(columns=mapped), columns, "d.csv")
+    return [(line, row) for line, _, row in records]
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [
+        ("Sentence #", ["Sentence: 1", "", "Sentence: 2", "", ""]),
+        ("sentence_id", ["0", "0", "1", "1", "1"]),
+        ("sentence_idx", [1.0, math.nan, 2.0, None, math.nan]),
+        ("Sent_No", [0, 0, 1, 1, 1]),
+    ],
+)
+def test_one_word_per_row_is_joined_into_sentences(name, marks):
+    words = [("Anna", "B-PER"), ("left", "O"), ("Go", "O"), ("to", "O"), ("Rome", "B-LOC")]
+    rows = [{name: mark, "Word": word, "Tag": tag} for mark, (word, tag) in zip(marks, words, strict=True)]
+    assert read_words(rows, tokens="Word", tags="Tag") == [
+        (2, {"tokens": ["Anna", "left"], "tags": ["B-PER", "O"]}),
+        (4, {"tokens": ["Go", "to", "Rome"], "tags": ["O", "O", "B-LOC"]}),
+    ]
+
+
+@pytest.mark.parametrize("tokens", [["Anna", "left"], "Anna left", '["Anna"]'])
+def test_sentences_with_a_number_stay_as_they_are(tokens):
+    rows = [{"sentence_id": 1, "tokens": tokens, "tags": "O O"}] * 2
+    assert [row["tokens"] for _, row in read_words(rows)] == [tokens, tokens]
+
+
+def test_words_without_a_column_of_sentences_are_refused_unless_they_are_only_predicted():
+    rows = [{"tokens": "word", "tags": "O"}] * 60
+    with pytest.raises(DataError, match=r"every row is one word, .* \(d.csv\) - add a column sentence_id"):
+        read_words(rows)
+    assert len(read_words(rows, Columns(given=("tokens",), gold=""))) == 60

@@ -79,7 +79,7 @@ def test_two_rows_may_not_share_an_id():
 def test_a_fault_is_placed():
     with (
         pytest.raises(DataError, match=r"odd \(d.csv:7, column 'review'\)"),
-        placed("d.csv", 7, Data(columns={"text": "review"})),
+        placed("d.csv", 7, Data(columns={"text": "review"}), {"review": "a"}),
     ):
         raise DataError("odd", "mend it", column="text")
 
@@ -132,3 +132,38 @@ def test_commas_in_numbers_are_read_both_ways(value, remedy):
     with pytest.raises(DataError) as caught:
         read_number({"label": value}, "label", "give a number")
     assert str(caught.value) == f"label {value!r} is not a number (column 'label') - {remedy}"
+
+
+def test_rows_that_an_annotator_rejected_or_ignored_are_left_out(caplog):
+    """In every family: the label of such a row of Prodigy was only a suggestion."""
+    answers = ["accept", "reject", "ignore", "accept"]
+    rows = [{"text": name, "label": "A", "answer": answer} for name, answer in zip("abcd", answers, strict=True)]
+    with caplog.at_level(logging.INFO, "bertkit"):
+        assert [row["text"] for row in rows_of(rows)] == ["a", "d"]
+    assert caplog.messages == ["rows of d.csv without an accepted answer, left out: 2"]
+    assert len(rows_of(rows, Data(columns={"label": "answer"}))) == 4  # a classifier of answers
+    assert len(rows_of([{"text": "a", "label": "A", "answer": "Reject it."}])) == 1
+
+
+def test_a_row_of_a_folder_is_known_by_its_file(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text("Oslo is cold.")
+        (tmp_path / f"{name}.ann").write_text("T1\tLOC 0 4\tOslo\n")
+    columns = Columns(given=("tokens",), gold="tags", text_instead={"tokens": "text"}, spans="spans")
+    split = read_split("train", read_records(tmp_path, Data()), Data(), columns, dict, tmp_path)
+    assert [row["id"] for row in split.rows] == ["one", "two"]
+    assert [str(split.place(index)) for index in (0, 1)] == [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
+
+    def refuse(row):
+        raise DataError("odd", "mend it")
+
+    with pytest.raises(DataError) as caught:
+        read_split("train", read_records(tmp_path, Data()), Data(), columns, refuse, tmp_path)
+    assert str(caught.value) == f"odd (also in two.txt) ({tmp_path / 'one.txt'}) - mend it"
+
+
+def test_rows_with_spans_keep_their_ids_which_need_not_differ():
+    rows = [{"id": 7, "text": "Oslo", "spans": []}, {"id": 7, "text": "Rome", "spans": []}]
+    columns = Columns(given=("tokens",), gold="tags", text_instead={"tokens": "text"}, spans="spans")
+    split = read_split("train", enumerate(rows, 1), Data(), columns, dict, "d.jsonl")
+    assert [row["id"] for row in split.rows] == [7, 7]

@@ -64,9 +64,36 @@ def test_utf16_units_are_read_where_asked_for_or_where_all_texts_prove_them():
         read_spans([units[-1]], TEXT[: PEOPLE[-1].end])
 
 
+@pytest.mark.parametrize("counting", ["utf8", "lf", "crlf", "inclusive", "one_based", "one_based_inclusive"])
+def test_offsets_are_counted_as_the_quoted_texts_prove_or_as_an_option_says(counting):
+    text = "Ä, Zoé: yes.\r\n(To Oslo.)" if counting != "crlf" else "Ä, Zoé: yes.\n(To Oslo.)"
+    expected = [TextSpan(text.index(name), text.index(name) + len(name), "X") for name in ("Zoé", "Oslo")]
+    shifts = {"inclusive": (0, -1), "one_based": (1, 1), "one_based_inclusive": (1, 0)}
+    sizes = {"utf8": lambda part: len(part.encode()), "lf": lambda part: len(part.replace("\r\n", "\n"))}
+    sizes["crlf"] = lambda part: len(part.replace("\n", "\r\n"))
+    count, (start, end) = sizes.get(counting, len), shifts.get(counting, (0, 0))
+    given = [(count(text[: span.start]) + start, count(text[: span.end]) + end) for span in expected]
+    quoted = [
+        {"start": start, "end": end, "label": "X", "text": text[span.start : span.end]}
+        for (start, end), span in zip(given, expected, strict=True)
+    ]
+    assert read_spans(quoted, text) == expected
+    assert read_spans([(*ends, "X") for ends in given], text, offsets=counting) == expected
+
+
+@pytest.mark.parametrize(
+    ("span", "counting"), [((5, 5), "inclusive"), ((4, 9), "one_based"), ((4, 10), "utf8"), ((0, 99), None)]
+)
+def test_without_quoted_texts_the_way_of_counting_is_only_suggested(span, counting):
+    remedy = f"if the offsets count .*: --set options.offsets={counting}" if counting else "correct it: offsets count"
+    with pytest.raises(DataError, match=f"not in the text.* - {remedy}"):
+        read_spans([[*span, "A"]], "ÄÄh, Oslo" if counting == "utf8" else "Ah, Oslo")
+
+
 @pytest.mark.parametrize(
     ("value", "what"),
     [
+        ([{"start": 19, "end": 27, "label": "A", "text": "New York", "parts": [[19, 22], [23, 27]]}], "has 2 parts"),
         ("positive", "'positive' is not a list of spans"),
         ([3], "span 1, 3, is not a start, an end and a label"),
         ([[0, 1, ""]], "span 1, .* is not a start"),
@@ -75,7 +102,10 @@ def test_utf16_units_are_read_where_asked_for_or_where_all_texts_prove_them():
         ([[5, 5, "A"]], r"the span 5:5 \(A\) is not in the text"),
         ([[0, 99, "A"]], "the span 0:99 .* which has 32 characters"),
         ([[1, 2, "A"]], "the span 1:2 ' ' .* is blank"),
-        ([{"start": 19, "end": 22, "label": "A", "text": "York"}], "the span 19:22 'New' .* has the text 'York', it"),
+        (
+            [{"start": 19, "end": 22, "label": "A", "text": "York"}],
+            "the span 19:22 'New' .* quotes another text: 'York'",
+        ),
         (
             [[19, 27, "LOC"], [23, 27, "PER"]],
             r"19:27 'New York' \(LOC\) and 23:27 'York' \(PER\) overlap .* - .*longest",
@@ -92,7 +122,10 @@ def test_faults(value, what):
 
 def test_the_longest_of_overlapping_spans():
     spans = [[23, 27, "PER"], [19, 27, "LOC"], [2, 6, "PER"], [19, 22, "LOC"]]
+    left_out = []
     assert read_spans(spans, TEXT, overlapping="longest") == [TextSpan(2, 6, "PER"), TextSpan(19, 27, "LOC")]
+    assert len(read_spans(spans, TEXT, overlapping="longest", left_out=left_out)) == 2
+    assert sorted(left_out) == [TextSpan(19, 22, "LOC"), TextSpan(23, 27, "PER")]
 
 
 @given(st.data())
@@ -122,6 +155,20 @@ def test_prodigy(here):
     assert rows_of(write_jsonl(here / "c.jsonl", classes)) == classes
 
 
+def test_choices_in_prodigy(here):
+    """The labels of a text are a list only if some text has several."""
+    row = {"options": [{"id": "A", "text": "A"}, {"id": "B", "text": "B"}], "_task_hash": 1, "answer": "accept"}
+    single = [{"text": "a", **row, "accept": ["A"]}, {"text": "b", **row, "accept": []}]
+    assert [row["label"] for row in rows_of(write_jsonl(here / "c.jsonl", single))] == ["A", None]
+    several = [*single, {"text": "c", **row, "accept": ["B", "A"], "answer": "ignore", "meta": {}}]
+    read = rows_of(write_jsonl(here / "d.jsonl", several))
+    assert [(row["label"], row["answer"]) for row in read] == [
+        (["A"], "accept"),
+        ([], "accept"),
+        (["B", "A"], "ignore"),
+    ]
+
+
 def label_studio(results, **more):
     return {"was_cancelled": False, "result": results, **more}
 
@@ -146,6 +193,64 @@ def test_label_studio(here):
     Path("ls.json").write_text(json.dumps(tasks))
     with pytest.raises(DataError, match=r"the spans of 2 annotations differ \(ls.json:4, column 'annotations'\)"):
         rows_of("ls.json")
+
+
+def write_tasks(results, **more):
+    """Write a task per list of results, whose text is Zoe, with other keys of its data."""
+    tasks = [
+        {"id": number, "annotations": [label_studio(of_task)], "data": {"text": "Zoe", **more}}
+        for number, of_task in enumerate(results)
+    ]
+    Path("ls.json").write_text(json.dumps(tasks))
+
+
+def region(form="labels", tool="ner", text="text", **value):
+    value = {"start": 0, "end": 3, "text": "Zoe", form: ["PER"], **value}
+    return {"from_name": tool, "to_name": text, "type": form, "value": value}
+
+
+def choice(*names, tool="topic", **value):
+    return {"from_name": tool, "to_name": "text", "type": "choices", "value": {"choices": [*names], **value}}
+
+
+@pytest.mark.parametrize("form", ["hypertextlabels", "htmllabels", "paragraphlabels"])
+def test_regions_of_other_forms_are_read_by_their_global_offsets_or_refused_by_name(here, form):
+    path = {"start": "/p[1]/text()[1]", "end": "/p[1]/text()[1]", "startOffset": 9, "endOffset": 12}
+    write_tasks([[region(form, **path, globalOffsets={"start": 0, "end": 3})], [region(form, **path)]])
+    read = rows_of("ls.json")
+    assert read_spans(read[0]["spans"], "Zoe") == [TextSpan(0, 3, "PER")]
+    with pytest.raises(DataError, match=f"span 1, .*{form}.* is not a start, an end and a label"):
+        read_spans(read[1]["spans"], "Zoe")
+
+
+def test_choices_in_label_studio_are_labels(here):
+    write_tasks([[choice("news")], [choice("sport")], []])
+    assert [row["label"] for row in rows_of("ls.json")] == ["news", "sport", None]
+    assert "spans" not in rows_of("ls.json")[0]
+    write_tasks([[choice("news", "sport")], [choice("sport")], [region(), choice("news", start=0, end=3)]])
+    read = rows_of("ls.json")
+    assert [row["label"] for row in read] == [["news", "sport"], ["sport"], []]
+    assert [len(row["spans"]) for row in read] == [0, 0, 1]
+
+
+def test_results_of_several_tools_in_label_studio_are_columns(here):
+    write_tasks(
+        [[region(), choice("news"), choice("good", tool="tone"), region(tool="parts")], [choice("bad", tool="tone")]]
+    )
+    read = rows_of("ls.json")
+    assert [(row["topic"], row["tone"], len(row["ner"]), len(row["parts"])) for row in read] == [
+        ("news", "good", 1, 1),
+        (None, "bad", 0, 0),
+    ]
+
+
+def test_regions_of_another_text_in_label_studio_are_counted_and_not_read(here, caplog):
+    write_tasks([[region(), region(text="title"), region(text="title")]], title="Zoe")
+    with caplog.at_level("INFO", "bertkit"):
+        assert len(rows_of("ls.json")[0]["spans"]) == 1
+    assert caplog.messages == ["warning: annotations of ls.json that are not read: labels of title (2)"]
+    (row,) = rows_of("ls.json", columns={"text": "title"})
+    assert (row["title"], len(row["spans"])) == ("Zoe", 2)
 
 
 def test_lighttag(here):

@@ -18,6 +18,7 @@ CORRECT = "correct the row"
 BIOES = "--set options.scheme=bioes if they are BIOES"
 IOB1 = "--set options.scheme=iob1 reads such tags"
 NONE = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
+NUMBERS = "name the tags in the order of their numbers: --set 'labels=[O, B-PER, I-PER]'"
 BROKEN = "correct it, or --set options.scheme=iob2 if that is what the tags are"
 
 
@@ -73,6 +74,11 @@ def test_tags_of_every_scheme_are_accepted_and_rewritten(row):
         ("bioes", "U-PER B-LOC L-LOC U-LOC", "B-PER B-LOC I-LOC B-LOC"),
         ("iob2", "B-PER I-PER B-PER O", "B-PER I-PER B-PER O"),
         ("none", "O I-PER B- E-X", "O I-PER B- E-X"),
+        ("none", "O B I O", "O B I O"),
+        ("auto", "O B I O", "O B I O"),
+        ("iob2", "O B I B", "O B-ENTITY I-ENTITY B-ENTITY"),
+        ("iob1", "I I B O", "B-ENTITY I-ENTITY B-ENTITY O"),
+        ("bioes", "S B E O", "B-ENTITY B-ENTITY I-ENTITY O"),
         ("auto", "NOUN VERB PUNCT O", "NOUN VERB PUNCT O"),
         ("auto", "B-PER I-PER O O", "B-PER I-PER O O"),
     ],
@@ -108,6 +114,10 @@ def test_an_unlabelled_word_stays_one():
     assert tag_schemes.normalize_tags([None, "NOUN"], ["a", "b"], "auto") == [None, "NOUN"]
 
 
+def write(tag):
+    return f"write {tag}: the prefix belongs before the type"
+
+
 def fault(number, what, remedy):
     word = ["EU", "rejects", "calls"][number - 1]
     return f"word {number} {word!r}: {what} (column 'tags') - {remedy}"
@@ -119,6 +129,10 @@ def fault(number, what, remedy):
         ("iob2", "O X-PER O", fault(2, "the tag 'X-PER' is not an entity tag", NONE)),
         ("iob1", "O X-PER O", fault(2, "the tag 'X-PER' is not an entity tag", NONE)),
         ("bioes", "O PER O", fault(2, "the tag 'PER' is not an entity tag", NONE)),
+        ("iob2", "O PER-B O", fault(2, "the tag 'PER-B' is not an entity tag", write("B-PER"))),
+        ("iob1", "DRUG_I O O", fault(1, "the tag 'DRUG_I' is not an entity tag", write("I-DRUG"))),
+        ("bioes", "S_PER O O", fault(1, "the tag 'S_PER' is not an entity tag", write("S-PER"))),
+        ("iob2", "O 1 O", fault(2, "the tag '1' is a number", NUMBERS)),
         ("auto", "B- O O", fault(1, "the tag 'B-' has no type", CORRECT)),
         ("iob2", "O O I-", fault(3, "the tag 'I-' has no type", CORRECT)),
         ("bioes", "O S- O", fault(2, "the tag 'S-' has no type", CORRECT)),

@@ -17,10 +17,11 @@ from seqeval.metrics import accuracy_score, classification_report, f1_score, pre
 from seqeval.scheme import IOB2
 from sklearn import metrics as sklearn_metrics
 
+from bertkit.data.rows import read_split
 from bertkit.errors import DataError, RecipeError
 from bertkit.evaluation.forward import forward
 from bertkit.metrics import entities, tag_schemes
-from bertkit.recipe import load_recipe
+from bertkit.recipe import Data, load_recipe
 from bertkit.tasks import drop_private_keys, load_task
 from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
@@ -108,13 +109,28 @@ def test_numbers_that_name_entity_tags(tags):
 
 
 @pytest.mark.parametrize("metric", sorted(task.entities.ENTITY_METRICS))
-@pytest.mark.parametrize("tag", ["b-per", "NOUN", "1", "X-PER"])
+@pytest.mark.parametrize("tag", ["b-per", "NOUN", "PER", "X-PER"])
 def test_entity_metrics_want_entity_tags(metric, tag):
     row = {"tokens": ["a", "b"], "tags": ["O", tag]}
     with pytest.raises(DataError) as caught:
         reading(row, metrics=["accuracy", metric], best_metric="accuracy")
     assert str(caught.value) == f"word 2 'b': the tag {tag!r} is not an entity tag (column 'tags') - {NONE}"
     assert reading(row, **PLAIN)["tags"] == ["O", tag]
+
+
+@pytest.mark.parametrize(("overlapping", "count"), [("refuse", 0), ("longest", 3)])
+def test_spans_that_overlap_a_longer_one_are_counted(overlapping, count, caplog):
+    spans = [[0, 4, "LOC"], [5, 8, "PER"], *([[0, 2, "LOC"], [1, 3, "LOC"]] if count else [])]
+    rows = [{"text": "Oslo Zoe", "spans": spans}, {"text": "Oslo", "spans": [[0, 4, "LOC"], *spans[2:3]]}]
+    recipe = load_recipe("tag", {"options.overlapping": overlapping})
+    with caplog.at_level("INFO", "bertkit"):
+        split = read_split(
+            "train", enumerate(rows, 1), Data(), task.COLUMNS, lambda row: task.read(row, recipe), "d.jsonl"
+        )
+    warning = "3 of 6 spans (50.0%) overlap a longer one and are left out."
+    assert split.warnings == ((warning,) if count else ())
+    assert (f"warning: d.jsonl: {warning}" in caplog.messages) == bool(count)
+    assert all("span_counts" not in row for row in split.rows)
 
 
 @pytest.mark.parametrize("text", [None, 3, ["a"]])
@@ -969,7 +985,7 @@ def test_rows_with_spans_are_trained_on_scored_and_predicted(run, tagger, tiny_m
     assert sum(len(record["spans"]) for record in records) > 20
     ended = run("eval", tagger, "--data", "p.jsonl", "--split", "all")
     assert ended.code == 0, ended.err
-    assert "rows of p.jsonl without labels, left out: 1" in ended.err
+    assert "rows of p.jsonl without an accepted answer, left out: 1" in ended.err
     ended = run("finetune", "tag", "--data", "out.jsonl", "--model", tiny_model, "--dry-run")
     assert ended.code == 0, ended.err
     assert "labels   B-X, I-X, O" in ended.out

@@ -27,7 +27,8 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
-    return check_objects(flatten_exports(flatten_squad(_parse_items(source, data, name), name), name), name)
+    items = flatten_exports(flatten_squad(_parse_items(source, data, name), name), name, data)
+    return check_objects(items, name)
 
 
 def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:

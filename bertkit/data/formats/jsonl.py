@@ -16,7 +16,7 @@ from bertkit.recipe.records import Data
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the objects of a jsonl file, one per line; blank lines are skipped."""
-    items = flatten_squad(flatten_exports(_parse_items(source, data, name), name), name)
+    items = flatten_squad(flatten_exports(_parse_items(source, data, name), name, data), name)
     return check_objects(items, name, same_keys=data._same_keys)
 
 

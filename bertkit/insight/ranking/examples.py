@@ -149,7 +149,7 @@ def _take_rows(split: Split, task: Task, unit: str, most: int) -> RankedExamples
     several = next((number for number, row in zip(origin, rows, strict=True) if isinstance(row[gold], list)), None)
     if several is not None:
         what = "a row with several labels, which these scores do not know"
-        raise UsageError(what, "rank with a recipe of one label per row", file=split.source, row=split.lines[several])
+        raise UsageError(what, "rank with a recipe of one label per row", **split.place(several)._asdict())
     values, classes = _encode_gold([row[gold] for row in rows], named=task.NAMED)
     return RankedExamples(unit, rows, values, np.array(origin), [np.arange(len(rows))], classes)
 

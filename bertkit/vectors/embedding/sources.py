@@ -98,8 +98,8 @@ def read_file_rows(
     records = _name_column(canonical_records(read_records(typed_path(file), data), data, columns, name))
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):
-        with placed(name, line, data):
-            if is_dropped(row, data, columns):
+        with placed(name, line, data, original):
+            if is_dropped(original, row, data, columns):
                 next(number)
                 continue
             own = row.get("id", original.get("id"))

@@ -14,7 +14,7 @@ from bertkit.data.columns import refuse_clash
 from bertkit.data.files import read_records
 from bertkit.data.layout import PLAIN, FileLayout, check_layout, follow_source
 from bertkit.data.output import as_columns, write_records, writer_for
-from bertkit.data.rows import canonical_records, is_blank
+from bertkit.data.rows import canonical_records, is_blank, place_row
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest, located
@@ -271,7 +271,7 @@ def read_chunks(
     while chunk := list(itertools.islice(rows, CHUNK)):
         originals, canonical = [], []
         for line, original, row in chunk:
-            with located(file=source, row=line):
+            with located(**place_row(source, line, original)._asdict()):
                 canonical.append(task.read(row, recipe) or row)
             originals.append(_keep_gold_spans(original) if columns.spans else original)
             blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)

@@ -52,7 +52,7 @@ def test_folders_named_after_splits(here):
 @pytest.mark.parametrize(
     ("annotation", "line"),
     [
-        ("T1\tLOC 15 18;19 23\tNew York\n", r"an entity of several parts: .* \(b/a.ann:1\) - make it one span"),
+        ("T1\tLOC 15 18 23\tNew York\n", r"not an entity: .* \(b/a.ann:1\) - write it as brat does"),
         ("#1\tx\nT1 LOC 1 2 a\n", r"not an entity: .* \(b/a.ann:2\) - write it as brat does"),
     ],
 )
@@ -66,3 +66,30 @@ def test_an_annotation_without_its_text(here):
     Path("a.ann").write_text(ANN)
     with pytest.raises(DataError, match=r"an .ann file without its text \(a.ann\) - put a.txt beside it"):
         list(read_records("a.ann", Data()))
+
+
+def test_an_entity_over_a_line_end_is_one_span_and_one_with_a_gap_is_refused_in_its_row(here):
+    write_pair("b/a", annotation="T1\tLOC 15 18;19 23\tNew York\n")
+    write_pair("b/c", annotation="T1\tLOC 15 18;29 33\tNew home\n")
+    write_pair("b/d")
+    rows = [row for _, row in read_records("b", Data())]
+    assert [spans_of(rows[0]), len(spans_of(rows[2]))] == [[(15, 23, "LOC")], 2]
+    with pytest.raises(DataError, match=r"the span 'New home' \(LOC\) has 2 parts .* - make it one span"):
+        spans_of(rows[1])
+
+
+def test_annotations_that_are_not_entities_are_counted(here, caplog):
+    write_pair("b/a", annotation=ANN + "A1\tNegated T1\nA2\tNegated T2\nM1\tSure T1\nE1\tGo:T1\nA3\n")
+    with caplog.at_level("INFO", "bertkit"):
+        list(read_records("b", Data()))
+    (message,) = caplog.messages
+    assert message.startswith("warning: annotations of b that are not read: ")
+    for part in ("attribute Negated (2)", "attribute Sure (1)", "event (1)", "note (1)", "relation (1)"):
+        assert part in message
+
+
+def test_offsets_of_brat_count_a_line_end_of_two_characters_as_one(here):
+    text = "Anna sang.\r\nShe left Oslo.\r\nThen home."
+    write_pair("b/a", text, "T1\tLOC 20 24\tOslo\nT2\tPER 0 4\tAnna\n")
+    (row,) = (row for _, row in read_records("b", Data()))
+    assert [text[start:end] for start, end, _ in spans_of(row)] == ["Anna", "Oslo"]
