@@ -183,7 +183,7 @@ def split_subwords(tokenizer: tokenizers.Tokenizer, text: str) -> list[tuple[int
     return spans
 
 
-def fits_words(words: Sequence[Sequence[int]], span: Sequence[Any]) -> bool:
+def fits_words(words: Sequence[tuple[int, ...]], span: Sequence[Any]) -> bool:
     """Return whether a span begins where a word begins and ends where a word ends, all in characters.
 
     >>> fits_words([(0, 3), (4, 8)], (0, 8)), fits_words([(0, 3), (4, 8)], (0, 6))

@@ -126,7 +126,10 @@ def test_a_row_without_columns_lacks_them():
         list(canonical_records(iter([(1, {})]), Data(), WORDS, "d.jsonl"))
 
 
-def read_words(rows, columns=WORDS, **mapped):
+SENTENCES = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
+
+
+def read_words(rows, columns=SENTENCES, **mapped):
     records = canonical_records(enumerate(rows, 2), Data(columns=mapped), columns, "d.csv")
     return [(line, row) for line, _, row in records]
 
