@@ -31,7 +31,6 @@ from bertkit.recipe import (
     Training,
     load_recipe,
     recipe_names,
-    values,
 )
 from bertkit.recipe.sections import Section
 from bertkit.tasks import Task, task_names
@@ -147,15 +146,6 @@ def test_the_reference_has_every_metric():
     assert [name for name in (*CLASSIFICATION, *REGRESSION) if f"`{name}`" not in page] == []
 
 
-def test_the_reference_has_every_renamed_key():
-    page = read("recipes.md")
-    for old, new in values.KEYS.items():
-        assert f"| `{old}` | `{new}` |" in page
-    for key, meanings in values.VALUES.items():
-        for old, new in meanings.items():
-            assert f"| `{key}: {old}` | `{key}: {new}` |" in page
-
-
 def test_every_key_of_a_recipe_that_a_page_names_exists():
     families = [importlib.import_module(f"bertkit.tasks.{name}") for name in task_names()]
     families += [importlib.import_module(f"bertkit.pretraining.objectives.{name}") for name in objective_names()]
@@ -165,12 +155,11 @@ def test_every_key_of_a_recipe_that_a_page_names_exists():
         "distillation": {*Distillation.model_fields},
         "options": {name for family in families for name in getattr(family, "OPTIONS", {})},
     }
-    earlier = {*values.KEYS, *values.VALUES}
     named = {
         (page.name, f"{section}.{key}")
         for page in PAGES
         for section, key in re.findall(r"\b(training|data|distillation|options)\.([a-z_]+)\b", page.read_text("utf-8"))
-        if key not in known[section] and f"{section}.{key}" not in earlier
+        if key not in known[section]
     }
     no_keys = (".md", ".py", ".html", "data.model_copy", "data.read_csv")  # files, and functions of Python
     assert {name for name in named if not name[1].endswith(no_keys)} == set()

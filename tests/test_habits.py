@@ -29,7 +29,6 @@ PACKAGE = ROOT / "bertkit"
 CODE = sorted(PACKAGE.rglob("*.py"))
 PACKAGES = sorted(file.parent for file in CODE if file.name == "__init__.py" and file.parent != PACKAGE)
 DOORS = {"__init__", "__main__", "errors", "progress"}
-RENAMED = {"corpus", "objectives"}  # old names of modules, for one release
 
 # Functions that torch or transformers call with arguments of their own.
 FOREIGN_SIGNATURES = {"forward", "_attend"}
@@ -138,7 +137,7 @@ def test_one_module_names_accelerators():
 
 
 def test_loose_modules_are_the_doors():
-    assert {file.stem for file in PACKAGE.glob("*.py")} == DOORS | RENAMED
+    assert {file.stem for file in PACKAGE.glob("*.py")} == DOORS
 
 
 def test_a_package_has_a_few_modules():

@@ -16,7 +16,7 @@ from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe, SeveralRecipe, SeveralTasks
 from bertkit.recipe.sections import Auto, Section, typed_path
 from bertkit.recipe.validation import describe
-from bertkit.recipe.values import Origin, fill_language, names_language, rename_changes, rename_keys, settle
+from bertkit.recipe.values import Origin, fill_language, names_language, settle
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
 _Record = TypeVar("_Record", bound=Section)
@@ -120,11 +120,10 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
         raise RecipeError(what, "name the recipe of one task", file=file)
     # In the order of who wins: parents, the file, the demo's settings, what was typed; then what no longer fits gives
     # way.
-    values, changes = rename_keys(values), rename_changes(changes)
     values.setdefault("name", file.stem)
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
-        for later in (settings["any"], settings.get(str(values.get("task")), {}), rename_keys(own_values)):
+        for later in (settings["any"], settings.get(str(values.get("task")), {}), own_values):
             values = _merge_values(values, later)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():

@@ -1,4 +1,4 @@
-"""The values of a recipe before they are checked: renamed keys, ``{language}``, and settings that give way to others.
+"""The values of a recipe before they are checked: ``{language}``, and settings that give way to others.
 
 What a user gives wins over a setting of the recipe that no longer fits it, with one line that says so. Two settings
 that do not fit are refused only where both were given at the same time: both on the command line (or in Python), or
@@ -19,15 +19,6 @@ from bertkit.errors import DataError, RecipeError, closest
 from bertkit.progress import log
 from bertkit.recipe.sections import typed_path
 from bertkit.recipe.yaml import KeyPath
-
-KEYS = {
-    "training.short_last_layer": "training.cls_only_last_layer",
-    "training.trim_vocabulary": "training.occurring_embeddings",
-    "training.copies": "training.dupe_factor",
-}
-"""Old dotted key -> new one, in the same section."""
-VALUES = {"training.packing": {"apart": "documents"}}
-"""Dotted key -> old value -> new one."""
 
 
 def decided_arguments() -> dict[str, str]:
@@ -69,35 +60,6 @@ def _read_names(table: str) -> dict[str, str]:
 def _read_tables() -> dict[str, Any]:
     tables: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8"))
     return tables
-
-
-def rename_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides (dotted key -> value) under the new names, with a warning for each old one."""
-    return dict(_rename_key(key, value) for key, value in changes.items())
-
-
-def rename_keys(values: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:
-    """Return a recipe's values under the new names; with `warn`, log a warning for each old one."""
-    renamed: dict[str, Any] = {}
-    for section, content in values.items():
-        if not isinstance(content, Mapping):
-            renamed[section] = content
-            continue
-        renamed[section] = {}
-        for key, value in content.items():
-            new_key, new_value = _rename_key(f"{section}.{key}", value, warn=warn)
-            renamed[section][new_key.removeprefix(f"{section}.")] = new_value
-    return renamed
-
-
-def _rename_key(key: str, value: Any, *, warn: bool = True) -> tuple[str, Any]:
-    """Return a dotted key and its value under their new names."""
-    new_key = KEYS.get(key, key)
-    new_value = VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value
-    if warn and (new_key, new_value) != (key, value):
-        old, new = (key, new_key) if new_key != key else (f"{key}={value}", f"{key}={new_value}")
-        log.warning(f"{old} is now called {new}; the next release will not read the old name")
-    return new_key, new_value
 
 
 PLACEHOLDER = "{language}"

@@ -83,9 +83,6 @@ class RunRecord(TypedDict, total=False):
 
 CHECKSUM = "sha256"
 """The key of an object's checksum of itself."""
-_RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
-"""Key of a record of the last release -> its name in this one."""
-_BASELINE = "without the text"  # what its one baseline is called
 _SCORES = {"*": (int, float, type(None))}
 _RESULT = {"baseline?": _SCORES, "baselines?": {"*": _SCORES}}
 _SHAPE = {
@@ -178,7 +175,7 @@ def check_run(record: dict[str, Any], damaged: ResourceError) -> RunRecord:
     # an earlier release wrote none
     if record.pop(CHECKSUM, None) not in (None, json_fingerprint(record)):
         raise damaged
-    return cast(RunRecord, _rename_keys(record))
+    return cast(RunRecord, record)
 
 
 def _fits(value: Any, shape: Any) -> bool:
@@ -195,23 +192,3 @@ def _fits(value: Any, shape: Any) -> bool:
         _fits(value[name.rstrip("?")], inner) if name.rstrip("?") in value else name.endswith("?")
         for name, inner in shape.items()
     )
-
-
-def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of an earlier release under the names of this one."""
-    from bertkit.recipe.values import rename_keys
-
-    record = {_RENAMED.get(key, key): value for key, value in record.items()}
-    if "products" in record.get("machine", {}):
-        machine = dict(record["machine"])
-        record["machine"] = {"matmul_backend": machine.pop("products"), **machine}
-    for result in (*record.get("results", []), record.get("result", {})):
-        if "baseline" in result:  # the only one then
-            result["baselines"] = {_BASELINE: result.pop("baseline")}
-            if "baseline" in result.get("undefined", {}):
-                result["undefined"]["baselines"] = result["undefined"].pop("baseline")
-    # Renamed keys of the recipe must compare as equal, or no run of the last release could be resumed.
-    identity = record.get("identity", {})
-    if "recipe" in identity:
-        record["identity"] = {**identity, "recipe": rename_keys(identity["recipe"], warn=False)}
-    return record

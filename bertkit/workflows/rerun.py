@@ -14,7 +14,6 @@ from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, Res
 from bertkit.progress import log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.plugins import trusts_folders
-from bertkit.recipe.values import rename_keys
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import split_lines
@@ -239,7 +238,7 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
         what = "the recipe of the run is missing" if not file.is_file() else "the recipe of the run has changed"
         raise ResourceError(what, "restore the file", file=file)
     # The record has no locations, recipe.yaml has no defaults: sections of the record are laid over those of the file.
-    values = rename_keys(read_yaml(file.read_text(encoding="utf-8"), file)[0], warn=False)
+    values = read_yaml(file.read_text(encoding="utf-8"), file)[0]
     located = {name: values.get(name) or {} for name in ("data", "training", "distillation")}
     for name, section in located.items():
         if settings.get(name) is not None or name not in settings:

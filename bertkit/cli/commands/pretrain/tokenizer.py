@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.pretrain.recipe import DocumentsOption
 from bertkit.cli.options import merge_changes, option, output_option, set_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.errors import UsageError
-from bertkit.progress import log
 
 if TYPE_CHECKING:
     from bertkit.workflows.tokenizer import TokenizerReport
@@ -38,7 +35,6 @@ def command(
             names=("--type",),
         ),
     ] = "wordpiece",
-    kind: Annotated[str | None, typer.Option(hidden=True)] = None,
     output: Annotated[Path, output_option("Folder to write; new or empty.", "DIR")] = ...,  # type: ignore[assignment]
     vocabulary_size: SizeOption = None,
     lowercase: Annotated[
@@ -57,9 +53,6 @@ def command(
     """
     from bertkit.recipe import load_pretrain_recipe
 
-    if kind is not None:
-        log.warning("--kind is now called --type; the old name will be removed in the next release")
-        tokenizer_type = kind
     if data is None and recipe is None and not changes:
         raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
     settings = merge_changes({"data.source": data, "data.limit": limit}, changes)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bertkit.cli.commands.pretrain.tokenizer import print_tokenizer
-from bertkit.workflows import tokenizer
 from bertkit.workflows.tokenizer import TokenizerReport
 
 REPORT = TokenizerReport("tok", "bpe", False, 400, 2000, 16, 240, 1.35, 0.808, 0.0012, 22.1, 0.668, ["too little text"])
@@ -23,20 +20,3 @@ def test_what_the_tokenizer_does_to_held_out_text(capsys):
         "  vocabulary unused there        66.8%",
         "  warning: too little text",
     ]
-
-
-@pytest.mark.parametrize(
-    ("option", "warning"),
-    [("--type", ""), ("--kind", "--kind is now called --type; the old name will be removed in the next release\n")],
-)
-def test_kind_is_a_deprecated_name_of_type(run, monkeypatch, option, warning):
-    types = []
-    monkeypatch.setattr(tokenizer, "train_tokenizer", lambda data, spec, **_: types.append(spec.type) or REPORT)
-    ended = run("pretrain", "tokenizer", "--data", "demo", option, "bpe", "-o", "tok")
-    assert (ended.code, ended.err, types) == (0, warning, ["bpe"])
-
-
-def test_the_old_name_is_not_in_the_help(run):
-    out = run("pretrain", "tokenizer", "--help").out
-    assert "--type" in out
-    assert "--kind" not in out
