@@ -78,11 +78,12 @@ def run(*arguments):
     return subprocess.run([sys.executable, str(TOOL), *arguments], capture_output=True, text=True)
 
 
-def test_the_total_fails_above_the_budget_only(tmp_path):
-    written = 'a = """' + "\n1" * 44_998 + '\n"""\n'  # each line of a statement counts
+def test_the_total_fails_above_the_budget_only(tmp_path, tool):
+    budget = tool.BUDGET
+    written = 'a = """' + "\n1" * (budget - 2) + '\n"""\n'  # each line of a statement counts
     (tmp_path / "a.py").write_text(written)
     fine = run(str(tmp_path), "--total")
-    assert (fine.returncode, fine.stdout) == (0, "45,000 lines of code, 1.0 wide, 0.0 comments per 100 lines\n")
-    assert json.loads(run(str(tmp_path), "--json").stdout)["in all"]["lines"] == 45_000
+    assert (fine.returncode, fine.stdout) == (0, f"{budget:,} lines of code, 1.0 wide, 0.0 comments per 100 lines\n")
+    assert json.loads(run(str(tmp_path), "--json").stdout)["in all"]["lines"] == budget
     (tmp_path / "a.py").write_text(written + "b = 1\n")
     assert run(str(tmp_path), "--total").returncode == 1

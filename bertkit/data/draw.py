@@ -154,7 +154,8 @@ def _choose_groups(groups: _Groups, data: Data, count: int) -> Iterator[int]:
     if kept_labels:
         names = ", ".join(sorted(kept_labels)[:5])
         more = f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
-        say_once(f"few or no validation rows have the label {names}{more}: each label must keep rows to train on")
+        label = "label" if len(kept_labels) == 1 else "labels"
+        say_once(f"few or no validation rows have the {label} {names}{more}: each label must keep rows to train on")
 
 
 def _order_by_label(groups: _Groups, rows_of: Mapping[str, int]) -> list[int]:

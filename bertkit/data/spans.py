@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from operator import add
 from typing import Any, NamedTuple
 
-from bertkit.data.json_objects import Item
+from bertkit.data.json_objects import Item, parse_json
 from bertkit.errors import DataError, located
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
@@ -215,10 +214,7 @@ def read_spans(
     Raises:
         DataError: If a value is not a span, quotes another text, or overlaps another span.
     """
-    try:
-        items = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        items = None
+    items = parse_json(value)
     if not isinstance(items, (list, tuple)):
         raise DataError(f"{str(value)[:60]!r} is not a list of spans", _FORM, column="spans")
     given = [span for number, item in enumerate(items, 1) for span in _read_span(item, number)]

@@ -25,7 +25,7 @@ from bertkit.data.row_digests import (
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits
 from bertkit.data.streams import SORT_WINDOW, RowStream, open_stream
-from bertkit.errors import DataError, RecipeError, UsageError, closest
+from bertkit.errors import DataError, RecipeError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.progress import log
 from bertkit.recipe import Recipe, Row
@@ -60,11 +60,8 @@ def _with_warnings(split: Split, task: Task, recipe: Recipe) -> Split:
     """Return a split with the warnings of its task family, which are logged too."""
     if task.find_row_warnings is None:
         return split
-    try:
+    with located(file=split.source):
         warnings = tuple(task.find_row_warnings(split.rows, recipe))
-    except DataError as error:
-        error.file = split.source
-        raise
     for warning in warnings:
         say_once(f"warning: {split.source}: {warning}")
     return replace(split, warnings=(*split.warnings, *warnings))

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.recipe import Row
 from bertkit.tokens.features import Tokenizer, special_ids
-from bertkit.tokens.words import split_text
+from bertkit.tokens.text_words import split_text
 
 _PART_OF_A_CHARACTER = "\ufffd"
 _MOST_BYTES = 3  # of a character, before its last

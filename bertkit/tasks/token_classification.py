@@ -44,18 +44,8 @@ from bertkit.tokens.features import (
 )
 from bertkit.tokens.light import plain, read_light_tokenizer
 from bertkit.tokens.lost import find_unread_words
-from bertkit.tokens.words import (
-    WORD_SPLITS,
-    check_offsets,
-    fits_words,
-    read_list,
-    read_words,
-    split_subwords,
-    split_text,
-    split_windows,
-    tokenize_subwords,
-    tokenize_words,
-)
+from bertkit.tokens.text_words import WORD_SPLITS, check_offsets, fits_words, split_subwords, split_text
+from bertkit.tokens.words import read_list, read_words, split_windows, tokenize_subwords, tokenize_words
 
 _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(
@@ -286,13 +276,12 @@ def _pair_spans(
     pairs: Sequence[entities.TagPair], rows: Rows, find: Callable[[Sequence[str]], list[entities.Span]]
 ) -> list[tuple[list[entities.Span], list[entities.Span]]]:
     """Return the gold and the predicted spans of each row: characters if its gold spans are characters, else words."""
-    spans = []
-    for (gold, predicted), row in zip(pairs, rows, strict=True):
-        if "spans" in row:
-            spans.append((_gold_spans(row), entities.locate_spans(find(predicted), row["offsets"])))
-        else:
-            spans.append((entities.find_spans(gold), find(predicted)))
-    return spans
+    return [
+        (_gold_spans(row), entities.locate_spans(find(predicted), row["offsets"]))
+        if "spans" in row
+        else (entities.find_spans(gold), find(predicted))
+        for (gold, predicted), row in zip(pairs, rows, strict=True)
+    ]
 
 
 def _gold_spans(row: Row) -> list[entities.Span]:

@@ -139,7 +139,7 @@ MISTAKES = {
         "choose",
         "d.jsonl",
         lines({"context": "a", "choices": ["b"], "label": 0}),
-        "1 choices (d.jsonl:1, column 'choices') - a row needs two or more",
+        "a row needs two or more choices, got 1 (d.jsonl:1, column 'choices') - add choices, or leave the row out",
     ),
     "a target beyond the words": (
         "wsd",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bertkit.errors import ResourceError
@@ -26,52 +24,6 @@ def test_what_is_signed_comes_back_and_a_change_is_noticed(tmp_path):
 
 
 MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
-
-
-@pytest.fixture
-def old_record():
-    """The record of a run as the last release wrote it."""
-    training = {"seed": 1, "short_last_layer": True, "trim_vocabulary": False}
-    return {
-        "status": "finished",
-        "parted_file": "d.csv",
-        "contestants": [{"name": "teacher"}],
-        "machine": {**MACHINE, "products": "mkl"},
-        "identity": {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}},
-    }
-
-
-def test_a_record_of_the_last_release_is_read_under_the_names_of_today(tmp_path, old_record, caplog):
-    (tmp_path / "run.json").write_text(json.dumps(old_record))
-    record = runs.read_record(tmp_path)
-    assert (record["split_file"], record["compared_models"]) == ("d.csv", [{"name": "teacher"}])
-    assert record["machine"] == {"matmul_backend": "mkl", **MACHINE}
-    training = {"seed": 1, "cls_only_last_layer": True, "occurring_embeddings": False}
-    assert record["identity"] == {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}}
-    assert not {"parted_file", "contestants", "products"} & {*record, *record["machine"]}
-    assert not caplog.records  # a run of its own time is nobody's mistake
-
-
-def test_the_baseline_of_the_last_release_becomes_one_of_several(tmp_path, old_record):
-    undefined = {"baseline": {"r2": "constant"}}
-    old_record["results"] = [{"baseline": {"accuracy": 0.5, "r2": None}, "undefined": undefined}, {"scores": {}}]
-    (tmp_path / "run.json").write_text(json.dumps(old_record))
-    assert runs.read_record(tmp_path)["results"] == [
-        {
-            "baselines": {"without the text": {"accuracy": 0.5, "r2": None}},
-            "undefined": {"baselines": {"r2": "constant"}},
-        },
-        {"scores": {}},
-    ]
-
-
-def test_a_pretraining_record_of_the_last_release_is_read_too(tmp_path, old_record):
-    old_record["identity"]["recipe"]["training"] = {"copies": 10, "packing": "apart"}
-    old_record["result"] = {"baseline": {"perplexity": 9.5}}
-    (tmp_path / "run.json").write_text(json.dumps(old_record))
-    record = runs.read_record(tmp_path)
-    assert record["identity"]["recipe"]["training"] == {"dupe_factor": 10, "packing": "documents"}
-    assert record["result"] == {"baselines": {"without the text": {"perplexity": 9.5}}}
 
 
 @pytest.mark.parametrize(

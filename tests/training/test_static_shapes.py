@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from bertkit.evaluation.baselines import ScoredBaselines
 from bertkit.evaluation.forward import few_shapes, sorted_batches
 from bertkit.hardware.device import Device
 from bertkit.modeling.heads.filled import texts_of_rows
@@ -70,7 +71,8 @@ def capture(small_model, tmp_path, monkeypatch):  # noqa: F811
         from bertkit.workflows.pretrain import pretrain
 
         monkeypatch.setattr("bertkit.training.fit.fit", fit)
-        monkeypatch.setattr("bertkit.workflows.finetune.scorer._score_baselines", lambda *_: None)
+        none = ScoredBaselines({}, {}, {})
+        monkeypatch.setattr("bertkit.workflows.finetune.scorer._score_baselines", lambda *_: none)
         changes = {"model": str(small_model), **FEW, **OWN.get(name, {}), **changes}
         if name in OBJECTIVES:
             changes = {"data.limit": 100, "training.max_length": 64, **changes}

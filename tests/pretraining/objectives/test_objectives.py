@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -170,18 +168,3 @@ def test_shares_that_are_none_are_refused(shares):
     recipe = PretrainRecipe(name="toy", objective="mlm", options={"mask_random_keep": shares})
     with pytest.raises(RecipeError, match=r"options\.mask_random_keep is .* - give three shares with the sum 1"):
         load_objective(recipe)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("bertkit.objectives", "bertkit.pretraining.objectives"),
-        ("bertkit.corpus.masking", "bertkit.pretraining.masking"),
-        ("bertkit.corpus.packing", "bertkit.pretraining.packing"),
-    ],
-)
-def test_the_old_names_of_modules_go_on_with_a_warning(old, new, monkeypatch):
-    for name in ("bertkit.objectives", "bertkit.corpus", "bertkit.corpus.masking", "bertkit.corpus.packing"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.warns(FutureWarning, match="now bertkit.pretraining"):
-        assert importlib.import_module(old) is importlib.import_module(new)
