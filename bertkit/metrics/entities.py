@@ -1,6 +1,6 @@
 """Named entities as spans of IOB2 tags: finding, describing, comparing and counting them.
 
-A span is (type, first word, last word + 1), or has characters in place of words if its text is annotated in characters.
+A span is (type, first word, last word + 1), or has characters instead of words if the text is annotated in characters.
 Tags are IOB2, as `bertkit.metrics.tag_schemes` makes them.
 """
 
@@ -194,7 +194,7 @@ def show_wrong_words(
 
 
 def predicted_spans(gold: Sequence[str | None], tags: Sequence[str]) -> list[Span]:
-    """Return the spans of predicted tags without those that have an unlabelled word.
+    """Return the spans of predicted tags without those that have a word without a gold tag.
 
     >>> predicted_spans(["B-PER", None], ["B-LOC", "B-PER"])
     [('LOC', 0, 1)]

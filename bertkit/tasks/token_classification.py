@@ -114,7 +114,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
 
 def _read_spans(row: Row, recipe: Recipe) -> Row | None:
-    """Return a text as words with tags, and its gold spans in characters; None for a text without annotation."""
+    """Return a text as words with tags, and its gold spans in characters, or None if it is not annotated."""
     value = row["spans"]
     if is_missing(value):
         return None
@@ -163,8 +163,8 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
         check_offsets(rows, misfits, total)
         finer = WORD_SPLITS[WORD_SPLITS.index(str(_option(recipe, "word_split"))) + 1 :]
         remedy = f"; --set options.word_split={' or '.join(finer)} splits words further" if finer else ""
-        what = f"{share_of(misfits, total)} gold spans begin or end inside a word, so no prediction can match them"
-        warnings.append(f"{what}{remedy}.")
+        problem = f"{share_of(misfits, total)} gold spans begin or end inside a word, so no prediction can match them"
+        warnings.append(f"{problem}{remedy}.")
     return warnings
 
 
@@ -293,9 +293,9 @@ def _gold_spans(row: Row) -> list[entities.Span]:
 
 
 def _find_types(rows: Rows, setup: Setup) -> list[str]:
-    """Return the entity types of the labels, and then those of gold spans that have no word to themselves."""
-    others = (label for row in rows for *_, label in row.get("spans", ()))
-    return list(dict.fromkeys([*entities.entity_types(setup.labels), *others]))
+    """Return the entity types of the labels and of gold spans, which may share their words with other spans."""
+    span_types = (label for row in rows for *_, label in row.get("spans", ()))
+    return list(dict.fromkeys([*entities.entity_types(setup.labels), *span_types]))
 
 
 def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
@@ -445,7 +445,7 @@ def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> An
     predicted = entities.locate_spans(words, offsets)
     pairs = zip(words, predicted, strict=True)
     wrong = [min(confidence[first:last]) for (_, first, last), span in pairs if span not in gold]
-    shown, predicted_text = entities.list_spans(gold, text), entities.list_spans(predicted, text)
+    gold_text, predicted_text = entities.list_spans(gold, text), entities.list_spans(predicted, text)
     in_gold, in_predicted = ([(start, end, name) for name, start, end in spans] for spans in (gold, predicted))
     marked = (text, in_gold, in_predicted)
-    return Answer(shown, predicted_text, set(gold) == set(predicted), max(wrong, default=None) or None, marked)
+    return Answer(gold_text, predicted_text, set(gold) == set(predicted), max(wrong, default=None) or None, marked)

@@ -30,15 +30,15 @@ _THAI_VOWELS = "\u0e33\u0eb3"  # SARA AM and its Lao counterpart, which follow t
 
 
 def split_text(text: str, *, at_punctuation: bool = False) -> list[tuple[int, int]]:
-    """Split a text into words and punctuation marks, without white space: (first, last + 1) character of each.
+    """Split a text into words and punctuation marks, without whitespace: (first, last + 1) character of each.
 
     A mark inside a word or number belongs to it (3.5, don't), and so does the last period of initials (U.N.). Any
-    other mark is a word of its own, as in most annotated corpora. In scripts without spaces between words, a word is
+    other mark is a separate word, as in most annotated corpora. In scripts without spaces between words, a word is
     one character with its combining marks (a grapheme cluster, Unicode Standard Annex 29).
 
     Args:
         text: Text of any script.
-        at_punctuation: Also split at marks inside words, except apostrophes, the marks of numbers and those of
+        at_punctuation: Also split at marks inside words, except apostrophes and the marks of numbers and
             initials, and between letters and digits.
 
     >>> text = "Mr. O'Hara of the U.N. paid $3.50 (twice)."
@@ -61,7 +61,7 @@ def split_text(text: str, *, at_punctuation: bool = False) -> list[tuple[int, in
 
 
 def split_subwords(tokenizer: tokenizers.Tokenizer, text: str) -> list[tuple[int, int]]:
-    """Split a text into the tokens of its tokenizer, without white space: (first, last + 1) character of each.
+    """Split a text into the tokens of its tokenizer, without whitespace: (first, last + 1) character of each.
 
     Tokens that share a character, such as the bytes of an emoji, are one word.
     """
@@ -77,7 +77,7 @@ def split_subwords(tokenizer: tokenizers.Tokenizer, text: str) -> list[tuple[int
 
 
 def fits_words(words: Sequence[tuple[int, ...]], span: Sequence[Any]) -> bool:
-    """Return whether a span begins where a word begins and ends where a word ends, all in characters.
+    """Return whether a span has the first character of a word as its start and the end of a word as its end.
 
     >>> fits_words([(0, 3), (4, 8)], (0, 8)), fits_words([(0, 3), (4, 8)], (0, 6))
     (True, False)
@@ -101,34 +101,34 @@ def check_offsets(rows: Iterable[Mapping[str, Any]], misfits: int, total: int) -
         return
     explained: Counter[str] = Counter()
     for row in rows:
-        text, words = row["text"], row["offsets"]
-        wrong = [_possible_ends(text, span) for span in row.get("spans", ()) if not fits_words(words, span)]
-        for name in COUNTINGS if wrong else ():
-            explained[name] += sum(any(fits_words(words, span) for span in recount(one, text, name)) for one in wrong)
+        text, words, spans = row["text"], row["offsets"], row.get("spans", ())
+        cut_spans = [_possible_ends(text, span) for span in spans if not fits_words(words, span)]
+        for name in COUNTINGS if cut_spans else ():
+            recounted = (recount(candidates, text, name) for candidates in cut_spans)
+            explained[name] += sum(any(fits_words(words, span) for span in candidates) for candidates in recounted)
     (name, count), *_ = explained.most_common(1)
     counting = COUNTINGS[name]
     # A shift is in all spans, while other units show only in texts with certain characters.
     min_misfits = total / 2 if counting.start or counting.end else 0
     if count >= 0.9 * misfits > 0.9 * min_misfits:
-        what = (
-            f"{misfits:,} of {total:,} spans begin or end inside a word; {count:,} of them would not if offsets count"
-        )
-        raise DataError(f"{what} {counting.description}", f"--set options.offsets={name}", column="spans")
+        problem = f"{misfits:,} of {total:,} spans begin or end inside a word; {count:,} of them would not"
+        cause = f"if offsets count {counting.description}"
+        raise DataError(f"{problem} {cause}", f"--set options.offsets={name}", column="spans")
 
 
 def _possible_ends(text: str, span: Sequence[Any]) -> list[TextSpan]:
-    """Return a span with and without the white space around it, which `bertkit.data.spans.read_spans` takes off."""
+    """Return a span with and without the whitespace around it, which `bertkit.data.spans.read_spans` strips."""
     start, end, label = span
     starts = (start - 1, start) if text[:start].endswith(" ") else (start,)
     ends = (end, end + 1) if text[end:].startswith(" ") else (end,)
-    return [TextSpan(*both, label) for both in product(starts, ends)]
+    return [TextSpan(*offsets, label) for offsets in product(starts, ends)]
 
 
 def _continues_word(text: str, start: int, index: int, at_punctuation: bool) -> bool:
     """Return whether a character belongs to the word or mark right before it, which begins at `start`."""
     char, before = text[index], text[index - 1]
     if _is_letter(char) and (not char.isalnum() or char in _THAI_VOWELS):
-        return True  # It combines with the character before it: an accent, say, or the parts of an emoji.
+        return True  # It combines with the character before it: an accent, for example, or the parts of an emoji.
     if not _is_letter(text[start]) or _UNSPACED.match(text[start]) or _UNSPACED.match(char):
         return False
     if _is_letter(char):
@@ -146,5 +146,5 @@ def _continues_word(text: str, start: int, index: int, at_punctuation: bool) -> 
 
 
 def _is_letter(char: str) -> bool:
-    """Tell whether a character is part of a word: a letter, a digit, or a combining or invisible character."""
+    """Return whether a character is part of a word: a letter, a digit, or a combining or invisible character."""
     return char.isalnum() or unicodedata.category(char) in ("Mn", "Mc", "Me", "Cf", "Co")

@@ -41,13 +41,14 @@ def read_list(value: object, column: str) -> list[Any]:
     """Read a list that is given as a list, as JSON or Python text, or as text separated by spaces.
 
     Raises:
-        DataError: If the value is none of these.
+        DataError: If the value is anything else.
     """
     if isinstance(value, str) and not value.lstrip().startswith("["):
         return value.split()
     items = parse_json(value)
     if not isinstance(items, (list, tuple)):
-        raise DataError(f"{str(value)[:60]!r} is not a list", 'write ["EU", "rejects"]', column=column)
+        problem = "a list that is not JSON" if isinstance(value, str) else f"{str(value)[:60]!r} is not a list"
+        raise DataError(problem, 'write ["EU", "rejects"]', column=column)
     return list(items)
 
 
@@ -158,7 +159,7 @@ def tokenize_subwords(tokenizer: Tokenizer, rows: Sequence[Mapping[str, Any]]) -
         starts = [start for start, _ in row["offsets"]]
         tokens.append([[] for _ in starts])
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            # A token may begin with the space before its word; a token of white space alone goes with the word before.
+            # A token may begin with the space before its word; a token of whitespace alone goes with the word before.
             word = bisect_right(starts, end - len(row["text"][start:end].lstrip())) - 1
             if starts:
                 tokens[-1][max(word, 0)].append(token)

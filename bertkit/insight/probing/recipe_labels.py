@@ -40,7 +40,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     Args:
         recipe: whose rows and labels they are.
         limit: training rows at most.
-        metric: of `OF_LABELS` or `REGRESSION_METRICS`; by default the first of the recipe's that is one.
+        metric: Metric of `OF_LABELS` or `REGRESSION_METRICS`; by default the first such metric of the recipe.
 
     Raises:
         RecipeError: the labels of the recipe's task family are not those of texts or words, or a row has several.
