@@ -128,12 +128,15 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
 
 def _split(row: Row, recipe: Recipe) -> Row:
     """Return a row with the words of its text, which never depend on gold spans: a text to predict has none."""
-    word_split = _option(recipe, "word_split")
-    if word_split == "subwords":
-        offsets = split_subwords(_load_splitter(recipe.model), row["text"])
-    else:
-        offsets = split_text(row["text"], at_punctuation=word_split == "punctuation")
+    offsets = _find_words(row["text"], recipe)
     return {**row, "tokens": [row["text"][start:end] for start, end in offsets], "offsets": offsets}
+
+
+def _find_words(text: str, recipe: Recipe) -> list[tuple[int, int]]:
+    word_split = _option(recipe, "word_split")
+    if word_split != "subwords":  # Packages have the code up to here.
+        return split_text(text, at_punctuation=word_split == "punctuation")
+    return split_subwords(_load_splitter(recipe.model), text)
 
 
 @cache
@@ -260,16 +263,12 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     pairs = _labelled_tags(predictions, rows)
     # Tags of words are counted as spans of one word, so that one function counts both.
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
-    tags = entities.count_spans(as_words, setup.labels)
-    if not _has_entities(setup):
-        return {"tags": tags}
-    types = _find_types(rows, setup)
-    spans, strict = (_pair_spans(pairs, rows, find) for find in (entities.find_spans, entities.find_strict_spans))
-    return {
-        "tags": tags,
-        "entities": entities.count_spans(spans, types),
-        "strict": entities.count_spans(strict, types),
-    }
+    counts = {"tags": entities.count_spans(as_words, setup.labels)}
+    if _has_entities(setup):
+        types = _find_types(rows, setup)
+        for name, find in (("entities", entities.find_spans), ("strict", entities.find_strict_spans)):
+            counts[name] = entities.count_spans(_pair_spans(pairs, rows, find), types)
+    return counts
 
 
 def _pair_spans(
@@ -443,8 +442,7 @@ def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> An
     text, offsets = _text_of(row)
     gold, words = _gold_spans(row), entities.predicted_spans(row["tags"], tags)
     predicted = entities.locate_spans(words, offsets)
-    pairs = zip(words, predicted, strict=True)
-    wrong = [min(confidence[first:last]) for (_, first, last), span in pairs if span not in gold]
+    wrong = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]
     gold_text, predicted_text = entities.list_spans(gold, text), entities.list_spans(predicted, text)
     in_gold, in_predicted = ([(start, end, name) for name, start, end in spans] for spans in (gold, predicted))
     marked = (text, in_gold, in_predicted)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import DataError, UsageError
+from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.parity import Parity
 from bertkit.hardware.device import on_cpu
@@ -125,6 +125,8 @@ def _exported(
     """Yield the facts of a package, the exported folder that it is made of, and how that compares with its run."""
     # What cannot be packaged is refused before it is exported, which takes much longer.
     saved, parity = open_trained(str(model), recipe), None
+    if saved.recipe.options.get("word_split") == "subwords":
+        raise ModelError("packages do not split texts into subwords", "use `bertkit export` and `bertkit predict`")
     source, is_graph = saved.folder, is_exported(saved.folder)
     if is_graph:
         backend = read_export(source).backend

@@ -22,7 +22,7 @@ AVAILABLE = frozenset({"numpy", "tokenizers", "onnxruntime", "openvino"})
 """Packages that the code of a package may import, beside the standard library."""
 
 _ROOT, _FOLDER = "bertkit", Path(bertkit.__file__).parent
-_ALWAYS = ("setup.inference", "setup.arrays")
+_ALWAYS = ("setup.inference", "setup.arrays", "word_split != 'subwords'")
 """What is true of every model that only predicts, and that torch does not run."""
 
 

@@ -13,7 +13,7 @@ from bertkit.errors import ModelError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.workflows.export import find_license
-from bertkit.workflows.package import refuse_family
+from bertkit.workflows.package import package, refuse_family
 from tests.runtime.hand_made import write_exported
 from tests.workflows.package.families import run_package, same
 
@@ -82,6 +82,13 @@ def test_a_family_that_needs_more_is_refused_before_a_run_of_it_is_exported():
     recipe = load_recipe("sparse", {"model": "demo", "data.source": "demo"})
     with pytest.raises(ModelError, match="need the package scipy, which packages do not have"):
         refuse_family(SimpleNamespace(recipe=recipe, task=load_task(recipe)))
+
+
+def test_a_tagger_of_subwords_is_refused(monkeypatch, tmp_path):
+    saved = SimpleNamespace(recipe=load_recipe("tag", {"options.word_split": "subwords"}))
+    monkeypatch.setattr("bertkit.workflows.package.open_trained", lambda *_: saved)
+    with pytest.raises(ModelError, match="packages do not split texts into subwords"):
+        package("run", tmp_path / "out")
 
 
 @pytest.mark.slow

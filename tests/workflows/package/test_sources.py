@@ -13,8 +13,8 @@ from bertkit.tasks import load_task
 from bertkit.workflows.package.folder import PackageFacts, copy_code
 from bertkit.workflows.package.sources import AVAILABLE, copy_sources, trim
 
-FAMILIES = ("squad2", "similarity")
-OTHERS = ("ner", "classify", "regress", "choose", "similarity-pairs", "few-shot", "rerank", "wsd", "late-interaction")
+FAMILIES = ("squad2", "similarity", "ner")
+OTHERS = ("classify", "regress", "choose", "similarity-pairs", "few-shot", "rerank", "wsd", "late-interaction")
 
 
 def code_of(recipe: str, **changes) -> dict[str, str]:
