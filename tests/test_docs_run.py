@@ -40,6 +40,7 @@ NOT_RUN = {
     "python -m http.server": "serves until it is stopped; the same",
     "cd images": "serves until it is stopped; tests/workflows/package/test_image.py does that",
     "docker ": "needs a daemon; tests/workflows/package/test_image.py runs what an image has",
+    "python tools/attack.py": "runs for minutes; tests/test_attacks.py runs its parts",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",
     "bertkit doctor --deep": "trains for half a minute; tests/workflows/doctor/test_trial.py does that",
