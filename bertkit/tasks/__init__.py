@@ -30,7 +30,7 @@ from bertkit.metrics.basic import (
     runs_code,
 )
 from bertkit.modeling.info import Model
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe, Row, recipe_names
 from bertkit.recipe.options import Option, check_names, check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
 from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, Setup, encode_texts, padding_collator
@@ -358,7 +358,8 @@ def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
 
 def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
     """Return the commands that a user may want to run after a training, for a terminal and for the report."""
-    run, names = shlex.quote(folder), recipe.metrics
+    # The name alone would be read as the recipe.
+    run, names = shlex.quote(f"./{folder}" if folder in recipe_names() else folder), recipe.metrics
     code = " --trust" if "." in recipe.task else ""
     trust = " --trust" if code or any(map(runs_code, names)) else ""
     return [

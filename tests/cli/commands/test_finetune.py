@@ -82,3 +82,9 @@ def test_bad_options_are_refused(run, options, message):
     ended = run("finetune", "cola", *options)
     assert ended.code == 2
     assert message in ended.last
+
+
+def test_a_run_folder_with_the_name_of_a_recipe_is_suggested_as_a_path():
+    recipe = load_recipe("cola")
+    commands = next_commands(load_task(recipe), recipe, "cola")
+    assert [command.split()[2] for command in commands[1:]] == ["./cola"] * (len(commands) - 1)
