@@ -195,8 +195,8 @@ def read_split(
     _correct_remedies(faults, rows, columns.gold)
     if faults and collected is None:
         raise first_of(faults)
-    for what, count in left_out.items():
-        log.info(f"rows of {source} without {what}, left out: {count:,}")
+    for missing, count in left_out.items():
+        log.info(f"rows of {source} without {missing}, left out: {count:,}")
     if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
     unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())

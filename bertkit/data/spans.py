@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
@@ -267,7 +268,9 @@ def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
     is_whole = all(isinstance(offset, int) and not isinstance(offset, bool) for offset in (start, end))
     if not is_whole or not labels or not all(isinstance(label, str) and label.strip() for label in labels):
         raise DataError(f"span {number}, {str(item)[:60]}, is not a start, an end and a label", _FORM, column="spans")
-    return [(TextSpan(start, end, label.strip()), quoted if isinstance(quoted, str) else None) for label in labels]
+    # Labels are compared in composed Unicode, as tags are.
+    names = [unicodedata.normalize("NFC", label.strip()) for label in labels]
+    return [(TextSpan(start, end, name), quoted if isinstance(quoted, str) else None) for name in names]
 
 
 def _find_fault(spans: Sequence[TextSpan], quotes: Sequence[str | None], text: str) -> str:

@@ -840,6 +840,13 @@ def test_subwords_are_the_tokens_of_the_text(tiny_model):
     assert "".join(labelled) == "cab"
 
 
+def test_labels_of_spans_are_those_of_tags_in_both_forms_of_unicode():
+    composed, decomposed = (reading({"text": "Oslo", "spans": [[0, 4, name]]}) for name in ("caf\u00e9", "cafe\u0301"))
+    assert composed["spans"] == decomposed["spans"] and composed["tags"] == decomposed["tags"]
+    setup = setup_of(["O", "B-caf\u00e9"], metrics=["f1"])
+    assert task.score(task.compare([{"prediction": ["B-caf\u00e9"]}], [decomposed], setup), setup) == {"f1": 1}
+
+
 def test_gold_spans_that_no_words_match_are_counted():
     parts = ("red", "saw", "fever", "redcat")
     rows = [reading(spans_row("redcat saw fever/chills", (part, "X")), **WHITESPACE) for part in parts]
