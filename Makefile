@@ -26,12 +26,13 @@ demo: install ## fine-tune a tiny model on a made-up grammar, offline, in less t
 	$(BIN)/bertkit finetune cola --model demo --data demo --output runs/demo
 	@echo "To type bertkit without a path: . $(BIN)/activate"
 
-check: install ## check formatting, lint, types, layers and the size of the code
+check: install ## check formatting, lint, types, layers, the size of the code and its English
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/count_code.py --total
+	$(BIN)/python tools/dialect.py --max 8546
 
 format: install ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
