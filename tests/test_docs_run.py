@@ -52,7 +52,6 @@ NOT_RUN = {
     "bertkit eval YOUR_NAME/cola": "the same",
     "bertkit eval --model YOUR_NAME/cola": "the same",
     "hf ": "a command of huggingface_hub, which asks the hub",
-    "bertkit eval --benchmark": "needs the package mteb and rows of the hub; tests/vectors/test_benchmark.py has some",
     "bertkit pretrain tokenizer --recipe mlm": "reads the text of a recipe, which is on the hub",
     "bertkit finetune classify --data stanfordnlp/imdb": "reads rows of the hub; tests/cli/test_hub.py does that",
     "bertkit eval xnli": "reads rows of the hub; tests/workflows/test_evaluate.py scores languages of a folder",

@@ -27,14 +27,7 @@ from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
 from bertkit.evaluation.forward import tokens_at_once
 from bertkit.evaluation.gates import judge_result
-from bertkit.evaluation.languages import (
-    LanguageScores,
-    find_checkpoints,
-    find_reference,
-    score_checkpoints,
-    tabulate_languages,
-    with_oracle,
-)
+from bertkit.evaluation.languages import LanguageMean, average_languages
 from bertkit.evaluation.output_parts import OutputParts
 from bertkit.evaluation.scoring import (
     Result,
@@ -55,8 +48,6 @@ from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed
 from bertkit.storage.parts import PartFolder
-from bertkit.vectors.benchmark import BenchmarkScores, run_benchmark
-from bertkit.vectors.embedder import Embedder
 
 
 @takes_progress
@@ -118,25 +109,6 @@ def _evaluate_together(
             return score_splits(loaded[0], saved, splits, folder) if outputs.reads else []
 
 
-def evaluate_benchmark(benchmark: str, model: str, *, max_length: int | None = None) -> list[BenchmarkScores]:
-    """Score the vectors of a model on an outside benchmark, such as ``mteb:STSBenchmark``.
-
-    Args:
-        benchmark: ``mteb:`` and the name of a task.
-        model: as an `Embedder` takes it.
-        max_length: tokens that texts are truncated to; None for what the model says.
-
-    Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
-    """
-    package, _, task = benchmark.partition(":")
-    if package != "mteb" or not task:
-        raise UsageError(f"benchmark {benchmark!r} is not known", "name a task of MTEB, e.g. mteb:STSBenchmark")
-    embedder = Embedder(model, max_length=max_length)
-    _ = embedder.modules, embedder.config
-    return run_benchmark(task, embedder)
-
-
 def evaluate_languages(
     recipes: Mapping[str, Recipe],
     *,
@@ -144,8 +116,7 @@ def evaluate_languages(
     output: str | Path | None = None,
     training_rows: Choice = "refuse",
     strict_labels: bool = False,
-    oracle: bool = False,
-) -> LanguageScores:
+) -> tuple[dict[str, list[Result]], list[LanguageMean]]:
     """Score one checkpoint on rows of several languages, as `evaluate` scores it on those of one.
 
     Args:
@@ -154,7 +125,9 @@ def evaluate_languages(
         output: folder that gets a folder of predictions for each language.
         training_rows: as `evaluate` takes it.
         strict_labels: as `evaluate` takes it.
-        oracle: score each checkpoint of the run too, and tell which is best for each language.
+
+    Returns:
+        The results of each language, and the means of the metric that chooses the checkpoint.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -163,7 +136,6 @@ def evaluate_languages(
     refuse_launch("--languages in several processes", "score each language by a command of its own")
     with stage("reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
-        checkpoints = find_checkpoints(saved) if oracle else {}
         split = split or _choose_split(saved)
         # One checkpoint, many languages: only the data of the recipes differ, so it is checked and loaded once.
         by_language = {language: replace(saved, recipe=recipe) for language, recipe in recipes.items()}
@@ -183,18 +155,7 @@ def evaluate_languages(
             language: score_splits(checkpoint, of, splits[language], folder and folder / language)
             for language, of in by_language.items()
         }
-    # Gaps are measured from the language of training, where the record tells it, else from the first one.
-    reference, is_recorded = find_reference(saved.record, list(recipes))
-    metric = saved.recipe.best_metric
-    tables = tabulate_languages(results, metric, reference)
-    if oracle:
-        best = {language: {one.split: one.scores[metric] for one in of} for language, of in results.items()}
-        known = {saved.record["best_step"]: best} if "best_step" in saved.record else {}
-        by_step = score_checkpoints(checkpoints, checkpoint, splits, metric, known)
-        tables = [with_oracle(table, by_step) for table in tables]
-    return LanguageScores(
-        saved.recipe.name, saved.recipe.model, reference, is_recorded, results, tables, list(checkpoints)
-    )
+    return results, average_languages(results, saved.recipe.best_metric)
 
 
 def _choose_split(saved: SavedCheckpoint) -> str | None:

@@ -15,7 +15,6 @@ from bertkit.cli.options import (
     MaxLengthOption,
     OptionalRunArgument,
     ReportOption,
-    ShardOption,
     TrainingRowsOption,
     ZeroShotOption,
     find_trained,
@@ -23,7 +22,6 @@ from bertkit.cli.options import (
     load,
     option,
     output_option,
-    refuse_options,
     zero_shot_task,
 )
 from bertkit.cli.output import (
@@ -31,31 +29,24 @@ from bertkit.cli.output import (
     format_number,
     format_rows,
     format_scored,
-    format_signed,
     group_by_reason,
     print_gated,
     print_line,
     print_notes,
-    print_result,
     print_table,
     print_text,
 )
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.languages import LanguageScore, LanguageScores
+    from bertkit.evaluation.languages import LanguageMean
     from bertkit.evaluation.scoring import Result
     from bertkit.recipe import Recipe
-    from bertkit.vectors.benchmark import BenchmarkScores
 
 NAME = "eval"
 ORDER = 21
 EXAMPLE = "bertkit eval runs/cola --split test"
 
-BenchmarkOption = Annotated[
-    str | None,
-    option("Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.", "NAME"),
-]
 ConfidentOption = Annotated[
     bool, flag("--confident", "With gates: by the end of the 95% interval, not by the score itself.")
 ]
@@ -67,12 +58,6 @@ LanguagesOption = Annotated[
     str | None,
     option("Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.", "LIST"),
 ]
-OracleOption = Annotated[
-    bool,
-    flag(
-        "--oracle", "With --languages: score every checkpoint of the run too, and show the best one of each language."
-    ),
-]
 
 
 def command(
@@ -83,7 +68,6 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     output: Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")] = None,
-    shard: ShardOption = None,
     require: Annotated[
         list[str] | None,
         option("End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.", "METRIC=VALUE"),
@@ -93,8 +77,6 @@ def command(
     training_rows: TrainingRowsOption = "refuse",
     strict_labels: StrictLabelsOption = False,
     languages: LanguagesOption = None,
-    oracle: OracleOption = False,
-    benchmark: BenchmarkOption = None,
     zero_shot: ZeroShotOption = False,
     changes: AnsweringSetOption = None,
 ) -> None:
@@ -102,17 +84,6 @@ def command(
 
     A checkpoint may be any Hugging Face model that has a trained head for the task. Options override the recipe.
     """
-    if benchmark is not None:
-        # A benchmark has its own rows, metrics and settings: what it would ignore is refused, with the name of the
-        # option.
-        options: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
-        options |= {"--output": output, "--shard": shard, "--confident": confident, "--oracle": oracle}
-        options |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
-        options |= {"--require": require, "--report": report, "--strict-labels": strict_labels}
-        options |= {"--zero-shot": zero_shot, "--languages": languages}
-        refuse_options(options, "with --benchmark", "leave it out: a benchmark has its own rows")
-        _score_benchmark(benchmark, model, max_length)
-        return
     run, model = _settle_run(run, model)
     # Settings reach the recipe by their dotted keys, so --set and the options go the same way and are checked alike.
     recipe, checkpoint = find_trained(run, model)
@@ -125,10 +96,10 @@ def command(
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
-        scored = evaluate_languages(recipes, **scoring, oracle=oracle)
-        _print_and_exit(scored, print_languages, scored.results, report)
+        results, means = evaluate_languages(recipes, **scoring)
+        printed = {"results": results, "means": means}
+        _print_and_exit(printed, lambda _: print_languages(results, means), results, report)
         return
-    refuse_options({"--oracle": oracle}, "without --languages", "name them: --languages en,de,fr")
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
@@ -191,15 +162,6 @@ def _settle_run(run: str | None, model: str | None) -> tuple[str, str | None]:
     return run, model
 
 
-def _score_benchmark(name: str, model: str | None, max_length: int | None) -> None:
-    from bertkit.workflows.evaluate import evaluate_benchmark
-
-    if model is None:
-        raise UsageError("--benchmark without --model", "name the encoder: --model MODEL")
-    scores = evaluate_benchmark(name, model, max_length=max_length)
-    print_result({"results": scores}, lambda _: print_benchmark(scores))
-
-
 def _load_languages(
     name: str, settings: dict[str, Any], changes: list[str] | None, languages: str
 ) -> dict[str, Recipe]:
@@ -216,14 +178,6 @@ def _load_languages(
         if recipe.data.language != code:
             raise UsageError("--set data.language with --languages", "leave one of them out")
     return recipes
-
-
-def print_benchmark(scores: Sequence[BenchmarkScores]) -> None:
-    """Print the main score of each split and subset."""
-    for result in scores:
-        where = result.split if result.subset == "default" else f"{result.split} ({result.subset})"
-        print_text(f"{result.benchmark}, {where}: {result.model}")
-        print_text(f"  {result.metric}  {format_number(result.score):>7}")
 
 
 def print_results(results: Sequence[Result], next_steps: Callable[[], None] = lambda: None) -> None:
@@ -288,51 +242,28 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     return f"{lead['metric']}: {how}{interval}"
 
 
-def print_languages(scored: LanguageScores) -> None:
-    """Print a table of languages, with the gap of each to the language of training, and what the table cannot show."""
-    reference = scored.reference
-    for table in scored.tables:
-        splits = ", ".join(dict.fromkeys(score.split for score in table.scores))
-        print_text(f"{scored.recipe}, {splits}: {len(table.scores)} languages, {scored.model}")
-        lines = [_language_line(score, reference, scored.results) for score in table.scores]
-        for mean in table.means:
-            what = "mean" if len(mean.languages) == len(table.scores) else f"mean without {reference}"
-            lines.append({"language": what, "score": mean.score, "95% CI": mean.interval})
-        print_table(table.metric, lines)
-    print_text(f"  {_describe_gap(scored)}")
-    if scored.checkpoints:
-        count = len(scored.checkpoints)
-        print_text(f"  best checkpoint: of {count}, chosen on the rows of its own score, so an upper bound")
-    for language, results in scored.results.items():
-        for result in results:
+def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[LanguageMean]) -> None:
+    """Print a table of the scores of each language with their mean, and what a reader must know of single languages."""
+    first = next(iter(results.values()))[0]
+    print_text(f"{first.recipe}: {len(results)} languages, {first.model}")
+    for mean in means:
+        scored = [
+            (language, result) for language, group in results.items() for result in group if result.split in mean.splits
+        ]
+        lines: list[dict[str, Any]] = [
+            {"language": language, "split": result.split, "rows": result.rows, "score": result.scores[mean.metric]}
+            | {"95% CI": result.intervals.get(mean.metric), "baseline": result.baseline.get(mean.metric)}
+            for language, result in scored
+        ]
+        if mean.score is not None:
+            lines.append({"language": "mean", "score": mean.score, "95% CI": mean.interval})
+        print_table(mean.metric, lines)
+    print_text("  The interval of the mean takes rows as independent; if they are translations, it is too wide.")
+    for language, group in results.items():
+        for result in group:
             if result.training_rows:
                 print_text(f"  {language}: {result.training_rows:,} of {format_rows(result.rows)} are training rows")
             print_notes(f"{language}: {warning}" for warning in result.warnings)
-
-
-def _language_line(score: LanguageScore, reference: str, scored: Mapping[str, object]) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "language": score.language,
-        "rows": score.rows,
-        "score": score.score,
-        "95% CI": score.interval,
-    }
-    if reference in scored:
-        line[f"gap to {reference}"] = "" if score.gap is None else format_signed(score.gap)
-        line["95% CI of gap"] = "" if score.gap is None else score.gap_interval
-    if score.oracle is not None:
-        line |= {"best checkpoint": score.oracle, "its step": score.oracle_step}
-    return line | ({} if score.baseline is None else {"baseline": score.baseline})
-
-
-def _describe_gap(scored: LanguageScores) -> str:
-    reference = scored.reference
-    if reference not in scored.results:
-        return f"no gaps: {reference}, the language of training, is not among --languages"
-    independent = "Intervals take the rows of two languages as independent; of translated rows they are too wide."
-    if scored.is_recorded:
-        return f"{independent} Settings and checkpoint were chosen on {reference}."
-    return f"The run does not say its language, so gaps are to the first one, {reference}. {independent}"
 
 
 def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[str]:

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from bertkit.cli.commands.evaluate import print_benchmark, print_languages, print_results
+from bertkit.cli.commands.evaluate import print_languages, print_results
 from bertkit.cli.output import json_output, print_result
-from bertkit.evaluation.languages import LanguageScores, tabulate_languages, with_oracle
+from bertkit.evaluation.languages import average_languages
 from bertkit.evaluation.scoring import Result
-from bertkit.vectors.benchmark import BenchmarkScores
 
 RESULT = Result(
     recipe="cola",
@@ -120,7 +119,7 @@ def test_json_has_every_field(capsys):
     assert printed["interval_methods"]["accuracy"] == "Wilson"
 
 
-def by_language(reference, is_recorded):
+def test_languages_stand_in_one_table_with_their_mean(capsys):
     scores = {"en": (0.8, (0.7, 0.9), 10), "de": (0.6, (0.5, 0.7), 0), "sw": (0.5, (0.4, 0.6), 0)}
     results = {
         language: [
@@ -134,42 +133,15 @@ def by_language(reference, is_recorded):
         ]
         for language, (score, ends, seen) in scores.items()
     }
-    tables = tabulate_languages(results, "accuracy", reference)
-    return LanguageScores("xnli", "runs/xnli", reference, is_recorded, results, tables)
-
-
-def test_languages_stand_beside_each_other_with_their_gaps_and_means(capsys):
-    print_languages(by_language("en", True))
-    head, metric, *lines = capsys.readouterr().out.splitlines()
-    assert (head, metric) == ("xnli, validation: 3 languages, runs/xnli", "  accuracy")
-    assert [" ".join(line.split()) for line in lines[:6]] == [
-        "language rows score 95% CI gap to en 95% CI of gap baseline",
-        "en 1,043 0.8000 0.7000 to 0.9000 0.6700",
-        "de 1,043 0.6000 0.5000 to 0.7000 -0.2000 -0.3414 to -0.0586 0.6700",
-        "sw 1,043 0.5000 0.4000 to 0.6000 -0.3000 -0.4414 to -0.1586 0.6700",
-        "mean 0.6333 0.5756 to 0.6911",
-        "mean without en 0.5500 0.4793 to 0.6207",
-    ]
-    assert lines[6].endswith("they are too wide. Settings and checkpoint were chosen on en.")
-    assert lines[7:] == ["  en: 10 of 1,043 rows are training rows", "  de: Odd.", "  sw: Odd."]
-
-
-def test_the_best_checkpoint_of_a_language_stands_beside_its_score(capsys):
-    scored = by_language("en", True)
-    by_step = {step: {language: {"validation": score} for language in scored.results} for step, score in ((5, 0.75),)}
-    scored = replace(scored, tables=[with_oracle(scored.tables[0], by_step)], checkpoints=[5])
-    print_languages(scored)
+    print_languages(results, average_languages(results, "accuracy"))
     printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert printed[2].endswith("95% CI of gap best checkpoint its step baseline")
-    assert printed[4] == "de 1,043 0.6000 0.5000 to 0.7000 -0.2000 -0.3414 to -0.0586 0.7500 5 0.6700"
-    assert "best checkpoint: of 1, chosen on the rows of its own score, so an upper bound" in printed
-
-
-def test_a_table_of_languages_says_which_language_it_cannot_know(capsys):
-    print_languages(by_language("fr", True))
-    assert "  no gaps: fr, the language of training, is not among --languages" in capsys.readouterr().out
-    print_languages(by_language("en", False))
-    assert "The run does not say its language, so gaps are to the first one, en." in capsys.readouterr().out
+    assert printed[3:7] == [
+        "en validation 1,043 0.8000 0.7000 to 0.9000 0.6700",
+        "de validation 1,043 0.6000 0.5000 to 0.7000 0.6700",
+        "sw validation 1,043 0.5000 0.4000 to 0.6000 0.6700",
+        "mean 0.6333 0.5756 to 0.6911",
+    ]
+    assert printed[8:] == ["en: 10 of 1,043 rows are training rows", "de: Odd.", "sw: Odd."]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +152,6 @@ def test_a_table_of_languages_says_which_language_it_cannot_know(capsys):
             ["--languages", "en", "--set", "data.language=de"],
             "--set data.language with --languages - leave one of them out",
         ),
-        (["--oracle"], "--oracle without --languages - name them: --languages en,de,fr"),
         (["--languages", "en", "--data", "demo"], "no {language} in demo, so there is nothing to put 'en' into"),
     ],
 )
@@ -195,32 +166,6 @@ def test_a_checkpoint_must_be_named(run):
     assert (ended.code, ended.last) == (2, expected)
 
 
-def test_a_benchmark_has_its_main_score(capsys):
-    scores = {"cosine_spearman": 0.81234, "cosine_pearson": 0.8}
-    result = BenchmarkScores("mteb:STS17", "minilm", "test", "en-en", "cosine_spearman", 0.81234, scores)
-    print_benchmark([result, replace(result, subset="default")])
-    assert capsys.readouterr().out.splitlines() == [
-        "mteb:STS17, test (en-en): minilm",
-        "  cosine_spearman   0.8123",
-        "mteb:STS17, test: minilm",
-        "  cosine_spearman   0.8123",
-    ]
-
-
-def test_a_benchmark_needs_an_encoder(run):
-    ended = run("eval", "--benchmark", "mteb:STS12")
-    assert (ended.code, ended.last) == (2, "error: --benchmark without --model - name the encoder: --model MODEL")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["cola", "--benchmark", "mteb:STS12"], "a RUN with --benchmark - leave it out"),
-        (["--benchmark", "mteb:STS12", "--split", "test"], "--split with --benchmark - leave it out"),
-        (["--benchmark", "mteb:STS12", "--training-rows", "keep"], "--training-rows with --benchmark"),
-        ([], "no run - name one, e.g. `bertkit eval runs/cola"),
-    ],
-)
-def test_a_recipe_or_a_benchmark_is_scored(run, arguments, message):
-    ended = run("eval", *arguments, "--model", "demo")
-    assert ended.code == 2 and message in ended.last
+def test_eval_without_a_run_says_how_to_name_one(run):
+    ended = run("eval", "--model", "demo")
+    assert ended.code == 2 and ended.last.startswith("error: no run - name one, e.g. `bertkit eval runs/cola")
