@@ -81,8 +81,7 @@ MADE = {
 COPIES = {"spare": "again", "calibrated": "run", "larger": "index", "smaller": "index"}
 CHANGED = {
     "calibrated": "calibrate calibrated --data data",
-    "spare": "runs trim spare",
-    "spare gone": "runs rm spare --yes",
+    "spare": "runs rm spare --yes",
     "larger": "search add larger more.csv",
     "smaller": "search delete smaller --id 3 --id 8",
 }
@@ -142,7 +141,7 @@ READ = {
 READ["of-mnli"] += ("predict classify rows.csv --zero-shot --model of-mnli --set labels=[good,bad] -o result.csv",)
 """What is damaged -> commands that read it."""
 
-ALONE = ("recipes list", "encoders", "version", "pretrain sizes")
+ALONE = ("recipes list", "encoders", "pretrain sizes")
 """Commands that read nothing that is made."""
 
 UNCHECKED = {

@@ -243,11 +243,6 @@ class SavedCheckpoint:
         recipe: dict[str, Any] = self.record.get("identity", {}).get("recipe", {})
         return recipe
 
-    @property
-    def long_text(self) -> str:
-        """How it reads a text that does not fit, in a family that can do so in several ways."""
-        return str({**self._recipe_of_run.get("options", {}), **self.recipe.options}.get("long_text", "head"))
-
 
 def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
     """Find the trained checkpoint that a recipe names as its model.

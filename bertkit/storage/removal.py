@@ -1,7 +1,4 @@
-"""Run folders are deleted whole: renamed in one step, then emptied, so that a kill leaves no half run.
-
-Of a run that stays, the optimizer states can go, which only a resume would read.
-"""
+"""Run folders are deleted whole: renamed in one step, then emptied, so that a kill leaves no half run."""
 
 from __future__ import annotations
 
@@ -12,12 +9,9 @@ from pathlib import Path
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.storage import files, runs
-from bertkit.storage.checkpoints import trim
-from bertkit.storage.files import disk_errors
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 
 _PREFIX = ".removed-"
-_RECORDS = f"*/{runs.RECORD}"
 
 
 def check_removable(folder: Path) -> None:
@@ -65,34 +59,6 @@ def remove_run(folder: Path) -> None:
     except OSError as error:
         what = f"cannot be deleted: {error.strerror}"
         raise ResourceError(what, "delete it by hand, or repeat the command", file=error.filename or folder) from None
-
-
-def find_trimmable(folder: Path) -> list[Path]:
-    """Return the finished runs that a folder is or holds.
-
-    Raises:
-        UsageError: there is none.
-        ResourceError: a record is damaged.
-    """
-    parts = [folder] if (folder / runs.RECORD).is_file() else sorted(file.parent for file in folder.glob(_RECORDS))
-    states = {part: (runs.read_record(part) or {}).get("status") for part in parts}
-    finished = [part for part, state in states.items() if state == "finished"]
-    if not parts:
-        raise UsageError("not a run folder, and none is in it", "`bertkit runs list` shows the runs", file=folder)
-    if not finished:
-        what = f"the run is not finished ({states[parts[0]]}): it would resume from its optimizer states"
-        raise UsageError(what, "repeat the command that started it, or `bertkit runs rm` deletes it", file=parts[0])
-    return finished
-
-
-def trim_run(folder: Path) -> int:
-    """Delete the optimizer states of a run that `find_trimmable` returned, and return how many bytes that frees.
-
-    Raises:
-        ResourceError: a process is writing it, or a file cannot be written or deleted.
-    """
-    with files.locked(folder / runs.LOCK, refuse=partial(_refuse_written, folder)), disk_errors(folder):
-        return trim(folder)
 
 
 def _aside(folder: Path) -> Path:

@@ -183,9 +183,3 @@ def keep_going(
 def first_failure(failures: Mapping[str, BertkitError]) -> BertkitError | None:
     """Return the error of the first run that failed, with its name; None where none did."""
     return next((error.named(name) for name, error in failures.items()), None)
-
-
-def refuse_failed(failures: Mapping[str, BertkitError]) -> None:
-    """Raise the error of the first run that failed, if one did."""
-    if error := first_failure(failures):
-        raise error

@@ -37,17 +37,13 @@ from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import claimed
 from bertkit.storage.records import without_folder
-from bertkit.training.stopping import first_failure, keep_going, refuse_failed
+from bertkit.training.stopping import first_failure, keep_going
 from bertkit.workflows.compare import compare, write_page
-from bertkit.workflows.finetune import inputs as finetune_inputs
-from bertkit.workflows.finetune import run_inputs as finetune_run
 from bertkit.workflows.finetune.inputs import read_rows
 from bertkit.workflows.finetune.seeds import finetune_seeds
-from bertkit.workflows.finetune.smoke import SmokeResult, count_rows, try_stages, with_few_rows
 from bertkit.workflows.pretrain import run_inputs
 from bertkit.workflows.pretrain.estimate import Estimate, estimate
 from bertkit.workflows.pretrain.inputs import read_inputs
-from bertkit.workflows.pretrain.smoke import with_few_documents
 
 SUMMARY = "ablation.json"
 _SCHEMA = 1
@@ -122,39 +118,6 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, Bertki
             content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
             write_json(job.folder / SUMMARY, content)
     return summary, first_failure(job.failures)
-
-
-def smoke_ablate(
-    recipe: str, search: Search, tasks: Sequence[ThenTask], changes: Mapping[str, Any]
-) -> tuple[SmokeResult, BertkitError | None]:
-    """Pretrain each encoder for two steps on a few documents, and fine-tune each on a few rows of each task.
-
-    The first of them stops after its first step, and resumes. Nothing is compared.
-
-    Returns:
-        as `bertkit.workflows.finetune.smoke.smoke_finetune`.
-    """
-    loaded = load_pretrain_recipe(recipe, changes)
-    result = SmokeResult(loaded.name, loaded.model or loaded.size)
-
-    def pretrain() -> None:
-        _pretrain_all(job)
-        refuse_failed(job.failures)
-
-    with try_stages(result) as stages:
-        with stages.one("read the data"):
-            job = check_ablation(recipe, search, tasks, changes, stages.folder / "ablation")
-            job.recipes |= {name: with_few_documents(own) for name, own in job.recipes.items()}
-            _check_inputs(job)
-        stages.train(pretrain)
-        for task in job.tasks:
-            with stages.one(f"fine-tune on {task} and score"):
-                for variant in job.recipes:
-                    read = finetune_inputs.read_inputs(job.task_recipe(task, variant), job.folder / task / variant)
-                    few = with_few_rows(read)
-                    result.rows[task] = sum(count_rows(few).values())
-                    finetune_run(few, fresh=False)
-    return result, stages.error
 
 
 def dry_run(job: Ablation, seeds: Sequence[int]) -> AblationPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -21,22 +21,17 @@ from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
 from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, Submission, SubmissionFile, summarize
 from bertkit.evaluation.scoring import Result, read_results
-from bertkit.evaluation.seeds import SeedsSummary
-from bertkit.metrics.seeds import Spread
 from bertkit.modeling.load import fingerprint
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.reports.templates import write_page
 from bertkit.storage import hub, runs
-from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.files import disk_errors, write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import without_folder
-from bertkit.training.stopping import first_failure, keep_going, refuse_failed
+from bertkit.training.stopping import first_failure, keep_going
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
-from bertkit.workflows.finetune.seeds import finetune_seeds
-from bertkit.workflows.finetune.smoke import SmokeResult, count_rows, try_stages, with_few_rows
 from bertkit.workflows.predict import predict_records
 
 SUMMARY = "glue.json"
@@ -48,15 +43,9 @@ class _State:
     """What is known of the tasks so far."""
 
     recipes: dict[str, Recipe]
-    narrow: Callable[[FinetuneInputs], FinetuneInputs] | None = None
-    """Leaves some of what is read for a task; None where all counts."""
     finished: dict[str, list[Result]] = field(default_factory=dict)
     missing: dict[str, DataError] = field(default_factory=dict)
     failed: dict[str, BertkitError] = field(default_factory=dict)
-    spreads: dict[tuple[str, str], Mapping[str, Spread | None]] = field(default_factory=dict)
-    """(task, split) -> metric -> its scores over seeds."""
-    seeds: set[int] = field(default_factory=set)
-    """Seeds of all runs, where tasks are trained with several."""
 
     @property
     def pending(self) -> list[str]:
@@ -66,8 +55,7 @@ class _State:
 
     def read(self, name: str, folder: Path, *, fresh: bool = False) -> FinetuneInputs:
         """Read the inputs of a task whose run is in a folder of all runs."""
-        inputs = read_inputs(self.recipes[name], folder / name, fresh=fresh)
-        return self.narrow(inputs) if self.narrow else inputs
+        return read_inputs(self.recipes[name], folder / name, fresh=fresh)
 
     @property
     def unfinished(self) -> dict[str, GlueRun]:
@@ -82,7 +70,6 @@ def glue(
     tasks: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
-    seeds: Sequence[int] = (),
     fresh: bool = False,
 ) -> tuple[GlueSummary, BertkitError | None]:
     """Fine-tune a model on each task, and resume or keep what is there; a task that fails does not end the others.
@@ -95,7 +82,6 @@ def glue(
         changes: dotted recipe key -> value, for all tasks; ``data.source`` is ``demo``, or a directory with a folder
             for each task; by default, the hub.
         output: the folder of all runs.
-        seeds: train each task with each of these, in a folder of seeds; there is no submission of several models.
         fresh: move earlier runs aside.
 
     Returns:
@@ -113,43 +99,17 @@ def glue(
     model_folder = hub.find_model(model)
     with runs.claimed_several(folder):
         # All rows are checked before the first of nine trainings.
-        _check_tasks(state, folder, seeds, fresh)
-        _train_tasks(state, folder, seeds, fresh)
+        _check_tasks(state, folder, fresh)
+        _train_tasks(state, folder, fresh)
         _add_others(state, folder, fingerprint(model_folder))
         # The leaderboard takes the whole test sets, answered by one model of each task.
-        summary = _summarize_tasks(model, state, folder)
+        summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished)
         submitted = {name: state.recipes[name] for name in state.finished}
-        if submitted and not seeds and not any(recipe.data.limit for recipe in submitted.values()):
+        if submitted and not any(recipe.data.limit for recipe in submitted.values()):
             with disk_errors(folder):
                 summary = dataclasses.replace(summary, submission=make_submission(folder, submitted))
         _write_summary(summary)
     return summary, first_failure(state.failed)
-
-
-def smoke_glue(
-    model: str, *, tasks: Sequence[str] = (), changes: Mapping[str, Any] | None = None
-) -> tuple[SmokeResult, BertkitError | None]:
-    """Train each task for two steps on a few rows, the first of them with a stop and a resume, and summarize them.
-
-    Returns:
-        as `bertkit.workflows.finetune.smoke.smoke_finetune`.
-    """
-    state = _load_tasks(model, tasks, changes or {})
-    state.narrow, result = with_few_rows, SmokeResult("glue", model)
-
-    def train() -> None:
-        _train_tasks(state, stages.folder, (), False)
-        refuse_failed(state.failed)
-        _write_summary(_summarize_tasks(model, state, stages.folder))
-
-    with try_stages(result) as stages:
-        with stages.one("read the data of all tasks"):
-            for name in state.pending:
-                with keep_going(name, state.failed):
-                    result.rows[name] = sum(count_rows(state.read(name, stages.folder)).values())
-            refuse_failed(state.failed)
-        stages.train(train)
-    return result, stages.error
 
 
 def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any]) -> _State:
@@ -177,55 +137,18 @@ def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any]) ->
     return state
 
 
-def _summarize_tasks(model: str, state: _State, folder: Path) -> GlueSummary:
-    summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished, state.spreads)
-    return dataclasses.replace(summary, seeds=sorted(state.seeds))
-
-
-def _train_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool) -> None:
+def _train_tasks(state: _State, folder: Path, fresh: bool) -> None:
     """Train the tasks that are not finished; one that fails does not end the others."""
     for name in state.pending:
         log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
         with keep_going(name, state.failed):
-            if seeds:
-                _add_seeds(state, name, *finetune_seeds(state.recipes[name], seeds, output=folder / name, fresh=fresh))
-                continue
             with stage("reading the data", total=1):
                 inputs = state.read(name, folder, fresh=fresh)
             state.finished[name] = run_inputs(inputs, fresh=fresh)
 
 
-def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: BertkitError | None) -> None:
-    """Take the means over the seeds of a task as its results; a seed that diverged fails the task, not the others."""
-    state.seeds |= {run.seed for run in summary.runs}
-    seconds = sum(run.seconds for run in summary.runs)
-    failures = [f"seed {run.seed} failed. {run.failure}" for run in summary.failed]
-    # A task with seeds is shown as one result: the mean, with the interval over seeds and rows.
-    results = [
-        Result(
-            recipe=summary.recipe,
-            model=summary.model,
-            split=split.split,
-            scores={metric: spread.mean if spread else None for metric, spread in split.spreads.items()},
-            rows=split.rows,
-            seconds=seconds,
-            intervals={metric: spread.interval if spread else None for metric, spread in split.spreads.items()},
-            folder=summary.folder,
-            warnings=failures,
-        )
-        for split in summary.splits
-    ]
-    if results:
-        state.finished[name] = results
-        state.spreads |= {(name, split.split): split.spreads for split in summary.splits}
-    if diverged is not None:
-        raise diverged
-
-
-def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool) -> None:
+def _check_tasks(state: _State, folder: Path, fresh: bool) -> None:
     """Read the rows of all tasks before anything is trained, and take the results of runs that are finished.
-
-    Of several seeds, those of the first are read; which of the runs are finished is found when they are trained.
 
     Raises:
         UsageError: a folder holds a run with other settings.
@@ -233,10 +156,8 @@ def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool)
     with stage("reading the data of all tasks", total=len(state.recipes)):
         for number, name in enumerate(state.pending, start=1):
             with keep_going(name, state.failed, refused=(UsageError,)):
-                if seeds:
-                    seeds_storage.check_folder(folder / name)
                 plan = state.read(name, folder).plan
-                record = None if fresh or seeds else runs.check_claim(plan.folder, plan.identity)
+                record = None if fresh else runs.check_claim(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")
                     state.finished[name] = read_results(record["results"], plan.folder)

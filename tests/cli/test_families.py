@@ -52,7 +52,6 @@ COMMANDS = {
     "runs list": "{run}",
     "runs show": "{run}",
     "runs table": "{run} {again}",
-    "runs trim": "{again}",
     "runs rm": "{copied} --yes",
 }
 """A command, or one with a word that tells its case -> its arguments."""

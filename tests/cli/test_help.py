@@ -57,7 +57,7 @@ def test_a_command_that_computes_takes_a_number_of_threads(run, monkeypatch):
     assert threads.fitting_threads().why == "OMP_NUM_THREADS"
     refused = run("tokenize", "a text", "--threads", 0)
     assert refused.code == 2 and "--threads" in refused.last
-    assert run("version", "--threads", 2).code == 2
+    assert run("encoders", "--threads", 2).code == 2
 
 
 def test_a_command_that_computes_takes_a_device(run, monkeypatch, tiny_model, toy_data):
@@ -80,7 +80,7 @@ def test_a_command_that_computes_takes_a_device(run, monkeypatch, tiny_model, to
     )
     refused = run("fill-mask", "The [MASK] sleeps", "--model", "demo", "--device", "cuda:1")
     assert refused.code == 2 and "CUDA_VISIBLE_DEVICES chooses" in refused.last
-    assert run("version", "--device", "cpu").code == 2
+    assert run("encoders", "--device", "cpu").code == 2
 
 
 def test_a_device_that_is_missing_is_noticed_before_anything_is_read_or_moved(run, monkeypatch, tiny_model, toy_data):

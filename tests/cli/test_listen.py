@@ -17,13 +17,13 @@ from tests.insight.test_explanations import fine_tune
 
 DATA = "--model demo --data demo"
 OTHERS = {
-    "ablate": "mlm --data demo --size tiny --tokenizer demo --space objective=mlm,clm --then 'cola data.source=demo' "
-    "--smoke",
+    "ablate": "mlm --data demo --size tiny --tokenizer demo --space objective=mlm,clm --seeds 1 --steps 2 "
+    "--set training.batch_size=2 --set data.limit=200 --then 'cola data.source=demo data.limit=32 training.steps=2'",
     "bench": f"cola {DATA} --limit 16",
     "check": f"cola {DATA}",
     "encoders": "",
     "finetune": f"cola {DATA} --limit 32 --epochs 1",
-    "glue": f"{DATA} --tasks cola,stsb --smoke",
+    "glue": f"{DATA} --tasks cola,stsb --limit 32 --set training.steps=2",
     "pretrain recipe": f"mlm {DATA} --smoke",
     "pretrain sizes": "",
     "pretrain tokenizer": "--data demo --vocabulary-size 300 --limit 400 --output tokenizer",
@@ -32,8 +32,7 @@ OTHERS = {
     "recipes copy": "cola mine.yaml",
     "recipes list": "",
     "recipes show": "cola",
-    "sweep": f"cola {DATA} --smoke",
-    "version": "",
+    "sweep": f"cola {DATA} --limit 32 --set training.steps=2 --space training.seed=1,2",
 }
 """Commands that read no run -> their arguments."""
 UNHEARD = {
@@ -57,7 +56,7 @@ def calls(tmp_path):
     rows.write_text("".join(f"{line}\n" for line in (run / "predictions.jsonl").read_text().splitlines()[:4]))
     texts.write_text("".join(f"the {word} is here\n" for word in ("cat", "dog", "cow", "hen")))
     paths = {"run": run, "again": again, "rows": rows, "texts": texts, "recipe": "sst2", "copied": again}
-    last = ["runs trim", "runs rm"]  # which change what others read
+    last = ["runs rm"]  # it deletes what others read
     cases = {case: COMMANDS[case] for case in [*(set(COMMANDS) - set(last)), *last]}
     arguments = {case: [*command_of(case).split(), *shlex.split(text.format(**paths))] for case, text in cases.items()}
     arguments = {name: [*name.split(), *shlex.split(text)] for name, text in OTHERS.items()} | arguments

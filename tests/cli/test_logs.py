@@ -38,7 +38,7 @@ def test_quiet_leaves_results_and_errors(run, first):
 def test_verbose_lines_have_times(run):
     ended = run("fill-mask", "The [MASK] sleeps", "--model", "demo", "-v")
     assert ended.code == 0 and re.search(TIME, ended.err)
-    assert run("-q", "-v", "version").last == "error: --quiet and --verbose exclude each other - leave one of them out"
+    assert run("-q", "-v", "encoders").last == "error: --quiet and --verbose exclude each other - leave one of them out"
 
 
 def test_a_file_gets_the_lines_with_times(run):
@@ -47,7 +47,7 @@ def test_a_file_gets_the_lines_with_times(run):
     stdio.log_to_stderr()
     lines = Path("work.log").read_text().splitlines()
     assert len([line for line in lines if re.match(TIME + "error: ", line)]) == 2
-    refused = run("version", "--log-file", "nowhere/work.log")
+    refused = run("encoders", "--log-file", "nowhere/work.log")
     assert refused.code == 6 and "--log-file: No such file or directory" in refused.last
 
 

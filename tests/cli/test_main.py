@@ -64,11 +64,11 @@ def test_a_module_that_is_dropped_into_the_folder_is_a_command(tmp_path, monkeyp
 
 def test_commands_are_listed_in_the_order_of_work():
     order = ["check", "finetune", "pretrain", "predict", "eval", "compare", "fill-mask", "embed", "distill", "bench"]
-    order += ["push", "recipes", "runs", "version", "doctor"]
+    order += ["push", "recipes", "runs", "doctor"]
     assert [name for name in listed(help_of(main.app)) if name in order] == order
     assert listed(help_of(main.app, "pretrain")) == ["tokenizer", "sizes", "recipe"]
     assert listed(help_of(main.app, "recipes")) == ["list", "show", "copy", "check", "guess"]
-    assert listed(help_of(main.app, "runs")) == ["list", "show", "table", "trim", "rm"]
+    assert listed(help_of(main.app, "runs")) == ["list", "show", "table", "rm"]
 
 
 def test_every_workflow_has_the_command_of_its_name():
@@ -107,11 +107,11 @@ def test_help_fits_a_terminal_of_80_columns_and_cuts_no_sentence():
 
 
 def test_a_bug_leaves_its_traceback_in_a_file(run, monkeypatch):
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
-    ended = run("version")
+    monkeypatch.setattr("bertkit.storage.hub.encoders.list_encoders", fail)
+    ended = run("encoders")
     (file,) = Path.cwd().glob("bertkit-crash-*.txt")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == f"error: bertkit failed: ZeroDivisionError: by zero - please report it with {file.name}\n"
@@ -119,23 +119,23 @@ def test_a_bug_leaves_its_traceback_in_a_file(run, monkeypatch):
 
 
 def test_a_file_that_ends_too_soon_is_no_interrupt(run, monkeypatch):
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise EOFError("no data left in file")
 
-    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
-    ended = run("version")
+    monkeypatch.setattr("bertkit.storage.hub.encoders.list_encoders", fail)
+    ended = run("encoders")
     assert (ended.code, "stopped by Ctrl-C" in ended.err, "bertkit failed" in ended.last) == (1, False, True)
 
 
 def test_an_interrupt_that_a_library_has_wrapped_is_one(run, monkeypatch):
-    def fail() -> None:
+    def fail(**_: object) -> None:
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt as error:
             raise RuntimeError("the export failed") from error
 
-    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
-    assert (run("version").code, run("version").err) == (130, "error: stopped by Ctrl-C\n")
+    monkeypatch.setattr("bertkit.storage.hub.encoders.list_encoders", fail)
+    assert (run("encoders").code, run("encoders").err) == (130, "error: stopped by Ctrl-C\n")
 
 
 NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
@@ -171,11 +171,11 @@ NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
     ],
 )
 def test_other_failures_end_in_one_line_and_their_exit_code(run, monkeypatch, error, code, message):
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
-    ended = run("version", "--json")
+    monkeypatch.setattr("bertkit.storage.hub.encoders.list_encoders", fail)
+    ended = run("encoders", "--json")
     assert (ended.code, ended.err) == (code, f"error: {message}\n")
     printed = json.loads(ended.out)["error"]
     assert (printed["code"], message.startswith(printed["message"])) == (code, True)
@@ -183,22 +183,22 @@ def test_other_failures_end_in_one_line_and_their_exit_code(run, monkeypatch, er
 
 @pytest.mark.parametrize(("file", "where"), [("a.csv", " (a.csv)"), (None, "")])
 def test_a_disk_that_refuses_a_write_is_told_with_its_remedy(run, monkeypatch, file, where):
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded", file)
 
-    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
-    ended = run("version")
+    monkeypatch.setattr("bertkit.storage.hub.encoders.list_encoders", fail)
+    ended = run("encoders")
     line = f"error: Disk quota exceeded{where} - free some of your quota, then repeat the command\n"
     assert (ended.code, ended.err) == (6, line)
 
 
 def test_a_full_disk_that_is_not_known_has_no_free_space(run, monkeypatch):
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")  # as standard output, say
 
-    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    monkeypatch.setattr("bertkit.storage.hub.encoders.list_encoders", fail)
     line = "error: No space left on device - free some space, then repeat the command\n"
-    assert run("version").err == line
+    assert run("encoders").err == line
 
 
 def test_no_arguments_print_the_help(run):
@@ -209,7 +209,7 @@ def test_no_arguments_print_the_help(run):
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
 def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere(run, monkeypatch, tmp_path, number):
-    def fail() -> None:
+    def fail(**_: object) -> None:
         raise ZeroDivisionError("by zero")
 
     opened = Path.open
@@ -227,16 +227,16 @@ def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere
             return Full()
         raise PermissionError(number, os.strerror(number), str(file))
 
-    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    monkeypatch.setattr("bertkit.storage.hub.encoders.list_encoders", fail)
     monkeypatch.setattr(Path, "open", refuse)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ended = run("version")
+    ended = run("encoders")
     (file,) = tmp_path.glob("bertkit-crash-*.txt")
     assert ended.err == f"error: bertkit failed: ZeroDivisionError: by zero - please report it with {file}\n"
     assert "Traceback" in file.read_text()
     assert list(Path.cwd().glob("bertkit-crash-*.txt")) == []
     monkeypatch.setattr("tempfile.tempdir", "nowhere")
-    ended = run("version")
+    ended = run("encoders")
     assert (ended.code, ended.err.splitlines()[0]) == (1, "Traceback (most recent call last):")
     assert ended.last.endswith("please report it with the lines above")
 
@@ -266,14 +266,14 @@ def test_a_name_that_is_too_long_is_a_mistake_of_the_command_line(run, arguments
 
 
 def test_the_end_of_a_command_looks_for_no_garbage(tmp_path):
-    script = "import atexit, gc, sys; from bertkit.cli.main import main; sys.argv = ['bertkit', 'version']\n"
+    script = "import atexit, gc, sys; from bertkit.cli.main import main; sys.argv = ['bertkit', 'encoders']\n"
     script += "atexit.register(lambda: print(gc.get_freeze_count()))\nmain()"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert int(ended.stdout.splitlines()[-1]) > 10_000
 
 
 def test_without_its_dependencies_bertkit_names_what_is_missing():
-    code = "import runpy, sys; sys.argv = ['bertkit', 'version']; runpy.run_module('bertkit', run_name='__main__')"
+    code = "import runpy, sys; sys.argv = ['bertkit', 'encoders']; runpy.run_module('bertkit', run_name='__main__')"
     command = [sys.executable, "-S", "-c", code]  # without site-packages
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -42,7 +42,7 @@ def status_of(folder) -> str:
     return json.loads((folder / "run" / "run.json").read_text())["status"]
 
 
-PIPES = {"bertkit recipes show cola | head -c 4": "name", "bertkit version 2>&1 | true": ""}
+PIPES = {"bertkit recipes show cola | head -c 4": "name", "bertkit encoders 2>&1 | true": ""}
 
 
 @pytest.mark.parametrize("line", slow_unless([*PIPES][:1], PIPES))
@@ -72,7 +72,7 @@ def test_an_error_keeps_its_exit_code_where_nothing_can_be_printed(tmp_path, str
 
 
 def test_a_full_disk_under_stdout_is_an_error_since_somebody_wanted_it(tmp_path):
-    ended = shell(tmp_path, "bertkit version > /dev/full")
+    ended = shell(tmp_path, "bertkit encoders > /dev/full")
     assert (ended.returncode, ended.stderr) == (6, "error: stdout cannot be written: No space left on device\n")
 
 

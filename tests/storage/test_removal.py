@@ -6,8 +6,7 @@ import pytest
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.storage import removal, runs
-from bertkit.storage.checkpoints import OPTIMIZER, commit
-from bertkit.storage.removal import check_removable, find_trimmable, remove_run, trim_run
+from bertkit.storage.removal import check_removable, remove_run
 from bertkit.storage.summaries import find_runs
 from tests.evaluation.stored_runs import make_run
 
@@ -60,23 +59,3 @@ def test_what_is_no_run_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "a")
     with pytest.raises(UsageError, match="the working directory is in it"):
         check_removable(tmp_path / "a")
-
-
-def make_checkpoint(run):
-    (run / "checkpoint-7").mkdir()
-    (run / "checkpoint-7" / OPTIMIZER).write_text("moments")
-    commit(run / "checkpoint-7", {})
-
-
-def test_finished_runs_are_trimmed_and_others_keep_what_they_resume_from(tmp_path):
-    done, stopped = make_run(tmp_path / "s" / "seed-1", []), make_run(tmp_path / "s" / "seed-2", [], status="stopped")
-    make_checkpoint(done)
-    assert find_trimmable(tmp_path / "s") == find_trimmable(done) == [done]
-    assert (trim_run(done), trim_run(done)) == (len("moments"), 0)
-    with pytest.raises(UsageError, match=r"the run is not finished \(stopped\): it would resume from its optimizer"):
-        find_trimmable(stopped)
-    (tmp_path / "other").mkdir()
-    with pytest.raises(UsageError, match="not a run folder, and none is in it"):
-        find_trimmable(tmp_path / "other")
-    with runs.locked(done), pytest.raises(ResourceError, match="is writing this run"):
-        trim_run(done)

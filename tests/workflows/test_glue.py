@@ -6,7 +6,6 @@ import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean, stdev
 
 import pytest
 
@@ -133,25 +132,3 @@ def test_mistakes_are_refused_before_anything_is_read(here, monkeypatch, argumen
     monkeypatch.setattr(workflow, "read_inputs", lambda *_: pytest.fail("read"))
     with pytest.raises(error, match=message):
         glue("demo", **arguments)
-
-
-def test_tasks_have_means_over_seeds_and_the_runs_are_ordinary_ones(run, trained, tmp_path):
-    write_task(tmp_path / "data" / "cola")
-    command = ["glue", "--model", trained, "--data", tmp_path / "data", "--tasks", "cola", "--epochs", 1]
-    command += ["--set", "training.precision=fp32"]
-    ended = run(*command, "--seeds", 2, "--json")
-    assert ended.code == 0, ended.err
-    printed = json.loads(ended.out)
-    records = [runs.read_record(Path("runs/glue/cola", f"seed-{seed}")) for seed in (1, 2)]
-    scores = [record["results"][0]["scores"]["matthews_correlation"] for record in records]
-    assert printed["scores"][0]["score"] == pytest.approx(mean(scores))
-    assert printed["scores"][0]["standard_deviation"] == pytest.approx(stdev(scores))
-    assert (printed["seeds"], printed["submission"]) == ([1, 2], None)
-    assert json.loads(Path("runs/glue/glue.json").read_text())["scores"] == printed["scores"]
-    again = run(*command, "--seeds", "2,3")  # which counts all seeds of the folder
-    assert "means over 3 seeds" in again.out and "no submission: several seeds are several models" in again.out
-    assert "seed 2: finished on" in again.err
-    single = run(*command)
-    assert (single.code, "several runs (seed-1" in single.last) == (2, True)
-    both = run(*command, "--seeds", 2, "--seed", 3)
-    assert (both.code, "one seed and --seeds are both given" in both.last) == (2, True)

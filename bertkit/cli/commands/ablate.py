@@ -28,7 +28,6 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.seeds import parse_seeds
-from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
@@ -66,7 +65,6 @@ def command(
     seed: SeedOption = None,
     changes: SetOption = None,
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,
-    smoke: SmokeOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Pretrain in several ways, fine-tune each encoder on the same tasks, and compare.
@@ -79,13 +77,9 @@ def command(
     given = {"data.source": data, "size": size, "tokenizer": tokenizer, "training.steps": steps, "training.seed": seed}
     settings = merge_changes(given, changes)
     search, tasks, numbers = make_search("grid", space, None), list(map(parse_then, then)), parse_seeds(seeds)
-    from bertkit.workflows.ablate import ablate, check_ablation, smoke_ablate
+    from bertkit.workflows.ablate import ablate, check_ablation
     from bertkit.workflows.ablate import dry_run as plan_ablation
 
-    if smoke:
-        refuse_with_smoke(output=output, dry_run=dry_run)
-        print_smoke(smoke_ablate(recipe, search, tasks, settings))
-        return
     job = check_ablation(recipe, search, tasks, settings, output)
     if dry_run:
         print_result(plan_ablation(job, numbers), print_ablation_plan)

@@ -96,9 +96,9 @@ def command(
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
-        results, means = evaluate_languages(recipes, **scoring)
-        printed = {"results": results, "means": means}
-        _print_and_exit(printed, lambda _: print_languages(results, means), results, report)
+        by_language, means = evaluate_languages(recipes, **scoring)
+        printed = {"results": by_language, "means": means}
+        _print_and_exit(printed, lambda _: print_languages(by_language, means), by_language, report)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate

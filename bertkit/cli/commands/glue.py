@@ -16,7 +16,6 @@ from bertkit.cli.options import (
     MaxLengthOption,
     PretrainedOption,
     SeedOption,
-    SeedsOption,
     SetOption,
     common_settings,
     merge_changes,
@@ -24,8 +23,6 @@ from bertkit.cli.options import (
     output_option,
 )
 from bertkit.cli.output import print_next, print_notes, print_result, print_table, print_text
-from bertkit.cli.seeds import choose_seeds
-from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 
 if TYPE_CHECKING:
     from bertkit.evaluation.glue.summary import GlueScore, GlueSummary, Submission
@@ -46,10 +43,8 @@ def command(
     batch_size: BatchSizeOption = None,
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
-    seeds: SeedsOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
-    smoke: SmokeOption = False,
     fresh: FreshOption = False,
 ) -> None:
     """Fine-tune a model on all tasks of GLUE, and write a submission to its leaderboard.
@@ -57,26 +52,19 @@ def command(
     Each task is an ordinary run in a folder of its own. After an interruption, the same command keeps the finished runs
     and resumes the others. A task that fails does not end the rest.
     """
-    from bertkit.workflows.glue import glue, smoke_glue
+    from bertkit.workflows.glue import glue
 
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
     settings = merge_changes(common, changes)
     names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
-    if smoke:
-        refuse_with_smoke(output=output, seeds=seeds, fresh=fresh)
-        print_smoke(smoke_glue(model, tasks=names, changes=settings))
-        return
-    summary, error = glue(
-        model, tasks=names, changes=settings, output=output, seeds=choose_seeds(seeds, seed, changes), fresh=fresh
-    )
+    summary, error = glue(model, tasks=names, changes=settings, output=output, fresh=fresh)
     print_result(summary, print_glue, error=error)
 
 
 def print_glue(summary: GlueSummary) -> None:
     """Print the scores beside those of the BERT paper, the averages, and what a submission has and lacks."""
     tasks = len(summary.runs) - len(summary.unfinished)
-    seeds = f", means over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else ""
-    print_text(f"GLUE: {tasks} of {len(summary.runs)} tasks, {summary.model}{seeds}")
+    print_text(f"GLUE: {tasks} of {len(summary.runs)} tasks, {summary.model}")
     names = list(summary.published_averages)
     rows = [_score_line(score, names) for score in summary.scores]
     if rows:
@@ -95,8 +83,7 @@ def print_glue(summary: GlueSummary) -> None:
         print_text(f"  left out: {', '.join(left_out)}")
     print_notes(summary.warnings)
     if summary.submission is None:
-        why = "several seeds are several models" if summary.seeds else "only some rows of each task were used"
-        print_text(f"  no submission: {why}")
+        print_text("  no submission: only some rows of each task were used")
     else:
         _print_submission(summary.submission, summary.folder)
     print_next(f"open {shlex.quote(summary.folder)}/report.html")
@@ -118,7 +105,6 @@ def _score_line(score: GlueScore, names: list[str]) -> dict[str, Any]:
         "task": f"{score.task}{split} {score.metric}",
         "rows": score.rows,
         "score": score.score,
-        "sd": "" if score.standard_deviation is None else score.standard_deviation,
         "95% CI": score.interval,
         **_published_cells(names, score.published),
     }

@@ -41,7 +41,6 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.seeds import number_values
-from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
@@ -77,7 +76,6 @@ def command(
     seed: SeedOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
-    smoke: SmokeOption = False,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -94,13 +92,9 @@ def command(
     given = {**common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed), "model": model}
     settings = merge_changes(given, changes)
     chosen = make_search(search, space or (), trials)
-    from bertkit.workflows.sweep import check_sweep, smoke_sweep, sweep
+    from bertkit.workflows.sweep import check_sweep, sweep
     from bertkit.workflows.sweep import dry_run as check
 
-    if smoke:
-        refuse_with_smoke(output=output, join=join, dry_run=dry_run, fresh=fresh)
-        print_smoke(smoke_sweep(recipe, chosen, settings))
-        return
     if dry_run:
         job = check_sweep(recipe, chosen, settings, output, fresh=fresh)
         print_result(check(job, fresh=fresh, join=join), print_sweep_plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bertkit.evaluation.glue.leaderboard import (
     TASKS,
@@ -14,7 +14,6 @@ from bertkit.evaluation.glue.leaderboard import (
 )
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.intervals import Interval
-from bertkit.metrics.seeds import Spread
 from bertkit.recipe import Recipe, load_recipe
 
 
@@ -39,8 +38,6 @@ class GlueScore:
     interval: Interval | None
     rows: int
     published: dict[str, float]
-    standard_deviation: float | None = None
-    """Over seeds, where there are several, whose mean is the score."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +79,7 @@ class GlueSummary:
     """Model of the BERT paper -> its average there; empty where no score can be compared, as of made-up rows."""
     warnings: list[str]
     submission: Submission | None = None
-    """None where only some rows of each task are used, or there are several seeds."""
-    seeds: list[int] = field(default_factory=list)
-    """The seeds that each task was trained with; empty for one run per task."""
+    """None if only some rows of each task are used."""
 
     @property
     def unfinished(self) -> list[GlueRun]:
@@ -98,7 +93,6 @@ def summarize(
     recipes: Mapping[str, Recipe],
     finished: Mapping[str, Sequence[Result]],
     unfinished: Mapping[str, GlueRun],
-    spreads: Mapping[tuple[str, str], Mapping[str, Spread | None]] | None = None,
 ) -> GlueSummary:
     """Summarize the runs of a folder.
 
@@ -108,7 +102,6 @@ def summarize(
         recipes: task -> recipe of its run.
         finished: task -> results of its validation splits.
         unfinished: task -> what became of it; tasks that are in neither are left out.
-        spreads: (task, split) -> metric -> its scores over seeds, where tasks are trained with several.
     """
     by_task = {name: {result.split: result.scores for result in results} for name, results in finished.items()}
     described = [
@@ -116,7 +109,7 @@ def summarize(
         for name in TASKS
     ]
     results = [(name, result) for name in TASKS for result in finished.get(name, ())]
-    scores = [score for name, result in results for score in _scores(name, result, recipes[name], spreads or {})]
+    scores = [score for name, result in results for score in _scores(name, result, recipes[name])]
     tasks_warned: dict[str, dict[str, None]] = {}
     for name, result in results:
         for warning in result.warnings:
@@ -146,11 +139,8 @@ def published_averages() -> dict[str, float]:
     return {model: average for model, average in averages.items() if average is not None}
 
 
-def _scores(
-    name: str, result: Result, recipe: Recipe, spreads: Mapping[tuple[str, str], Mapping[str, Spread | None]]
-) -> list[GlueScore]:
+def _scores(name: str, result: Result, recipe: Recipe) -> list[GlueScore]:
     task, data = TASKS[name], recipe.data
-    of_metrics = spreads.get((name, result.split), {})
     test_split = task.splits.get(result.split, "")
     # Published scores are of all rows of the real task, so they stand beside no other.
     is_comparable = data.source != "demo" and data.limit is None
@@ -163,7 +153,6 @@ def _scores(
             interval=result.intervals.get(metric),
             rows=result.rows,
             published=published_scores(recipe, test_split, metric) if is_comparable else {},
-            standard_deviation=spread.standard_deviation if (spread := of_metrics.get(metric)) else None,
         )
         for metric in task.metrics
     ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.dry_run import dry_run as plan_run
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
-from bertkit.workflows.finetune.smoke import SmokeResult, count_rows, predict_a_row, try_stages, with_few_rows
 from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
 
 _ENDED = ("finished", "diverged")
@@ -66,8 +65,6 @@ class _Sweep:
     changes: Mapping[str, Any]
     search: Search
     folder: Path
-    narrow: Callable[[FinetuneInputs], FinetuneInputs] | None = None
-    """Leaves some of what a trial reads; None where all counts."""
 
     def recipe(self, settings: Mapping[str, Any]) -> Recipe:
         return load_recipe(self.name, {**self.changes, **settings})
@@ -119,34 +116,6 @@ def sweep(
     with storage.claimed_sweep(job.folder, job.space, fresh=fresh, join=join):
         _check_trials(job)
         return _train_trials(job)
-
-
-def smoke_sweep(
-    recipe: str, search: Search, changes: Mapping[str, Any] | None = None
-) -> tuple[SmokeResult, BertkitError | None]:
-    """Sweep over two trials of two steps on a few rows: the first, and the one with the last value of each key.
-
-    Returns:
-        as `bertkit.workflows.finetune.smoke.smoke_finetune`.
-    """
-    loaded = load_recipe(recipe, changes)
-    result = SmokeResult(loaded.name, loaded.model_name)
-    with try_stages(result) as stages, ExitStack() as held:
-        with stages.one("read the data"):
-            job = check_sweep(recipe, search, changes or {}, stages.folder / "sweep")
-            points = [_choose_settings(job, 1), {axis.key: axis.extremes[-1] for axis in search.axes}]
-            points = points[: search.trials]
-            job = replace(job, search=replace(search, trials=len(points)), narrow=with_few_rows)
-            held.enter_context(storage.claimed_sweep(job.folder, job.space, fresh=False, join=False))
-            for number, settings in enumerate(points, start=1):
-                storage.write_settings(job.folder, number, settings)
-                with _named(storage.trial_folder(job.folder, number).name, settings):
-                    inputs = _read_trial(job, number)
-            result.rows = count_rows(inputs)
-        stages.train(lambda: _train_trials(job))
-        with stages.one("predict"):
-            predict_a_row(inputs)
-    return result, stages.error
 
 
 def _train_trials(job: _Sweep) -> SweepSummary:
@@ -266,8 +235,7 @@ def _read_trial(job: _Sweep, number: int) -> FinetuneInputs:
     """Read the inputs of a trial; settings may decide which rows or which model."""
     settings = storage.read_settings(job.folder, number) or {}
     recipe, folder = as_begun(job.recipe(settings), job.trial_folders), storage.trial_folder(job.folder, number)
-    inputs = read_inputs(recipe, folder)
-    return job.narrow(inputs) if job.narrow else inputs
+    return read_inputs(recipe, folder)
 
 
 def _train_trial(job: _Sweep, number: int) -> None:

@@ -82,55 +82,6 @@ def test_a_training_that_takes_no_step_is_no_stop_that_was_tried(run, tiny_model
     assert stages[STAGES[1]] == "left out"
 
 
-def test_a_sweep_tries_the_first_and_the_last_of_its_settings(run, tiny_model):
-    write_csv(Path("rows.csv"), toy_rows(60, seed=1))
-    space = ["--space", "training.batch_size=8,4,16", "--space", "training.learning_rate=1e-3,1e-4"]
-    ended = run("sweep", "classify", "--model", tiny_model, "--data", "rows.csv", *space, "--smoke", "--json")
-    assert ended.code == 0, ended.err
-    result = json.loads(ended.out)
-    assert [(stage["name"], stage["outcome"]) for stage in result["stages"]] == [(name, "passed") for name in STAGES]
-    assert result["rows"]["train"] == 16
-    assert "trial-0001 of 2: training.batch_size=8, training.learning_rate=0.001" in ended.err
-    assert "trial-0002 of 2: training.batch_size=16, training.learning_rate=0.0001" in ended.err
-    assert [path.name for path in Path().iterdir()] == ["rows.csv"]
-
-
-def test_a_setting_that_fails_in_a_trial_names_the_trial(run, tiny_model):
-    write_csv(Path("rows.csv"), toy_rows(60, seed=1))
-    space = ["--space", f"model={tiny_model},nowhere"]
-    ended = run("sweep", "classify", "--data", "rows.csv", *space, "--smoke")
-    assert ended.code != 0
-    assert "failed: read the data. trial-0002 (model=nowhere)" in ended.out
-
-
-@pytest.mark.slow
-def test_glue_trains_each_task_and_names_those_that_fail(run, tiny_model):
-    command = ["glue", "--model", tiny_model, "--tasks", "cola,stsb", "--smoke", "--data"]
-    ended = run(*command, "demo")
-    assert ended.code == 0, ended.err
-    assert ended.out.count(" passed ") == 3
-    assert "cola 32, stsb 32" in ended.out
-    assert list(Path().iterdir()) == []
-    for task in ("cola", "stsb"):  # the column of cola is another
-        Path("data", task).mkdir(parents=True)
-        write_csv(Path("data", task, "train.csv"), toy_rows(20, seed=1))
-    ended = run(*command, "data")
-    assert ended.code == 3
-    assert "failed: read the data of all tasks. cola: " in ended.out
-    assert "stsb failed: " in ended.err
-
-
-@pytest.mark.slow
-def test_an_ablation_pretrains_each_encoder_and_fine_tunes_it(run):
-    then = "cola data.source=demo"
-    space = ["--space", "objective=mlm,clm", "--then", then]
-    ended = run("ablate", "mlm", "--data", "demo", "--size", "tiny", "--tokenizer", "demo", *space, "--smoke")
-    assert ended.code == 0, ended.err
-    assert ended.out.count(" passed ") == 4
-    assert "fine-tune on cola" in ended.out
-    assert list(Path().iterdir()) == []
-
-
 def test_a_smoke_computes_with_the_threads_of_a_run(run, tiny_model, two_threads, monkeypatch):
     monkeypatch.setattr("bertkit.runtime.backends.find_spec", lambda name: None)
     write_csv(Path("rows.csv"), toy_rows(60, seed=1))

@@ -1,6 +1,6 @@
-"""`bertkit runs`: list, show, tabulate, trim and delete run folders."""
+"""`bertkit runs`: list, show, tabulate and delete run folders."""
 
 from __future__ import annotations
 
 ORDER = 62
-HELP = "List, show, tabulate, trim and delete run folders."
+HELP = "List, show, tabulate and delete run folders."
