@@ -6,8 +6,9 @@ Every engine is a program of its own, loads the model once, and takes turns with
 those of sentence-transformers at its defaults. Writes benchmarks/results/embedding-SET-ROWS.json. The engines of ONNX
 Runtime are left out where `onnxruntime` and `onnx` are not installed. An engine is `bertkit PRECISION`,
 `sentence-transformers` (its defaults), `sentence-transformers PRECISION` (the fastest of several batch sizes), or
-`onnxruntime fp32` or `int8`, as bertkit exports. One alone: `python -m benchmarks.embedding ENGINE CASE.json FOLDER`,
-which embeds the texts each time that it is told to, and writes the vectors to FOLDER/vectors.npy.
+`onnxruntime fp32` or `int8`, as bertkit exports. `bertkit@FOLDER PRECISION` is bertkit of another checkout. One alone:
+`python -m benchmarks.embedding ENGINE CASE.json FOLDER`, which embeds the texts each time that it is told to, and
+writes the vectors to FOLDER/vectors.npy.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ def compare(asked: argparse.Namespace, folder: Path) -> Report:
                 say(f"  {name} is left out: pip install onnxruntime onnx")
                 continue
             say(f"  starting {name}")
-            engine = Engine(name, texts, folder / name, texts.threads, "benchmarks.embedding")
+            engine = Engine(name, texts, folder / str(len(engines)), texts.threads, "benchmarks.embedding")
             engines[name] = stack.enter_context(engine)
         rounds = take_turns({name: partial(engine.run, 1) for name, engine in engines.items()}, asked.rounds)
     tokens = count_tokens(texts)
@@ -164,7 +165,7 @@ def compare(asked: argparse.Namespace, folder: Path) -> Report:
         "model": Path(texts.model).name,
         "machine": machine(texts.threads),
         "engines": {
-            name: summarize(done, asked.rows, tokens, asked.foreign) | nearness(folder / name, folder / REFERENCE)
+            name: summarize(done, asked.rows, tokens, asked.foreign) | nearness(engines[name], engines.get(REFERENCE))
             for name, done in rounds.items()
         },
     }
@@ -190,13 +191,13 @@ def summarize(rounds: list[Report], texts: int, tokens: int, foreign: float) -> 
     }
 
 
-def nearness(folder: Path, reference: Path) -> dict[str, float]:
+def nearness(engine: Engine, reference: Engine | None) -> dict[str, float]:
     """Compute the least and the mean cosine of vectors to those of the reference, and the largest difference."""
     import numpy as np
 
-    if not (reference / "vectors.npy").exists():
+    if reference is None:
         return {}
-    ours, theirs = (np.load(each / "vectors.npy") for each in (folder, reference))
+    ours, theirs = (np.load(each.folder / "vectors.npy") for each in (engine, reference))
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
     cosines = (ours * theirs).sum(axis=1, dtype=np.float64) / lengths
     return {

@@ -133,14 +133,24 @@ def read_columns(file: Path, *names: str) -> list[Report]:
 # --- Programs ---
 
 
-def environment(threads: int | None, **more: str) -> dict[str, str]:
+def split_checkout(engine: str) -> tuple[str, Path]:
+    """Return the name of an engine and the checkout whose code it runs: `bertkit@FOLDER` is bertkit as of that folder.
+
+    >>> split_checkout("bertkit@/old:training.unpad=false"), split_checkout("bertkit@/old bf16")
+    (('bertkit:training.unpad=false', PosixPath('/old')), ('bertkit bf16', PosixPath('/old')))
+    """
+    found = re.fullmatch(r"bertkit@([^: ]+)(.*)", engine)
+    return (f"bertkit{found[2]}", Path(found[1]).resolve()) if found else (engine, ROOT)
+
+
+def environment(threads: int | None, checkout: Path = ROOT, **more: str) -> dict[str, str]:
     """Return the environment of every measured program: no network, the same threads unless each engine chooses.
 
     Waits are those of the engine. Threads of libgomp spin for some milliseconds and then sleep, so an engine between
     its turns takes no time from the other one.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_", "GOMP_", "MKL_"))}
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(checkout), os.environ.get("PYTHONPATH"))))
     fixed = {
         **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
         "PYTHONPATH": path,
@@ -159,10 +169,13 @@ def seconds_since_start() -> float:
     return now - float(os.environ.get(BEGAN, now))
 
 
-def start_program(words: Iterable[object], threads: int | None, cache: Path, **options: Any) -> subprocess.Popen[Any]:
-    """Start `python -m WORDS`, for which `datasets` caches in a folder; the options are those of `Popen`."""
-    command = [sys.executable, "-m", *map(str, words)]
-    return subprocess.Popen(command, env=environment(threads, HF_DATASETS_CACHE=str(cache)), **options)
+def start_program(
+    words: Iterable[object], threads: int | None, cache: Path, checkout: Path = ROOT, **options: Any
+) -> subprocess.Popen[Any]:
+    """Start `python -m WORDS` of a checkout, with a cache for `datasets`; the options are those of `Popen`."""
+    command = [sys.executable, "-P", "-m", *map(str, words)]  # -P: the working directory is no place of modules
+    own = environment(threads, checkout, HF_DATASETS_CACHE=str(cache))
+    return subprocess.Popen(command, env=own, **options)
 
 
 def run_program(*words: object, threads: int | None = 1) -> Report:

@@ -4,8 +4,9 @@
 
 RUN classifies texts, and FILE has one text per line. Each case is one line of serving.jsonl, and one that is there is
 not measured again. `load` puts 1, 8, 32 and 128 clients on bertkit, on its exported folders, and on the peers of
-`benchmarks.serving_peers`, in turns. `fairness` times short requests alone, and beside clients whose requests have 256
-long rows each. `benchmarks.soak` compares every answer with that of `bertkit predict`.
+`benchmarks.serving_peers`, in turns; `--engines bertkit bertkit@FOLDER` compares with another checkout. `fairness`
+times short requests alone, and beside clients whose requests have 256 long rows each. `benchmarks.soak` compares every
+answer with that of `bertkit predict`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import RESULTS, Report, measure_once, read_options, start_program, table
+from benchmarks.harness import RESULTS, Report, measure_once, read_options, split_checkout, start_program, table
 from benchmarks.load import machine
 from bertkit.storage.files import split_lines
 
@@ -45,7 +46,8 @@ def serving(run: Path, engine: str) -> Iterator[tuple[int, int]]:
     if engine in (NAIVE, NAIVE_BF16, LITSERVE):
         words = ["benchmarks.serving_peers", engine, run, port]
     with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory() as cache:
-        process = start_program(words, cores, Path(cache), stderr=log, stdout=log, start_new_session=True)
+        checkout = split_checkout(engine)[1]
+        process = start_program(words, cores, Path(cache), checkout, stderr=log, stdout=log, start_new_session=True)
         try:
             asyncio.run(_wait_for(port, process))
             yield port, process.pid
@@ -190,21 +192,23 @@ def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     own = {"texts": Path, "parts": "load", "clients": CLIENTS, "exported": [str]}
-    own |= {"seconds": 30.0, "rounds": 3}
+    own |= {"seconds": 30.0, "rounds": 3, "engines": [OURS, NAIVE, NAIVE_BF16, LITSERVE]}
     asked = read_options(__doc__, "run", **own, output=RESULTS / "serving.jsonl")
     run, parts, texts = Path(asked.run).resolve(), asked.parts.split(","), read_texts(asked.texts)
     cases: dict[str, partial[Report]] = {}
     if "load" in parts:
-        engines = {OURS: run, NAIVE: run, NAIVE_BF16: run} | ({LITSERVE: run} if find_spec("litserve") else {})
+        names = [name for name in asked.engines if name != LITSERVE or find_spec("litserve")]
+        engines = dict.fromkeys(names, run)
         exported = (each.partition("=") for each in asked.exported)
         engines |= {name: Path(folder).resolve() for name, _, folder in exported}
         for turn, clients, engine in itertools.product(range(1, asked.rounds + 1), asked.clients, engines):
             case = partial(measure_load, engines[engine], texts, engine, clients, asked.seconds)
             cases[f"{engine}, {clients} clients, round {turn}"] = case
     if "fairness" in parts:
-        for turn, floods in itertools.product(range(1, asked.rounds + 1), (0, 1, 3)):
-            name = f"fairness, {floods} floods, round {turn}"
-            cases[name] = partial(measure_fairness, run, texts, OURS, floods, asked.seconds)
+        ours = [name for name in asked.engines if name.startswith(OURS)]
+        for turn, floods, engine in itertools.product(range(1, asked.rounds + 1), (0, 1, 3), ours):
+            name = f"{'' if engine == OURS else f'{engine}, '}fairness, {floods} floods, round {turn}"
+            cases[name] = partial(measure_fairness, run, texts, engine, floods, asked.seconds)
     for name, measure in cases.items():
         measure_once(asked.output, {"case": name}, measure)
 

@@ -3,7 +3,8 @@
     python -m benchmarks.speed cola stsb ner squad mlm --model DIR --data DIR
 
 `mlm` is masked language modeling: bertkit, its whole head, and the Trainer as run_mlm sets it up. A round of an engine
-in which other programs used the machine is repeated. Writes benchmarks/results/speed-TASK.json.
+in which other programs used the machine is repeated. The engine `bertkit@FOLDER` is bertkit as of another checkout, to
+compare before and after in one run. Writes benchmarks/results/speed-TASK.json.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from subprocess import PIPE
 from typing import Any
 
 from benchmarks.cases import Case, make_case
-from benchmarks.harness import Report, read_options, say, start_program, take_turns, write_results
+from benchmarks.harness import Report, read_options, say, split_checkout, start_program, take_turns, write_results
 from benchmarks.load import Watch, machine, shape_of, training_flops
 from bertkit.hardware.device import find_device
 
@@ -48,8 +49,9 @@ class Engine:
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)
         with (folder / "log.txt").open("w") as log:
-            words, pipes = (module, name, case.write(folder), folder), {"stdin": PIPE, "stdout": PIPE, "stderr": log}
-            self.program = start_program(words, threads, folder / "cache", text=True, **pipes)
+            engine, checkout = split_checkout(name)
+            words, pipes = (module, engine, case.write(folder), folder), {"stdin": PIPE, "stdout": PIPE, "stderr": log}
+            self.program = start_program(words, threads, folder / "cache", checkout, text=True, **pipes)
 
     @cached_property
     def ready(self) -> float:
