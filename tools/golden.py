@@ -47,11 +47,11 @@ TRAINED = {
     "cola-focal": f"finetune cola {FINETUNE} --set training.loss=focal --set training.gradient_accumulation=2",
     "cola-bf16": f"finetune cola {FINETUNE} --set training.precision=bf16",
     "distill": f"distill cola --teacher ../cola-plain/runs/cola --student-layers 1 {FINETUNE[len('--model demo') :]}",
-    **{
-        name: f"pretrain {name} {PRETRAIN} --size tiny --tokenizer demo"
-        for name in ["mlm", "span", "bert", "albert", "electra", "clm"]
-    },
-    **{name: f"pretrain {name} {PRETRAIN} --model demo" for name in ("distilbert", "tinybert")},
+    **{name: f"pretrain {name} {PRETRAIN} --size tiny --tokenizer demo" for name in ["mlm", "span", "albert", "clm"]},
+    "bert": f"pretrain bert {PRETRAIN} --size tiny --tokenizer demo --limit 2000 --set training.short_length=null",
+    "electra": f"pretrain electra {PRETRAIN} --size electra-small --tokenizer demo",
+    "distilbert": f"pretrain distilbert {PRETRAIN} --model demo",
+    "tinybert": f"pretrain tinybert {PRETRAIN} --model demo --set options.student_options.num_attention_heads=4",
 }
 VARIANTS = {"plain": "", "padded": "--set training.unpad=false", "resumed": "--set training.callbacks=[stop.StopOnce]"}
 
@@ -74,9 +74,9 @@ COMMANDS = {
     "recipes-show": "recipes show cola",
     "check": "check sst2 --model demo --data demo --limit 100 --json",
     "guess": "recipes guess rows.csv",
-    "tokenize": "tokenize --model demo --text playing --json",
+    "tokenize": "tokenize playing --model demo --json",
     "predict": f"predict {RUN} --text 'The bird sings.' --json",
-    "eval": f"eval cola --model {RUN} --split test --limit 100 --threads 1 --json",
+    "eval": f"eval cola --model {RUN} --data demo --split test --limit 100 --threads 1 --json",
     "compare": f"compare {RUN} cola-padded/runs/cola --json",
     "calibrate": f"calibrate {RUN} --json",
     "errors": f"errors {RUN} --json",
@@ -166,13 +166,13 @@ def bertkit(command: str, folder: Path) -> tuple[int, str]:
     """Run a command in a folder, in a fork of this process, and return its exit status and standard output."""
     import shlex
 
-    out, err = folder / "out.txt", folder / "err.txt"
+    out, err = (folder / f"{kind}-{os.getpid()}.txt" for kind in ("out", "err"))
     child = os.fork()
     if child == 0:
         status = 1
         try:
             os.chdir(folder)
-            for number, file in ((1, "out.txt"), (2, "err.txt")):
+            for number, file in ((1, out.name), (2, err.name)):
                 os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
             sys.path.insert(0, str(Path.cwd()))
             sys.argv = ["bertkit", *shlex.split(command)]
