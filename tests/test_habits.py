@@ -137,7 +137,6 @@ def test_loose_modules_are_the_doors():
     assert {file.stem for file in PACKAGE.glob("*.py")} == DOORS
 
 
-
 def test_every_package_is_in_one_layer():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     layers = re.findall(r"bertkit\.\w+", re.search(r"^layers = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1])
@@ -163,11 +162,10 @@ def test_no_imports_go_in_a_circle():
     assert sorted(imports) == []
 
 
-
 def test_tests_stand_where_one_looks_for_them():
-    """Tests mirror packages: a folder of tests has tests, and is one of the package."""
+    """Tests mirror packages: a folder of tests has tests, and is one of the package, or tests the tools."""
     folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}
-    packages = {folder.relative_to(PACKAGE) for folder in PACKAGES} | {Path()}
+    packages = {folder.relative_to(PACKAGE) for folder in PACKAGES} | {Path(), Path("tools")}
     assert sorted(folders - packages) == []
     with_code = {Path(module).parent for module in trees() if not Path(module).name.startswith("__")}
     assert sorted(with_code - folders) == []
@@ -270,8 +268,6 @@ def test_notes_of_fields_stand_alone():
     ]
     assert len(notes) > 1000
     assert [note for note in notes if note[1].startswith(("Of ", "That of ", "Those of "))] == []
-
-
 
 
 # --- What is complete ---
