@@ -9,7 +9,7 @@ VENV_AUDIT ?= .venv-audit
 INSTALL := pip install --quiet --no-compile --constraint
 export PYTHONDONTWRITEBYTECODE = # else every process would compile them anew
 
-.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs site reliability soak scores build release audit clean
+.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-rows demo-model demo-table docs site reliability soak scores build release audit clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -67,8 +67,11 @@ bench-gpu: install ## measure fine-tuning and pretraining steps on a GPU (MODEL=
 	$(BIN)/python -m benchmarks.gpu --tokenizer $(MODEL) --data $(DATA) --threads 4 --foreign 8
 	$(BIN)/python -m benchmarks.report
 
+demo-rows: install ## write the demo rows and the demo text again
+	$(BIN)/python -m tools.demo.make
+
 demo-model: install ## train the demo model again, half an hour on one core
-	$(BIN)/python tools/make_demo_model.py
+	$(BIN)/python -m tools.demo.make_model
 
 demo-table: install ## fine-tune the demo model with every recipe, and write the table of docs/demo.md
 	$(BIN)/python tools/make_demo_table.py

@@ -335,7 +335,6 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
 
     import typer
 
-    from bertkit.data import sources
     from bertkit.hardware import precision
     from bertkit.recipe import yaml
     from bertkit.tasks import text_classification, text_regression
@@ -349,9 +348,6 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
         patched.setattr(metadata, "version", functools.cache(metadata.version))
         patched.setattr(yaml, "_parse_yaml", compute_once(yaml._parse_yaml))
         patched.setattr(precision, "_gain", compute_once(precision._gain))
-        patched.setattr(
-            sources, "demo_rows", compute_once(sources.demo_rows, lambda demo_set, *rest: (id(demo_set), *rest))
-        )
         for family in (text_classification, text_regression):
             patched.setattr(family, "fit_tfidf", fit_once(family.fit_tfidf))
         patched.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))

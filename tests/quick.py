@@ -39,15 +39,15 @@ def draw_resamples(counts: Mapping[str, int]) -> dict[str, int]:
     return before
 
 
-def compute_once(function: Callable[..., Any], key: Callable[..., object] | None = None) -> Callable[..., Any]:
+def compute_once(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes a result once for equal arguments, and gives a copy to each caller."""
-    results: dict[object, tuple[object, bytes]] = {}
+    results: dict[bytes, bytes] = {}
 
     def compute(*arguments: object) -> Any:
-        name = key(*arguments) if key else pickle.dumps(arguments)
+        name = pickle.dumps(arguments)
         if name not in results:
-            results[name] = arguments, pickle.dumps(function(*arguments))  # a key may hold ids of what is kept here
-        return pickle.loads(results[name][1])
+            results[name] = pickle.dumps(function(*arguments))
+        return pickle.loads(results[name])
 
     return compute
 

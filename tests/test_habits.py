@@ -163,9 +163,9 @@ def test_no_imports_go_in_a_circle():
 
 
 def test_tests_stand_where_one_looks_for_them():
-    """Tests mirror packages: a folder of tests has tests, and is one of the package."""
+    """Tests mirror packages: a folder of tests has tests, and is one of the package, or tests the tools."""
     folders = {file.parent.relative_to(ROOT / "tests") for file in (ROOT / "tests").rglob("test_*.py")}
-    packages = {folder.relative_to(PACKAGE) for folder in PACKAGES} | {Path()}
+    packages = {folder.relative_to(PACKAGE) for folder in PACKAGES} | {Path(), Path("tools")}
     assert sorted(folders - packages) == []
     with_code = {Path(module).parent for module in trees() if not Path(module).name.startswith("__")}
     assert sorted(with_code - folders) == []

@@ -1,1 +1,1 @@
-"""Rows: read from files, the hub or the demo grammar, and brought to canonical columns."""
+"""Rows: read from files or the Hub, with canonical columns."""

@@ -1,4 +1,4 @@
-"""Where rows come from: the demo grammar, a directory, a file, or a data set on the hub."""
+"""Read the splits of a recipe from a folder, a file, a dataset on the Hub, the demo, or memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.columns import PAIR, Columns
-from bertkit.data.demo.sets import demo_rows, demo_set_for
+from bertkit.data.demo import open_demo
 from bertkit.data.draw import DRAWS, hold_out
 from bertkit.data.files import SPLIT_NAMES, find_files, find_splits, not_a_file, not_there, read_records
 from bertkit.data.formats import find_format, format_of, format_of_folder
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Split, read_split
 from bertkit.data.text import Record
-from bertkit.errors import DataError, RecipeError, closest
+from bertkit.errors import DataError, closest
 from bertkit.progress import log
 from bertkit.recipe import Data, Recipe, Row, assignment
 from bertkit.recipe.records import Corpus
@@ -78,16 +78,16 @@ def read_splits(
     """
     data = recipe.data
     find_format(data.format)  # a wrong name is an error where no file is read too
-    if data.source == "demo":
-        return _read_demo(recipe, columns, read, choose)
     make_split = partial(read_split, columns=columns, read=read, collected=collected)
+    opened: Mapping[str, tuple[str | Path, Open]]
+    if data.source == "demo":
+        data, opened = open_demo(recipe)
+        return _read_opened(opened, data, columns, make_split, choose, named)
     if data.rows and ALL in data.rows:
         records = partial(enumerate, data.rows[ALL], 1)
         return _read_unsplit(ROWS, records, data, columns, make_split, choose, named)
     if data.rows is not None:
-        opened: dict[str, tuple[str | Path, Open]] = {
-            name: (f"{name} {ROWS}", partial(enumerate, rows, 1)) for name, rows in data.rows.items()
-        }
+        opened = {name: (f"{name} {ROWS}", partial(enumerate, rows, 1)) for name, rows in data.rows.items()}
         return _read_opened(opened, data, columns, make_split, choose, named)
     check_source(data)
     if file := single_file(data):
@@ -260,21 +260,6 @@ def _read_hub(data: Data, make_split: MakeSplit, choose: Choose) -> dict[str, Sp
         for name, hub_name in hub_names.items()
         if choose(name)
     }
-
-
-def _read_demo(recipe: Recipe, columns: Columns, read: Read, choose: Choose) -> dict[str, Split]:
-    if recipe.data.files:
-        what = f"the demo data has no files, but data.files names {next(iter(recipe.data.files.values()))}"
-        raise RecipeError(what, "leave data.files out, or --data with a folder of files")
-    demo_set = demo_set_for(recipe)
-    names = ["train", "validation", *(name for name in recipe.data.splits if is_validation(name)), "test"]
-    splits = {}
-    for name in filter(choose, dict.fromkeys(names)):
-        rows = demo_rows(demo_set, name, recipe.data.limit)
-        data = recipe.data.model_copy(update={"columns": {column: column for column in rows[0]}})
-        source = f"demo/{demo_set.name}/{name}"
-        splits[name] = read_split(name, enumerate(rows, start=1), data, columns, read, source)
-    return splits
 
 
 def _order(split: str) -> tuple[int, str]:

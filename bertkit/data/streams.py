@@ -138,7 +138,7 @@ def _find_shards(data: Data) -> list[_Shard]:
     """Find the files (or the hub's split) with training rows."""
     find_format(data.format)
     if data.source == "demo":
-        raise RecipeError("the demo data is made in memory", "leave data.streaming out")
+        raise RecipeError("demo rows are not streamed", "leave data.streaming out")
     if data.rows is not None:
         raise RecipeError("the rows are in memory already", "leave data.streaming out")
     check_source(data)

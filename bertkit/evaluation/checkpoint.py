@@ -92,16 +92,16 @@ class SavedCheckpoint:
         return replace(self, recipe=self.recipe.changed("training", precision=precision), members=members)
 
     def example_row(self) -> Row:
-        """Return a made-up row with the inputs of its recipe.
+        """Return a demo row with the inputs of its recipe.
 
         Raises:
-            DataError: the demo has no rows for its task family.
+            DataError: If its task family has no demo rows.
         """
-        from bertkit.data.demo.sets import demo_rows, demo_set_for
+        from bertkit.data.demo import demo_rows
 
         columns = self.task.COLUMNS
         needed = [*columns.given, *(name for name in columns.optional if name in self.recipe.data.columns)]
-        row = demo_rows(demo_set_for(self.recipe), "test", 1)[0]
+        row = demo_rows(self.recipe, "test", 1)[0]
         return {name: row[name] for name in needed if name in row}
 
     @property

@@ -1,4 +1,4 @@
-"""Text to pretrain on, document by document: from files, folders, data sets of the hub, and the demo text."""
+"""Text to pretrain on, document by document: from files, folders and datasets of the Hub."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from bertkit.data.demo.prose import demo_text
+from bertkit.data.demo import TEXT
 from bertkit.data.files import SPLIT_NAMES, find_splits, not_a_file, not_there, read_records
 from bertkit.data.formats import format_of, load_formats
 from bertkit.data.hub_sets import read_hub_split
@@ -25,7 +25,6 @@ from bertkit.storage.cache import say_once
 
 _FORMATS = [file_format for file_format in load_formats().values() if file_format.running_text]
 _ENDINGS = [ending for file_format in _FORMATS for ending in file_format.endings]
-_DEMO_PARAGRAPHS = 10_000
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _NAME_COLUMN = "name the column of the text: --set data.column=NAME"
 _SETTING = re.compile(r"--set '?data\.(\w+)")
@@ -39,7 +38,7 @@ class CorpusSource:
 
     data: Corpus
     files: Mapping[str, list[Path]] | None
-    """Files of ``train`` and, if there are any, of ``validation``; None for the hub and the demo text."""
+    """Files of ``train`` and, if there are any, of ``validation``, or None if the text is on the Hub."""
 
 
 Text: TypeAlias = str | bytes
@@ -84,8 +83,6 @@ def read_documents(source: CorpusSource, split: str) -> Iterator[Document]:
 
 def has_validation(source: CorpusSource) -> bool:
     """Tell whether a source has a validation split of its own."""
-    if source.data.source == "demo":
-        return False
     if source.files is not None:
         return "validation" in source.files
     if "validation" in source.data.splits:
@@ -104,6 +101,8 @@ def find_corpus(data: Corpus) -> CorpusSource:
         DataError: there are no files, one is of a type that is not read, or none is what a weight is for.
         RecipeError: weights of what is not in files, or of the first documents.
     """
+    if data.source == "demo":
+        data = data.model_copy(update={"source": str(TEXT), "documents": "lines", "encoding": "utf-8"})
     files = _files_by_split(data)
     if data.weights and (files is None or data.limit is not None):
         what = "data.weights are those of files" if files is None else "data.weights with data.limit"
@@ -115,8 +114,6 @@ def find_corpus(data: Corpus) -> CorpusSource:
 
 
 def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
-    if data.source == "demo":
-        return None
     check_source(data)
     source = Path(data.source)
     if any(map(is_remote, (data.source, *data.files.values()))):
@@ -229,8 +226,6 @@ def _check_ending(file: Path) -> Path:
 def list_source_files(source: CorpusSource, split: str) -> list[SourceFile]:
     """List the files of a split, in reading order."""
     data = source.data
-    if data.source == "demo":
-        return [SourceFile([], partial(_read_demo, data))] if split == "train" else []
     if source.files is None:
         files = [SourceFile([], partial(_read_hub_documents, data, split))]
     else:
@@ -248,11 +243,6 @@ def _weight_of(file: Path, split: str, data: Corpus) -> float:
     """Return the weight of a file: that of the first pattern that it matches."""
     weights = data.weights if split == "train" else {}
     return next((weight for pattern, weight in weights.items() if file.match(pattern)), 1.0)
-
-
-def _read_demo(data: Corpus) -> Iterator[Document]:
-    paragraphs = demo_text(data.limit or _DEMO_PARAGRAPHS, seed=0)
-    return (Document(text, "demo", line) for line, text in enumerate(paragraphs, 1))
 
 
 def _read_hub_documents(data: Corpus, split: str) -> Iterator[Document]:

@@ -179,7 +179,7 @@ def _fingerprint(file: Path) -> list[str]:
 def _write_shards(source: CorpusSource, shards: Mapping[str, _Shards], tokenizer: Tokenizer) -> None:
     """Tokenize all files that are not in the cache, those last that another process is at, maybe on another machine."""
     sizes = {split: sum(file.bytes for _, file in of_split) for split, of_split in shards.items()}
-    is_small = source.data.source == "demo" or (source.files is not None and sum(sizes.values()) < CHUNK)
+    is_small = source.files is not None and sum(sizes.values()) < CHUNK
     with WorkerPool(DocumentTokenizer(tokenizer).tokenize, 1 if is_small else _count_processes()) as pool:
         for split, of_split in shards.items():
             with stage(f"tokenizing {split}", sizes[split]) as tick:

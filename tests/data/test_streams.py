@@ -199,5 +199,5 @@ def test_a_stream_needs_training_rows(tmp_path):
         open_stream(Data(source=str(tmp_path)), COLUMNS, dict, 1)
     with pytest.raises(DataError, match="the recipe names no data"):
         open_stream(Data(), COLUMNS, dict, 1)
-    with pytest.raises(RecipeError, match="the demo data is made in memory"):
+    with pytest.raises(RecipeError, match="demo rows are not streamed"):
         open_stream(Data(source="demo"), COLUMNS, dict, 1)

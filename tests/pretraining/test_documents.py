@@ -267,7 +267,9 @@ def test_zstd_files_are_read(ending, here):
 
 
 def test_the_demo_text():
-    assert len(texts(source="demo", limit=20)) == 20
+    paragraphs = texts(source="demo")
+    assert len(paragraphs) == 10_000
+    assert texts(source="demo", limit=20, column="review", documents="articles") == paragraphs[:20]
     assert not has_validation(find_corpus(Corpus(source="demo")))
 
 

@@ -774,7 +774,7 @@ def test_files_have_weights(here):
     [
         ({"weights": {"web/*": 2}}, DataError, "no training file matches 'web/\\*'"),
         ({"weights": {"*.txt": 2}, "limit": 3}, RecipeError, "data.weights with data.limit"),
-        ({"source": "demo", "weights": {"*": 2}}, RecipeError, "data.weights are those of files"),
+        ({"source": "my/text", "weights": {"*": 2}}, RecipeError, "data.weights are those of files"),
     ],
 )
 def test_weights_that_weigh_nothing_are_refused(here, settings, error, message):

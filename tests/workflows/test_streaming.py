@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.demo.sets import DEMO_SETS, demo_rows
+from bertkit.data.demo import demo_rows
+from bertkit.recipe import load_recipe
 from tests.conftest import toy_rows, write_csv
 from tests.kills import TRAINING_STEP, check_equal, everything, slow_unless
 
@@ -82,13 +83,11 @@ def test_a_signal_between_two_windows_changes_nothing(zygote, command, unbroken,
 def test_a_kill_changes_nothing_where_rows_make_several_windows(zygote, tmp_path_factory):
     data = tmp_path_factory.mktemp("questions")
     for split in ("train", "validation"):
-        rows = demo_rows(DEMO_SETS["squad2"], split, 30)
+        rows = demo_rows(load_recipe("squad2"), split, 30)
         (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = ["data.streaming=true", "training.steps=75", "training.evaluate_every=20", "training.precision=fp32"]
     settings += ["training.batch_size=1", "training.max_length=20", "options.overlap=2"]
-    mapped = (
-        f"data.columns={{{', '.join(f'{name}: {name}' for name in demo_rows(DEMO_SETS['squad2'], 'train', 1)[0])}}}"
-    )
+    mapped = f"data.columns={{{', '.join(f'{name}: {name}' for name in rows[0])}}}"
     command = arguments(Path("demo"), data, mapped, recipe="squad2", all_settings=settings)
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     code, text = zygote.run(whole, command)
@@ -169,7 +168,7 @@ def test_what_a_run_leaves_says_that_its_rows_were_streamed(unbroken, tmp_path):
         (["training.steps=0"], 2, "training.steps = 0 is out of range - give a whole number of at least 1"),
         (["labels=null"], 2, "labels is missing: label names are not found in a stream - --set 'labels=[no, yes]'"),
         (["training.class_weights=balanced"], 2, "training.class_weights = balanced needs all labels counted"),
-        (["data.source=demo"], 2, "the demo data is made in memory - leave data.streaming out"),
+        (["data.source=demo"], 2, "demo rows are not streamed - leave data.streaming out"),
         (["training.batch_size=5", "training.gradient_accumulation=2"], 2, "batch_size 5 cannot be divided"),
         (["training.extra={max_steps: 7}"], 2, "training.extra.max_steps is decided by training.steps"),
     ],
@@ -183,7 +182,7 @@ def test_mistakes_are_answered_in_one_line(run, tiny_model, toy_data, changes, c
 @pytest.mark.parametrize("recipe", ["wsd-nearest", "ner-features"])
 def test_methods_that_want_all_rows_at_once_refuse_a_stream(run, recipe, tmp_path):
     for split in ("train", "validation"):
-        rows = demo_rows(DEMO_SETS["ner" if recipe.startswith("ner") else recipe], split, 40)
+        rows = demo_rows(load_recipe(recipe), split, 40)
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     tags = {tag for row in rows for tag in row.get("tags", [])}
     names = sorted(tags or {f"{row['sense'].partition('_')[0]}/{row['sense']}" for row in rows})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -12,9 +10,9 @@ import pytest
 import torch
 
 import bertkit
-from bertkit.data.demo.prose import demo_text
-from tests.data.demo.common import OTHERS, one_per_writer, rows_of
+from tests.data.demo.test_rows import OTHERS, rows_of
 from tests.kills import slow_unless
+from tools.demo.prose import demo_text
 
 MODEL = Path(bertkit.__file__).parent / "data" / "demo" / "model"
 
@@ -36,7 +34,7 @@ def test_any_english_text_has_tokens(tokenizer):
     assert tokenizer.unk_token_id not in tokenizer(text)["input_ids"]
 
 
-@pytest.mark.parametrize("name", slow_unless(["squad", "swag", "ner"], one_per_writer(OTHERS)))
+@pytest.mark.parametrize("name", slow_unless(["squad", "swag", "ner"], OTHERS))
 def test_every_row_fits_into_the_model(name, tokenizer):
     rows = rows_of(name, "validation", 200)
     texts = [
@@ -65,20 +63,3 @@ def test_the_model_knows_more_than_frequencies(tokenizer):
         frequent.update(ids[1:-1].tolist())
     most = frequent.most_common(1)[0][1] / frequent.total()
     assert right / total > 2 * most
-
-
-@pytest.mark.slow
-def test_the_model_is_made_anew_with_the_same_bytes(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("make_demo_model", MODEL.parents[3] / "tools" / "make_demo_model.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    written = []
-    for name in ("first", "second"):
-        (tmp_path / name / "model").mkdir(parents=True)
-        tool.pretrain(tmp_path / name, (400, 300))
-        tool.publish(tmp_path / name / "run", tmp_path / name / "tokenizer", tmp_path / name / "model")
-        files = sorted((tmp_path / name / "model").iterdir())
-        written.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
-    assert written[0] == written[1]
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(written[0])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.demo.sets import DEMO_SETS, demo_rows, demo_set_for
+from bertkit.data.demo import demo_rows, find_demo_set
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
 from bertkit.recipe import load, load_recipe, recipe_names
@@ -35,16 +35,21 @@ def write(file: Path, **parts: str) -> str:
 def test_every_shipped_recipe_has_rows_with_its_columns_and_labels():
     for name in recipe_names():
         recipe = load_recipe(name)
-        demo_set = demo_set_for(recipe)
-        assert set(recipe.data.columns) <= {*demo_rows(demo_set, "train", 1)[0], "id"}, name
+        demo_set = find_demo_set(recipe)
+        assert set(recipe.data.columns) <= {*demo_set.columns, "id"}, name
         assert recipe.labels is None or set(recipe.labels) == set(demo_set.labels), name
+        assert [*demo_rows(recipe, "train", 1)[0]] == [*demo_set.columns], name
 
 
-def test_every_set_is_that_of_a_shipped_recipe():
-    for name, demo_set in DEMO_SETS.items():
-        recipe = load_recipe(name)
-        assert demo_set_for(recipe) is demo_set, name
-        assert set(recipe.data.columns) == set(demo_set.columns.split()), name
+def test_recipes_have_the_set_of_their_name_or_that_of_a_twin():
+    twins = {
+        **{"classify": "sst2", "few-shot": "sst2", "similarity": "stsb", "regress": "stsb"},
+        **{"sparse": "similarity-pairs", "late-interaction": "similarity-pairs"},
+        **{"tag": "ner", "ner-features": "ner", "wikiann": "ner", "qa": "squad", "wsd-nearest": "wsd"},
+        **{"xnli": "mnli", "paws-x": "topics"},
+    }
+    for name in recipe_names():
+        assert find_demo_set(load_recipe(name)).name == twins.get(name, name)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +69,7 @@ def test_a_recipe_copied_to_a_new_name_has_the_rows_of_the_original(name, copies
     copied = load_recipe(f"copied-{name}")
     assert copied.name == f"copied-{name}"
     for split in ("train", "validation", "test"):
-        assert demo_rows(demo_set_for(copied), split, 20) == demo_rows(demo_set_for(original), split, 20)
+        assert demo_rows(copied, split, 20) == demo_rows(original, split, 20)
 
 
 @pytest.mark.parametrize("name", ["cola", "mrpc", "mnli"])
@@ -97,7 +102,7 @@ def test_a_new_recipe_with_its_own_labels_has_rows_with_them(tmp_path, columns, 
 def test_more_labels_than_topics_have_rows_too(tmp_path):
     labels = [f"l{number}" for number in range(1000)]
     recipe = load_recipe(write(tmp_path / "new.yaml", labels=str(labels)))
-    assert {row["label"] for row in demo_rows(demo_set_for(recipe), "test", 300)} <= set(labels)
+    assert {row["label"] for row in demo_rows(recipe, "test", 300)} <= set(labels)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +113,12 @@ def test_more_labels_than_topics_have_rows_too(tmp_path):
         ({"labels": "[entailment, not_entailment]", "columns": PAIR, "config": "rte"}, "rte"),
         ({"labels": "[positive, negative]"}, "sst2"),
         ({"labels": "[good, bad]", "config": "cola"}, "topics"),
-        ({"labels": "null"}, "classify"),
+        ({"labels": "null"}, "sst2"),
         ({"labels": "null", "config": "cola"}, "cola"),
     ],
 )
 def test_labels_columns_and_config_choose_the_set(tmp_path, parts, name):
-    assert demo_set_for(load_recipe(write(tmp_path / "new.yaml", **parts))).name == name
+    assert find_demo_set(load_recipe(write(tmp_path / "new.yaml", **parts))).name == name
 
 
 @pytest.mark.parametrize("labels", [["O", "B-DRUG", "I-DRUG"], ["function", "content"], ["O", "B-X"]])
@@ -128,4 +133,4 @@ def test_words_have_the_labels_of_the_recipe_too(labels):
 
 def test_a_task_family_without_demo_rows_is_refused_in_one_line():
     with pytest.raises(DataError, match=r"no demo data for the task family 'mypackage.mytask' - --data FILE"):
-        demo_set_for(load_recipe("cola", {"task": "mypackage.mytask"}))
+        find_demo_set(load_recipe("cola", {"task": "mypackage.mytask"}))
