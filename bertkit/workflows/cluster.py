@@ -32,8 +32,8 @@ from bertkit.vectors.groups.clusters import (
     find_words,
     fit_clusters,
 )
-from bertkit.vectors.groups.stored import Matrix
-from bertkit.vectors.groups.texts import TextFile, VectorSource
+from bertkit.vectors.text_files import TextFile, VectorSource
+from bertkit.vectors.vector_files import Matrix
 
 _TOPIC_WORDS = 5  # of a row's topic
 

@@ -31,7 +31,7 @@ _EXAMPLE_LENGTH = 100  # characters
 TextsArgument = Annotated[Path, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
 VectorsOption = Annotated[
     Path | None,
-    option("Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.", "FILE"),
+    option("Vectors of the rows, in their order, instead of --model: .npy or .parquet.", "FILE"),
 ]
 EmbeddingModelOption = Annotated[
     str | None, option("Model that computes the vectors: hub name, directory, run folder or `demo`.", "MODEL")
@@ -66,7 +66,7 @@ def command(
     Prints the size of each cluster, the words that set it apart, and its most typical text.
     """
     from bertkit.recipe import typed_path
-    from bertkit.vectors.groups.texts import TextFile, VectorSource
+    from bertkit.vectors.text_files import TextFile, VectorSource
     from bertkit.workflows.cluster import ClusterSettings, cluster
     from bertkit.workflows.cluster import assign as assign_rows
 

@@ -16,8 +16,7 @@ import numpy as np
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
-from bertkit.vectors.embedding.quantize import to_unit_length
-from bertkit.vectors.groups.stored import Matrix
+from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 NOISE = -1
 """The cluster of rows that are in none."""

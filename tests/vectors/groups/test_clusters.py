@@ -12,9 +12,9 @@ from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from bertkit.errors import DataError, UsageError
-from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups import clusters as fit
 from bertkit.vectors.groups.clusters import NOISE, choose_count, find_centroids, find_examples, find_words, fit_clusters
+from bertkit.vectors.vector_files import to_unit_length
 
 SIZES = (60, 40, 30)
 
