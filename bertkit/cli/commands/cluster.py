@@ -45,11 +45,9 @@ def command(
     column: ColumnOption = "text",
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
-    method: Annotated[
-        Literal["kmeans", "agglomerative", "hdbscan"], option("How clusters are found.", "METHOD")
-    ] = "kmeans",
+    method: Annotated[Literal["kmeans", "hdbscan"], option("Clustering method.", "METHOD")] = "kmeans",
     clusters: Annotated[int | None, option("Number of clusters.", "N", "chosen by silhouette", min=2)] = None,
-    min_size: Annotated[int, option("Fewest rows of a cluster of hdbscan.", "N", min=2)] = 10,
+    min_size: Annotated[int, option("Minimum number of rows per cluster of hdbscan.", "N", min=2)] = 10,
     seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
     output: Annotated[
         Path | None,
