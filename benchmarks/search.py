@@ -5,6 +5,7 @@
 Two collections: the training sentences of SST-2, with its validation sentences as queries, and synthetic vectors in
 clusters. All engines take turns in one process, on the same vectors and with the same threads. Recall@10 is that of a
 plain scan in fp32. Writes benchmarks/results/search.json and prints the tables of docs/benchmarks.md.
+It needs the package faiss-cpu.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import numpy as np
 from benchmarks.harness import Report, read_columns, read_options, table, write_results, write_rows
 from benchmarks.load import machine
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.approximate import ApproximateSearch, build_approximate
 from bertkit.vectors.search.build import Chunk, build_index
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
@@ -75,14 +75,14 @@ def synthetic(rows: int, queries: int) -> tuple[Callable[[int], Iterator[Chunk]]
     return chunks, draw(queries, np.random.default_rng(2))
 
 
-def make_engines(index: Index, methods: list[str], seconds: float, tuning: Any) -> list[Engine]:
-    """Open every engine on the vectors of an index; approximate searches are as wide as the `tuning` queries need."""
+def make_engines(index: Index, seconds: float) -> list[Engine]:
+    """Open every engine on the vectors of an index."""
     import faiss
     import torch
     from sentence_transformers.util import semantic_search
 
     (shard,) = index.shards
-    vectors, none = np.array(shard.vectors), np.zeros(0, dtype=np.int64)
+    vectors = np.array(shard.vectors)
     tensor = torch.from_numpy(vectors)
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
@@ -97,21 +97,12 @@ def make_engines(index: Index, methods: list[str], seconds: float, tuning: Any) 
         return np.array([[hit["corpus_id"] for hit in hits] for hits in found])
 
     sizes = {name: (shard.folder / name).stat().st_size for name in (VECTORS, ROUNDED)}
-    engines = [
+    return [
         Engine("bertkit exact", lambda queries: index.search(queries, K)[1], sum(sizes.values()), seconds),
         Engine("numpy", by_numpy, sizes[VECTORS], 0.0),
         Engine("faiss flat", lambda queries: flat.search(queries, K)[1], sizes[VECTORS], 0.0),
         Engine("sentence-transformers", by_library, sizes[VECTORS], 0.0),
     ]
-    for method in methods:
-        began = time.monotonic()
-        entry = build_approximate(index.folder, index.shards, method, queries=tuning)
-        search = ApproximateSearch.open(index.folder, entry)
-        (size,) = (file["size"] for file in entry["files"].values())
-        by_method = lambda queries, search=search: search.search(index.shards, queries, K, none)[1]  # noqa: E731
-        name = f"bertkit {method} ({entry['width']})"
-        engines.append(Engine(name, by_method, size, time.monotonic() - began))
-    return engines
 
 
 def measure(engines: list[Engine], queries: Any, rounds: int) -> None:
@@ -153,12 +144,12 @@ def build_collections(asked: argparse.Namespace, work: Path) -> Iterator[tuple[s
     sentences, asking = (asked.data / "glue" / "sst2" / f"{split}.parquet" for split in ("train", "validation"))
     texts = [row["sentence"] for row in read_columns(sentences, "sentence")[: asked.limit]]
     write_rows(({"sentence": text} for text in texts), work / "rows.jsonl")
-    queries = [row["sentence"] for row in read_columns(asking, "sentence")[: 2 * asked.queries]]
+    queries = [row["sentence"] for row in read_columns(asking, "sentence")[: asked.queries]]
     embedder, began = Embedder(str(asked.model)), time.monotonic()
     build(TextRows.open(work / "rows.jsonl", "sentence"), embedder, work / "sst2")
     seconds = time.monotonic() - began
     yield "sst2", Index.open(work / "sst2"), embedder.encode(queries), seconds
-    chunks, vectors = synthetic(asked.synthetic, 2 * asked.queries)
+    chunks, vectors = synthetic(asked.synthetic, asked.queries)
     began = time.monotonic()
     index = build_index(work / "synthetic", Manifest(DIMENSION), chunks)
     seconds = time.monotonic() - began
@@ -166,20 +157,18 @@ def build_collections(asked: argparse.Namespace, work: Path) -> Iterator[tuple[s
 
 
 def main() -> None:
-    methods = ("hnsw,ivf,binary", "approximate searches to build")
     own = {"synthetic": (1_000_000, "synthetic vectors"), "queries": (300, "single queries of a round")}
-    asked = read_options(__doc__, "model data limit threads output", **own, rounds=3, methods=methods)
+    asked = read_options(__doc__, "model data limit threads output", **own, rounds=3)
     import faiss
     import torch
 
     torch.set_num_threads(asked.threads)
     faiss.omp_set_num_threads(asked.threads)
-    methods_asked = [method for method in asked.methods.split(",") if method]
     report: Report = {"machine": machine(asked.threads), "collections": {}}
     with tempfile.TemporaryDirectory() as work:
         for name, index, queries, seconds in build_collections(asked, Path(work)):
-            engines = make_engines(index, methods_asked, seconds, queries[1::2])
-            measure(engines, queries[::2], asked.rounds)
+            engines = make_engines(index, seconds)
+            measure(engines, queries, asked.rounds)
             figures = [engine.report() for engine in engines]
             report["collections"][name] = {"rows": len(index), "engines": figures}
             print(f"{name}, {len(index):,} rows\n\n{as_table(figures)}\n", flush=True)

@@ -293,7 +293,7 @@ def kept_targets(folder: Path) -> Iterator[Target]:
     from bertkit.pretraining.shards import TokenizedDocuments, TokenShard
     from bertkit.storage.columns import read_arrays, save_arrays
     from bertkit.tokens import feature_cache
-    from bertkit.vectors.groups.stored import read_vectors
+    from bertkit.vectors.vector_files import read_vectors
 
     pair = folder / "brat"
     pair.mkdir(parents=True)

@@ -36,7 +36,7 @@ LIBRARIES = (
         "sklearn.pipeline",
     ),
     *("sklearn.feature_extraction.text", "sklearn.preprocessing", "pyarrow.parquet", "pyarrow.csv", "pandas"),
-    *("onnxruntime", "onnxscript", "onnx", "openvino", "torch.onnx", "torch.export", "faiss", "bm25s", "evaluate"),
+    *("onnxruntime", "onnxscript", "onnx", "openvino", "torch.onnx", "torch.export", "bm25s", "evaluate"),
 )
 """What commands import when they need it; here it is imported once."""
 

@@ -20,7 +20,7 @@ from bertkit.modeling.weights import read_json_object
 from bertkit.progress import stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.embedding.units import UNITS
+from bertkit.vectors.units import UNITS
 
 # the last ones, whose mean is a word's vector; that of the very last is more of the text than of the word
 _LAYERS = 4

@@ -19,7 +19,7 @@ from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.embedding.units import UNITS, UnitVectors
+from bertkit.vectors.units import UNITS, UnitVectors
 
 _SCHEMA = 1  # of the files
 # whose vectors are in memory at the same time; written together, and not lost if killed

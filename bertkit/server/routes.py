@@ -47,7 +47,7 @@ from bertkit.server.schemas import (
 from bertkit.server.service import ServedModel, Service, choose_model
 from bertkit.storage.files import to_json
 from bertkit.tokens.questions import Question
-from bertkit.vectors.embedding.quantize import to_unit_length, truncate
+from bertkit.vectors.vector_files import to_unit_length, truncate
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal} for status in (400, 401, 408, 413, 422, 429, 500, 503, 504)

@@ -18,19 +18,22 @@ from bertkit.modeling.sentence.modules import (
     Dense,
     SentenceModules,
     is_sentence_folder,
+    read_modules,
+    read_settings,
+    unknown_modules,
     with_options,
 )
 from bertkit.modeling.sentence.tokenizer import load_sentence_tokenizer
 from bertkit.progress import Progress, stage, takes_progress
 from bertkit.storage import hub
+from bertkit.storage.exports import is_exported
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tokens.features import Tokenizer
-from bertkit.vectors.embedding.batches import count_prompt_tokens, split_texts, text_collator, tokenize
-from bertkit.vectors.embedding.library import LibraryModel, find_unknown, open_library, read_known
+from bertkit.vectors.batches import count_prompt_tokens, split_texts, text_collator, tokenize
 
 if TYPE_CHECKING:
     from bertkit.modeling.sentence.encoder import SentenceEncoder
-    from bertkit.vectors.embedding.exported import ExportedVectors
+    from bertkit.vectors.backends import ExportedVectors, LibraryModel
 
 
 class _Loaded(NamedTuple):
@@ -88,7 +91,8 @@ class Embedder:
         Raises:
             UsageError: an option names what the model does not have.
         """
-        modules = read_known(self.folder)
+        is_known = is_exported(self.folder) or not self.unknown
+        modules = read_modules(self.folder) if is_known else read_settings(self.folder)
         chosen = (self.pooling, self.normalize, None if self.layers == "last" else self.layers)
         if self.unknown and any(value is not None for value in chosen):
             what = f"the model has modules of its own: {', '.join(self.unknown)}"
@@ -102,8 +106,10 @@ class Embedder:
 
     @cached_property
     def unknown(self) -> list[str]:
-        """What of the folder only sentence-transformers or a graph computes; mostly nothing."""
-        return find_unknown(self.folder)
+        """Parts of the model that only sentence-transformers or a graph computes; mostly none."""
+        if is_exported(self.folder):
+            return ["the graph of an exported model"]
+        return unknown_modules(self.folder) if is_sentence_folder(self.folder) else []
 
     @property
     def prompt_text(self) -> str:
@@ -140,8 +146,12 @@ class Embedder:
 
     @cached_property
     def library(self) -> LibraryModel | ExportedVectors:
-        """What computes `unknown`: sentence-transformers, or a graph."""
-        return open_library(self.folder, self.modules)
+        """The backend that computes `unknown`: sentence-transformers, or a graph."""
+        from bertkit.vectors.backends import ExportedVectors, LibraryModel
+
+        if is_exported(self.folder):
+            return ExportedVectors(self.folder, self.modules)
+        return LibraryModel(self.folder, self.modules.max_length)
 
     @cached_property
     def _loaded(self) -> _Loaded:
@@ -226,7 +236,7 @@ class Embedder:
         """Compute the vectors of some texts; `tick` is called with the number of each batch's."""
         import numpy as np
 
-        from bertkit.vectors.embedding.quantize import truncate
+        from bertkit.vectors.vector_files import truncate
 
         if self.unknown:
             vectors = self.library.encode(texts, self.prompt_text)

@@ -32,8 +32,8 @@ from bertkit.vectors.groups.clusters import (
     find_words,
     fit_clusters,
 )
-from bertkit.vectors.groups.stored import Matrix
-from bertkit.vectors.groups.texts import TextFile, VectorSource
+from bertkit.vectors.text_files import TextFile, VectorSource
+from bertkit.vectors.vector_files import Matrix
 
 _TOPIC_WORDS = 5  # of a row's topic
 
@@ -95,10 +95,10 @@ def cluster(
     # what cannot be written is refused before the work
     with nullcontext() if output is None else claimed(output), nullcontext() if save is None else claimed_folder(save):
         vectors = source.read(filled_texts, np.array(filled), [len(contents)])
-        # HDBSCAN finds the number of clusters itself; the others try several, unless it is given.
+        # HDBSCAN finds the number of clusters itself; k-means tries several, unless it is given.
         count, silhouettes = settings.count or 0, dict[int, float]()
-        if settings.method != "hdbscan" and settings.count is None:
-            count, silhouettes = choose_count(vectors, settings.method, settings.seed)
+        if settings.method == "kmeans" and settings.count is None:
+            count, silhouettes = choose_count(vectors, settings.seed)
         with stage("clustering"):
             clustering, clusters = fit_clusters(
                 vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed

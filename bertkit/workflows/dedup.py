@@ -15,11 +15,8 @@ from bertkit.data.layout import PLAIN, follow_source
 from bertkit.data.output import copy_parquet, write_records, writer_for
 from bertkit.errors import UsageError
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups import duplicates as found_rows
 from bertkit.vectors.groups.duplicates import Duplicate, ScannedRows, group_rows
-from bertkit.vectors.groups.stored import Matrix
-from bertkit.vectors.groups.texts import Rows, TextFile, VectorSource
 from bertkit.vectors.groups.threshold import (
     LabeledPair,
     choose_threshold,
@@ -29,6 +26,8 @@ from bertkit.vectors.groups.threshold import (
     read_pairs,
     summarize,
 )
+from bertkit.vectors.text_files import Rows, TextFile, VectorSource
+from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 
 @dataclass(frozen=True)

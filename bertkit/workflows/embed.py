@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bertkit
 from bertkit.errors import DataError, UsageError, closest, located
@@ -16,12 +16,9 @@ from bertkit.recipe import typed_path
 from bertkit.storage.outputs import refuse_inputs
 from bertkit.storage.parts import PartFolder, is_whole
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.embedding.parts import write_vectors
-from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts
-from bertkit.vectors.embedding.units import UNITS, Unit, UnitVectors, check_unit
-
-if TYPE_CHECKING:
-    from bertkit.vectors.embedding.outputs import Vectors
+from bertkit.vectors.text_files import Part, TextSource, read_row_parts
+from bertkit.vectors.units import UNITS, Unit, UnitVectors, check_unit
+from bertkit.vectors.vector_files import output_files, write_vector_part, write_vectors
 
 
 def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iterator[dict[str, Any]]:
@@ -30,7 +27,7 @@ def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iter
     Args:
         embedder: the model.
         source: the rows.
-        unit: what a vector stands for, of `bertkit.vectors.embedding.units.UNITS`.
+        unit: what a vector stands for, of `bertkit.vectors.units.UNITS`.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -55,7 +52,7 @@ def embed_to_file(
     dtype: str = "float32",
     fresh: bool = False,
 ) -> dict[str, Any]:
-    """Embed as `embed` does, into a .parquet, .npy, .safetensors or .jsonl file that appears when it is complete.
+    """Embed as `embed` does, into a .npy or .parquet file that appears when it is complete.
 
     An interrupted process leaves its parts beside the output, and the same command goes on from there. Several
     processes of a launch, or shards, share the parts.
@@ -68,8 +65,6 @@ def embed_to_file(
         ResourceError: another process is writing the output, or it cannot be written.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.vectors.embedding.outputs import output_files, write_output
-
     # The output and the rows are checked before the model is loaded; parts that another model has written are refused.
     output = typed_path(output)
     files = output_files(output, dtype)
@@ -93,9 +88,8 @@ def embed_to_file(
             if not joins:
                 return {}
             with stage(f"writing {output.name}"):
-                vectors = _gather_vectors(embedder, source, unit, dtype, written)
-                write_output(vectors, output, parts.folder / "staging")
-    return {name: value for name, value in vectors.description().items() if name != "ranges"}
+                about = _describe(embedder, source, unit)
+                return write_vectors(written, output, parts.folder / "staging", dtype=dtype, about=about)
 
 
 def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit, Iterator[Part]]:
@@ -137,7 +131,8 @@ def _compute_parts(
             if kept_parts:
                 log.info(f"going on after {kept_parts:,} parts that an interrupted command has left")
                 kept_parts = 0
-            write_vectors(file, part.ids, _encode_part(unit, embedder, part, source))
+            result = _encode_part(unit, embedder, part, source)
+            write_vector_part(file, [part.ids[row] for row in result.rows], result.vectors, result.columns)
     return files
 
 
@@ -166,10 +161,8 @@ def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
     }
 
 
-def _gather_vectors(embedder: Embedder, source: TextSource, unit: str, dtype: str, parts: Sequence[Path]) -> Vectors:
-    from bertkit.vectors.embedding.outputs import gather
-
-    about = {
+def _describe(embedder: Embedder, source: TextSource, unit: str) -> dict[str, Any]:
+    return {
         "bertkit": bertkit.__version__,
         "source": source.name,
         "model_name": embedder.model,
@@ -178,7 +171,6 @@ def _gather_vectors(embedder: Embedder, source: TextSource, unit: str, dtype: st
         "unit": unit,
         "precision": embedder.load()[0],
     }
-    return gather(parts, dtype, about)
 
 
 def _input_files(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, Path]]:

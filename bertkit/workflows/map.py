@@ -22,7 +22,7 @@ from bertkit.progress import stage
 from bertkit.recipe import typed_path
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks, was_interrupted
-from bertkit.vectors.embedding.sources import TextSource
+from bertkit.vectors.text_files import TextSource
 
 if TYPE_CHECKING:
     from bertkit.reports.insight.map import MapLayer, MapPoint, ShownMap

@@ -15,7 +15,7 @@ from bertkit.errors import DataError
 from bertkit.progress import stage
 from bertkit.recipe import Data, typed_path
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.text_rows import text_of
+from bertkit.vectors.text_files import text_of
 
 _CHUNK = 4096  # pairs that are embedded at a time: enough to sort by length
 _RESULT = "cosine"

@@ -15,7 +15,7 @@ from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens,
 from bertkit.progress import stage
 from bertkit.recipe import Data, typed_path
 from bertkit.storage import hub
-from bertkit.vectors.text_rows import text_of
+from bertkit.vectors.text_files import text_of
 
 
 def is_file(source: str) -> bool:

@@ -17,8 +17,8 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.sentence.modules import Normalize, SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
 from bertkit.progress import Silent
+from bertkit.vectors.batches import split_texts
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.embedding.batches import split_texts
 from tests.conftest import make_tokenizer
 
 TEXTS = ["the cat sleeps", "a dog", "the old man with the red hat sees a bird in the garden"]
@@ -44,7 +44,7 @@ def test_texts_too_many_to_be_sorted_at_once_have_the_same_vectors(tiny_model, m
 
     embedder, progress = Embedder(str(tiny_model), precision="fp32"), Kept()
     whole = embedder.encode(TEXTS)
-    monkeypatch.setattr("bertkit.vectors.embedding.batches.split_texts", partial(split_texts, most=20))
+    monkeypatch.setattr("bertkit.vectors.embedder.split_texts", partial(split_texts, most=20))
     np.testing.assert_allclose(embedder.encode(TEXTS, progress=progress), whole, atol=1e-6)
     assert progress.done == len(TEXTS)
 

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 from pyarrow import parquet
 
+from bertkit.vectors import text_files
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.embedding import sources
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROWS = [{"uid": f"r{number}", "text": row["text"]} for number, row in enumerate(toy_rows(10, seed=5))]
@@ -23,7 +24,7 @@ def expected(tiny_model):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(sources, "_ROWS", 3)
+    monkeypatch.setattr(text_files, "_ROWS", 3)
 
 
 @pytest.fixture
@@ -120,21 +121,22 @@ def count(calls, function):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["rows.jsonl", "-o", "rows.jsonl"], 2, "--output is the file to embed"),
+        (["rows.parquet", "-o", "rows.parquet"], 2, "--output is the file to embed"),
         (["rows.jsonl", "-o", "none/out.npy"], 6, "cannot be written: No such file or directory"),
         (["rows.jsonl", "--text", "a"], 2, "a FILE and --text"),
         ([], 2, "nothing to embed"),
-        (["rows.jsonl", "--dtype", "int8"], 2, "--dtype int8 without --output"),
+        (["rows.jsonl", "--dtype", "float16"], 2, "--dtype float16 without --output"),
         (["--text", "a", "--unit", "target"], 2, "--text with --unit target"),
         (["empty.jsonl", "-o", "out.npy"], 3, "the file is empty"),
     ],
 )
 def test_mistakes_end_in_one_line(embed, arguments, code, message):
     write_jsonl(Path("rows.jsonl").absolute(), ROWS)
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), "rows.parquet")
     Path("empty.jsonl").touch()
     ended = embed(*arguments)
     assert ended.code == code and message in ended.last, ended.err
-    assert sorted(map(str, Path().iterdir())) == ["empty.jsonl", "rows.jsonl"]
+    assert sorted(map(str, Path().iterdir())) == ["empty.jsonl", "rows.jsonl", "rows.parquet"]
 
 
 @pytest.mark.slow
@@ -145,7 +147,7 @@ def test_a_run_is_a_model(run, trained):
 
 def many_rows(folder, count):
     write_csv(folder / "rows.csv", [{"text": row["text"]} for row in toy_rows(count, seed=6)])
-    return ["embed", "rows.csv", "-o", "out.npy", "--precision", "fp32", "--dtype", "int8"]
+    return ["embed", "rows.csv", "-o", "out.npy", "--precision", "fp32", "--dtype", "float16"]
 
 
 @pytest.mark.slow
@@ -153,7 +155,7 @@ def many_rows(folder, count):
 def test_processes_share_the_parts(processes, tiny_model, tmp_path, zygote):
     arguments = many_rows(tmp_path, 9000)
     codes, out, err = zygote.launch(tmp_path, [*arguments, "--model", tiny_model], processes)
-    assert (codes, out) == ([0] * processes, "out.npy: 9,000 vectors of 32 dimensions, int8\n"), err
+    assert (codes, out) == ([0] * processes, "out.npy: 9,000 vectors of 32 dimensions, float16\n"), err
     together = (tmp_path / "out.npy").read_bytes()
     (tmp_path / "out.npy").unlink()
     assert zygote.run(tmp_path, [*arguments, "--model", tiny_model])[0] == 0
@@ -167,7 +169,7 @@ def test_processes_share_the_parts(processes, tiny_model, tmp_path, zygote):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "function", ["bertkit.vectors.embedding.parts.write_vectors", "bertkit.vectors.embedding.outputs.write_output"]
+    "function", ["bertkit.vectors.vector_files.write_vector_part", "bertkit.vectors.vector_files.write_vectors"]
 )
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("ending", ["npy", "parquet"])
@@ -177,11 +179,11 @@ def test_a_killed_command_ends_as_one_that_was_not(function, when, ending, tiny_
         folder.mkdir()
         arguments = [*many_rows(folder, 9000), "--model", tiny_model, "-o", f"out.{ending}"]
     assert zygote.run(whole, arguments)[0] == 0
-    call = 2 if function.endswith("write_vectors") else 1
+    call = 2 if function.endswith("write_vector_part") else 1
     assert zygote.run(broken, arguments, {"function": function, "call": call, "when": when})[0] == -9
     kept = {file.name: file.stat().st_mtime_ns for file in broken.glob(".out*/*.part")}
     assert kept
-    if function.endswith("write_vectors"):
+    if function.endswith("write_vector_part"):
         assert not (broken / f"out.{ending}").exists()
         # the parts that were there are not computed again
         assert zygote.run(broken, arguments, {"function": function, "call": 3 - len(kept), "when": "after"})[0] == -9

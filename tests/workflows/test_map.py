@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.maps.projection import project
-from bertkit.vectors.embedding.sources import TextSource
+from bertkit.vectors.text_files import TextSource
 from bertkit.workflows.map import MapFiles, MapSettings, draw_map
 from tests.conftest import toy_rows, write_csv, write_jsonl
 

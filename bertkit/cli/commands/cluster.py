@@ -31,7 +31,7 @@ _EXAMPLE_LENGTH = 100  # characters
 TextsArgument = Annotated[Path, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
 VectorsOption = Annotated[
     Path | None,
-    option("Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.", "FILE"),
+    option("Vectors of the rows, in their order, instead of --model: .npy or .parquet.", "FILE"),
 ]
 EmbeddingModelOption = Annotated[
     str | None, option("Model that computes the vectors: hub name, directory, run folder or `demo`.", "MODEL")
@@ -45,11 +45,9 @@ def command(
     column: ColumnOption = "text",
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
-    method: Annotated[
-        Literal["kmeans", "agglomerative", "hdbscan"], option("How clusters are found.", "METHOD")
-    ] = "kmeans",
+    method: Annotated[Literal["kmeans", "hdbscan"], option("Clustering method.", "METHOD")] = "kmeans",
     clusters: Annotated[int | None, option("Number of clusters.", "N", "chosen by silhouette", min=2)] = None,
-    min_size: Annotated[int, option("Fewest rows of a cluster of hdbscan.", "N", min=2)] = 10,
+    min_size: Annotated[int, option("Minimum number of rows per cluster of hdbscan.", "N", min=2)] = 10,
     seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
     output: Annotated[
         Path | None,
@@ -66,7 +64,7 @@ def command(
     Prints the size of each cluster, the words that set it apart, and its most typical text.
     """
     from bertkit.recipe import typed_path
-    from bertkit.vectors.groups.texts import TextFile, VectorSource
+    from bertkit.vectors.text_files import TextFile, VectorSource
     from bertkit.workflows.cluster import ClusterSettings, cluster
     from bertkit.workflows.cluster import assign as assign_rows
 

@@ -30,10 +30,10 @@ ORDER = 40
 EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"
 
 Unit = Literal["text", "word", "token", "target"]
-Dtype = Literal["float32", "float16", "int8", "binary"]
+Dtype = Literal["float32", "float16"]
 
 VectorFileOption = Annotated[
-    Path | None, output_option("File to write: .parquet, .npy, .safetensors or .jsonl.", "FILE", "JSON lines on stdout")
+    Path | None, output_option("File to write: .npy or .parquet.", "FILE", "JSON lines on stdout")
 ]
 UnitOption = Annotated[
     Unit,
@@ -60,7 +60,7 @@ def command(
     ] = None,
     dimension: DimensionOption = None,
     max_length: TextLengthOption = None,
-    dtype: Annotated[Dtype, option("How vectors are stored: float32, float16, int8 or binary.", "DTYPE")] = "float32",
+    dtype: Annotated[Dtype, option("Type of the stored numbers: float32 or float16.", "DTYPE")] = "float32",
     precision: PrecisionOption = "auto",
     shard: ShardOption = None,
     changes: TextSettingsOption = None,
@@ -76,7 +76,7 @@ def command(
     if output is None and dtype != "float32":
         raise UsageError(f"--dtype {dtype} without --output", "name a file with --output")
     from bertkit.vectors.embedder import Embedder
-    from bertkit.vectors.embedding.sources import TextSource
+    from bertkit.vectors.text_files import TextSource
     from bertkit.workflows.embed import embed, embed_to_file
 
     source = TextSource(file, text, read_data_options(column, changes))

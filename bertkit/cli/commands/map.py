@@ -67,7 +67,7 @@ def command(
     Prints per layer how much of the variance is drawn, and how well labels lie apart in all dimensions.
     """
     from bertkit.insight.layer_vectors import LayerReader
-    from bertkit.vectors.embedding.sources import TextSource
+    from bertkit.vectors.text_files import TextSource
     from bertkit.workflows.map import MapFiles, MapSettings, draw_map
 
     limits = [] if limit is None else [f"data.limit={limit}"]

@@ -10,7 +10,7 @@ from bertkit.errors import located
 from bertkit.insight.syntax import read_column, read_heads
 from bertkit.tokens.features import Feature, Tokenizer, find_template, tokenize_texts
 from bertkit.tokens.words import tokenize_words
-from bertkit.vectors.text_rows import text_of
+from bertkit.vectors.text_files import text_of
 
 WORDS, HEADS, RELATIONS = "tokens", "head", "deprel"
 """Columns of Universal Dependencies, as the hub has them and as CoNLL-U is read."""

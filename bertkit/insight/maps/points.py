@@ -12,8 +12,8 @@ from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import log
 from bertkit.recipe import Row
 from bertkit.tokens.words import read_target, read_target_word, read_words
-from bertkit.vectors.embedding.sources import TextSource, read_file_rows
-from bertkit.vectors.embedding.units import UNITS
+from bertkit.vectors.text_files import TextSource, read_file_rows
+from bertkit.vectors.units import UNITS
 
 Span = tuple[int, int]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.errors import UnavailableError, pip_install
 from bertkit.metrics import Numbers
-from bertkit.vectors.embedding.quantize import to_unit_length
+from bertkit.vectors.vector_files import to_unit_length
 
 LEAST_POINTS = 3
 """Points of a map at least; a plane of fewer shows nothing."""

@@ -11,8 +11,8 @@ import numpy as np
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import draw_rows
-from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups.meaning import find_nearest
+from bertkit.vectors.vector_files import to_unit_length
 
 MOST_COMPARED = 4000
 """Points that are compared with each other; of more, as many are drawn."""

@@ -24,7 +24,7 @@ from bertkit.insight.syntax import depth_of, read_column, read_heads
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Recipe, Row
 from bertkit.tokens.features import Rows
-from bertkit.vectors.embedding.units import UNITS
+from bertkit.vectors.units import UNITS
 
 ARC, NO_ARC = "arc", "no arc"
 

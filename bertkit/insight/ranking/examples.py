@@ -16,7 +16,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.recipe import Row
 from bertkit.tasks import Task
-from bertkit.vectors.embedding.quantize import to_unit_length
+from bertkit.vectors.vector_files import to_unit_length
 
 TEXT, PAIR, TWO_TEXTS, WORD, TARGET = "text", "pair", "two texts", "word", "target"
 """What an example is: a text, a pair read together, two texts read each by itself, a word, or the target of a row."""

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.vectors.embedding.quantize import to_unit_length
+from bertkit.vectors.vector_files import to_unit_length
 
 NEIGHBORS = 10
 FOLDS = 5

@@ -13,7 +13,7 @@ from bertkit.errors import ModelError
 from bertkit.storage.files import make_ignored_folder, write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.vectors.groups.clusters import Clustering
-from bertkit.vectors.groups.stored import Matrix
+from bertkit.vectors.vector_files import Matrix
 
 MANIFEST = "clusters.json"
 _TENSORS = "clusters.safetensors"

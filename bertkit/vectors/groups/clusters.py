@@ -1,4 +1,4 @@
-"""Vectors to clusters by k-means, agglomerative clustering or HDBSCAN, new vectors to old clusters, and their topics.
+"""Cluster vectors by k-means or HDBSCAN, assign new vectors to the clusters, and find the topics of the clusters.
 
 Vectors have length 1 before they are compared, so that the nearest by distance is the nearest by cosine. The topic of a
 cluster is the words that set it apart from the others, and its most typical texts.
@@ -16,14 +16,13 @@ import numpy as np
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
-from bertkit.vectors.embedding.quantize import to_unit_length
-from bertkit.vectors.groups.stored import Matrix
+from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 NOISE = -1
 """The cluster of rows that are in none."""
 
 _STARTS = 3  # of k-means, of which the best is kept
-_MAX_COMPARED = 10_000  # rows that the two methods fit that compare all pairs
+_MAX_COMPARED = 10_000  # rows that HDBSCAN fits, which compares all pairs
 _DIMENSIONS = 16  # that HDBSCAN finds dense regions in: in hundreds of them, nothing is dense
 _SAMPLE = 4000  # rows that the number of clusters is chosen by
 _MAX_COUNT = 50  # the highest number of clusters that is tried
@@ -37,7 +36,7 @@ class Clustering:
     """Clusters, numbered from 0 by size, and what assigns vectors to them: each gets the label of the nearest point."""
 
     points: Matrix
-    """The centroids of k-means; for the other methods, which have none, the vectors that they were fitted on."""
+    """The centroids of k-means, or the vectors that HDBSCAN was fitted on."""
     point_labels: Labels
     components: Matrix | None = None
     """Principal components that vectors are projected on before they are compared with the points."""
@@ -57,7 +56,7 @@ def fit_clusters(
 
     Args:
         vectors: float32, (rows, dimension).
-        method: ``kmeans``, ``agglomerative`` or ``hdbscan``.
+        method: ``kmeans`` or ``hdbscan``.
         count: the number of clusters; HDBSCAN finds its own.
         min_size: the fewest rows of a cluster of HDBSCAN.
         seed: of the starts of k-means and of samples.
@@ -77,9 +76,9 @@ def fit_clusters(
     chosen = draw_rows(len(vectors), _MAX_COMPARED, seed)
     if len(chosen) < len(vectors):
         log.info(f"{method} compares all pairs: fitted on {len(chosen):,} rows, the others join the nearest of them")
-    components = _find_components(vectors[chosen]) if method == "hdbscan" else None
+    components = _find_components(vectors[chosen])
     points = _project_vectors(vectors[chosen], components)
-    labels = _fit_hdbscan(points, min_size) if method == "hdbscan" else _fit_agglomerative(points, count)
+    labels = _fit_hdbscan(points, min_size)
     if (labels == NOISE).all():
         raise DataError("no region is dense enough to be a cluster", "try a lower --min-size, or --method kmeans")
     labels = np.append(_by_size(labels), NOISE)[labels]  # the last one is what -1 selects
@@ -87,8 +86,8 @@ def fit_clusters(
     return clustering, labels if len(chosen) == len(vectors) else clustering.assign(vectors)
 
 
-def choose_count(vectors: Matrix, method: str, seed: int) -> tuple[int, dict[int, float]]:
-    """Choose the number of clusters with the highest silhouette (Rousseeuw 1987) on a sample of the rows.
+def choose_count(vectors: Matrix, seed: int) -> tuple[int, dict[int, float]]:
+    """Choose the number of clusters of k-means with the highest silhouette (Rousseeuw 1987) on a sample of the rows.
 
     Returns:
         that number, and number -> mean silhouette, from -1 to 1, for each that was tried.
@@ -104,7 +103,7 @@ def choose_count(vectors: Matrix, method: str, seed: int) -> tuple[int, dict[int
     silhouettes = {}
     with stage("choosing the number of clusters", len(counts)):
         for done, count in enumerate(counts, 1):
-            labels = _fit_kmeans(sample, count, seed)[0] if method == "kmeans" else _fit_agglomerative(sample, count)
+            labels, _ = _fit_kmeans(sample, count, seed)
             silhouettes[count] = float(silhouette_score(sample, labels))
             get_progress().update(done, {"clusters": count, "silhouette": silhouettes[count]})
     return max(silhouettes, key=lambda count: silhouettes[count]), silhouettes
@@ -121,18 +120,13 @@ def _fit_kmeans(vectors: Matrix, count: int, seed: int) -> tuple[Labels, Matrix]
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    _refuse_too_many(vectors, count)
+    if count > len(vectors) or (count > 1 and count > len(np.unique(vectors, axis=0))):
+        different = f"{len(np.unique(vectors, axis=0)):,} different vectors"
+        raise UsageError(f"--clusters {count}, but there are {different}", "ask for fewer clusters")
     # in one thread: with several, the order of its sums, and so its rounding, is left to chance
     with threadpool_limits(limits=1, user_api="openmp"):
         model = KMeans(count, n_init=_STARTS, random_state=seed).fit(vectors)
     return model.labels_.astype(np.int64), model.cluster_centers_.astype(np.float32)
-
-
-def _fit_agglomerative(vectors: Matrix, count: int) -> Labels:
-    from sklearn.cluster import AgglomerativeClustering
-
-    _refuse_too_many(vectors, count)
-    return np.asarray(AgglomerativeClustering(count, linkage="ward").fit(vectors).labels_, dtype=np.int64)
 
 
 def _fit_hdbscan(points: Matrix, min_size: int) -> Labels:
@@ -140,12 +134,6 @@ def _fit_hdbscan(points: Matrix, min_size: int) -> Labels:
 
     model = HDBSCAN(min_cluster_size=min_size, copy=True).fit(points.astype(np.float64))
     return np.asarray(model.labels_, dtype=np.int64)
-
-
-def _refuse_too_many(vectors: Matrix, count: int) -> None:
-    if count > len(vectors) or (count > 1 and count > len(np.unique(vectors, axis=0))):
-        different = f"{len(np.unique(vectors, axis=0)):,} different vectors"
-        raise UsageError(f"--clusters {count}, but there are {different}", "ask for fewer clusters")
 
 
 def _find_components(vectors: Matrix) -> Matrix | None:

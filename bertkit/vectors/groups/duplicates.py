@@ -15,9 +15,8 @@ from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import log, stage
 from bertkit.vectors.groups import wording
 from bertkit.vectors.groups.meaning import find_similar
-from bertkit.vectors.groups.stored import Matrix
-from bertkit.vectors.groups.texts import Rows, TextFile
-from bertkit.vectors.text_rows import TextRow
+from bertkit.vectors.text_files import Rows, TextFile, TextRow
+from bertkit.vectors.vector_files import Matrix
 
 
 class Duplicate(NamedTuple):

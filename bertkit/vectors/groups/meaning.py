@@ -10,7 +10,7 @@ from bertkit.hardware.precision import bf16_is_faster_on_cpu
 from bertkit.metrics import Numbers
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.plugins import import_extra
-from bertkit.vectors.groups.stored import Matrix
+from bertkit.vectors.vector_files import Matrix
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import draw_rows
 from bertkit.recipe import Data
 from bertkit.vectors.groups.meaning import find_nearest
-from bertkit.vectors.groups.stored import Matrix
+from bertkit.vectors.vector_files import Matrix
 
 LABELS = {"1": True, "0": False, "true": True, "false": False, "yes": True, "no": False}
 """How a pair is said to be of duplicates, or not to be."""

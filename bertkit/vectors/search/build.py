@@ -15,12 +15,11 @@ from bertkit.progress import log
 from bertkit.storage.columns import JOURNAL
 from bertkit.storage.files import disk_errors, make_ignored_folder, refuse_links, sync_folder
 from bertkit.storage.fingerprints import list_files
-from bertkit.vectors.search.approximate import build_approximate, check_method
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
-from bertkit.vectors.search.shard import ShardWriter, prepare
+from bertkit.vectors.search.shard import ShardWriter
 
 _WORDS = "words-"  # begins the name of the folder with the BM25
 
@@ -31,15 +30,7 @@ Chunks = Callable[[int], Iterable[Chunk]]
 """Yields the chunks of all rows but the first ones, of which there are as many as its argument says."""
 
 
-def build_index(
-    folder: Path,
-    manifest: Manifest,
-    chunks: Chunks,
-    *,
-    origin: Mapping[str, Any] | None = None,
-    approximate: str | None = None,
-    queries: Callable[[], Numbers] | None = None,
-) -> Index:
+def build_index(folder: Path, manifest: Manifest, chunks: Chunks, *, origin: Mapping[str, Any] | None = None) -> Index:
     """Build an index beside its folder and move it there; the caller holds the lock of the folder.
 
     A killed build is gone on with by the next one of the same origin.
@@ -49,12 +40,9 @@ def build_index(
         manifest: how the vectors are computed, without shards.
         chunks: of which there is at least one.
         origin: what identifies rows and vectors; None for a build that always begins anew.
-        approximate: hnsw, ivf, binary or auto, for an approximate search beside the exact one; None for none.
-        queries: computes vectors of queries, by which the recall of the approximate search is measured.
 
     Raises:
-        UsageError: the folder exists, or the similarity or the approximate search is not known.
-        UnavailableError: approximate search without faiss.
+        UsageError: If the folder exists, or the similarity is not known.
         ModelError: a vector is not finite.
         ResourceError: the disk refuses a write.
     """
@@ -62,8 +50,6 @@ def build_index(
         raise UsageError("the index exists", "add to it with `bertkit search add`, or delete it", file=folder)
     if manifest.similarity not in SIMILARITIES:
         raise UsageError(f"similarity {manifest.similarity!r} is not known", f"one of {', '.join(SIMILARITIES)}")
-    if approximate is not None:
-        check_method(approximate, 0)
     building = staging_folder(folder)
     with disk_errors(building):
         make_ignored_folder(building)
@@ -73,14 +59,6 @@ def build_index(
             shutil.rmtree(building)
             raise
         manifest = write_words(building, manifest.with_shard(info, coverage))
-        # of a killed build with another approximate search
-        for leftover in building.glob("*.faiss"):
-            leftover.unlink()
-        if approximate is not None:
-            shards = Index(building, manifest).shards
-            given = None if queries is None else prepare(queries(), manifest.similarity)
-            entry = build_approximate(building, shards, approximate, queries=given)
-            manifest = replace(manifest, approximate=entry)
         write_manifest(building, manifest)
         (building / info.folder / JOURNAL).unlink(missing_ok=True)
         building.rename(folder)

@@ -35,9 +35,7 @@ _SUMMATION = 1e-4
 _MAPPED = 1 << 30
 
 
-def exact_search(
-    shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers, first: int = 0
-) -> tuple[Numbers, Numbers]:
+def exact_search(shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
     """Find the k nearest vectors of each query.
 
     Memory holds a block of scores, never one for each pair of query and vector.
@@ -45,9 +43,8 @@ def exact_search(
     Args:
         shards: in order; row numbers run on from one to the next.
         queries: float32 of shape (queries, dimension), prepared as the vectors are.
-        k: at most the number of rows that are neither deleted nor before `first`.
+        k: At most the number of rows that are not deleted.
         deleted: numbers of rows to leave out, ascending.
-        first: the row to begin with.
 
     Returns:
         scores (queries, k), descending, and row numbers (queries, k); the earlier row comes first where two score
@@ -57,12 +54,12 @@ def exact_search(
     rows = np.zeros((len(queries), k), dtype=np.int64)
     for start in range(0, len(queries) if k else 0, _QUERIES):
         part = slice(start, start + _QUERIES)
-        scores[part], rows[part] = _search(shards, queries[part], k, deleted, first)
+        scores[part], rows[part] = _search(shards, queries[part], k, deleted)
     return scores, rows
 
 
 def rank(shards: Sequence[Shard], query: Numbers, candidates: Numbers, k: int) -> tuple[Numbers, Numbers]:
-    """Return the scores and numbers of the k best of some rows, computed in float64; negative numbers are no rows."""
+    """Return the scores and numbers of the k best of some rows, computed in float64; negative numbers are not rows."""
     candidates = np.unique(candidates[candidates >= 0])
     products = gather(shards, candidates).astype(np.float64) @ query.astype(np.float64)
     scores = products.astype(np.float32)
@@ -90,16 +87,16 @@ def by_shard(shards: Sequence[Shard], numbers: Numbers) -> Iterator[tuple[Shard,
         yield shards[owner], positions, numbers[positions] - (ends[owner] - shards[owner].info.rows)
 
 
-def _search(shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers, first: int) -> tuple[Numbers, Numbers]:
-    values, candidates = _scan_rows(shards, queries, k + _CANDIDATES, deleted, first, rounded=True)
+def _search(shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
+    values, candidates = _scan_rows(shards, queries, k + _CANDIDATES, deleted, rounded=True)
     scores = np.zeros((len(queries), k), dtype=np.float32)
     rows = np.zeros((len(queries), k), dtype=np.int64)
     for position, query in enumerate(queries):
         scores[position], rows[position] = rank(shards, query, candidates[position], k)
-    total = sum(shard.info.rows for shard in shards) - first
+    total = sum(shard.info.rows for shard in shards)
     unproven = np.flatnonzero(_highest_missed(shards, queries, values[:, -1]) >= scores[:, -1])
     if total > values.shape[1] and len(unproven):
-        _, candidates = _scan_rows(shards, queries[unproven], k + _CANDIDATES, deleted, first, rounded=False)
+        _, candidates = _scan_rows(shards, queries[unproven], k + _CANDIDATES, deleted, rounded=False)
         for number, found in zip(unproven, candidates, strict=True):
             scores[number], rows[number] = rank(shards, queries[number], found, k)
     unmap_vectors(shards)
@@ -130,7 +127,7 @@ def _highest_missed(shards: Sequence[Shard], queries: Numbers, lowest: Numbers) 
 
 
 def _scan_rows(
-    shards: Sequence[Shard], queries: Numbers, count: int, deleted: Numbers, first: int, *, rounded: bool
+    shards: Sequence[Shard], queries: Numbers, count: int, deleted: Numbers, *, rounded: bool
 ) -> tuple[Numbers, Numbers]:
     """Find the rows with the highest products: values and numbers (queries, count), fewer where there are fewer rows.
 
@@ -142,7 +139,7 @@ def _scan_rows(
     wanted = torch.from_numpy(round_to_bf16(queries)).view(torch.bfloat16) if rounded else torch.from_numpy(queries)
     values = torch.empty((len(queries), 0), dtype=wanted.dtype)
     numbers = torch.empty((len(queries), 0), dtype=torch.int64)
-    for start, vectors in _blocks(shards, size, first, rounded):
+    for start, vectors in _blocks(shards, size, rounded):
         # (rows, queries): this way round, a product takes half the time
         products = vectors @ wanted.T if len(queries) > 1 else (vectors @ wanted[0])[:, None]
         here = deleted[np.searchsorted(deleted, start) : np.searchsorted(deleted, start + len(vectors))] - start
@@ -184,14 +181,14 @@ def _above(products: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     return values, rows
 
 
-def _blocks(shards: Sequence[Shard], size: int, first: int, rounded: bool) -> Iterator[tuple[int, Any]]:
+def _blocks(shards: Sequence[Shard], size: int, rounded: bool) -> Iterator[tuple[int, Any]]:
     """Yield the number of the first row of each block, and its vectors as a tensor (rows, dimension)."""
     import torch
 
     before, read = 0, 0
     for shard in shards:
-        begin, mapped = max(0, first - before), shard.rounded if rounded else shard.vectors
-        for start in range(begin, shard.info.rows, size):
+        mapped = shard.rounded if rounded else shard.vectors
+        for start in range(0, shard.info.rows, size):
             vectors = torch.from_numpy(mapped[start : start + size])
             yield before + start, vectors.view(torch.bfloat16) if rounded else vectors
             read += vectors.nbytes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ import numpy as np
 
 from bertkit.errors import BertkitError, UsageError, pip_install
 from bertkit.metrics import Numbers
-from bertkit.vectors.search.approximate import ApproximateSearch
 from bertkit.vectors.search.exact import by_shard, exact_search, gather
 from bertkit.vectors.search.lexical import LexicalIndex
-from bertkit.vectors.search.manifest import ROWS, Manifest, check_files, read_manifest
+from bertkit.vectors.search.manifest import ROWS, Manifest, read_manifest
 from bertkit.vectors.search.shard import Shard, hash_id, prepare
 
 
@@ -47,20 +45,18 @@ class Index:
         self.shards = [Shard(folder / info.folder, info) for info in manifest.shards]
 
     @classmethod
-    def open(cls, folder: Path, *, verify: bool = False, exact: bool = False) -> Index:
+    def open(cls, folder: Path, *, verify: bool = False) -> Index:
         """Open the index of a folder.
 
         Args:
             folder: written by `bertkit.vectors.search.build`.
             verify: whether to read all files and compare their checksums; their sizes are compared always.
-            exact: whether to leave out the approximate search, if it has one.
 
         Raises:
             UsageError: the folder is no index.
             DataError: it is damaged.
         """
-        manifest = read_manifest(folder, verify=verify)
-        return cls(folder, replace(manifest, approximate=None) if exact else manifest)
+        return cls(folder, read_manifest(folder, verify=verify))
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -69,16 +65,6 @@ class Index:
     def deleted(self) -> Numbers:
         """The numbers of the rows that are deleted, ascending."""
         return np.array(self.manifest.deleted, dtype=np.int64)
-
-    @cached_property
-    def approximate(self) -> ApproximateSearch | None:
-        """The approximate search of the index; None where it has none."""
-        entry = self.manifest.approximate
-        if entry is None:
-            return None
-        # all of it is read, by a library that may crash
-        check_files(self.folder, entry["files"], verify=True)
-        return ApproximateSearch.open(self.folder, entry)
 
     @cached_property
     def words(self) -> LexicalIndex:
@@ -105,7 +91,6 @@ class Index:
 
         Raises:
             UsageError: the queries have another dimension, or a number that is not finite.
-            UnavailableError: the index has an approximate search, and faiss is not installed.
         """
         queries = np.atleast_2d(queries)
         if queries.shape[1] != self.manifest.dimension:
@@ -115,10 +100,7 @@ class Index:
             what = "the vector of a query is not finite"
             raise UsageError(what, "compute it again, with another model or in fp32", file=self.folder)
         queries = prepare(queries, self.manifest.similarity)
-        k = min(k, len(self))
-        if self.approximate is None or not k:
-            return exact_search(self.shards, queries, k, self.deleted)
-        return self.approximate.search(self.shards, queries, k, self.deleted)
+        return exact_search(self.shards, queries, min(k, len(self)), self.deleted)
 
     def similarities(self, query: Numbers, numbers: Sequence[int]) -> Numbers:
         """Compute the similarity of a vector (dimension,) to the vectors of some rows, float32."""

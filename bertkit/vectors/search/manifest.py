@@ -64,8 +64,6 @@ class Manifest:
     """Numbers of the rows that are deleted, ascending."""
     lexical: Mapping[str, Any] | None = None
     """BM25 of the rows, as of the last addition: its folder and files."""
-    approximate: Mapping[str, Any] | None = None
-    """The approximate index: method, file, rows it covers, recall."""
 
     @property
     def total(self) -> int:
@@ -118,7 +116,8 @@ def read_manifest(index: Path, *, verify: bool = False) -> Manifest:
     except (KeyError, TypeError, AttributeError):
         raise damaged from None
     folders = [(shard.folder, shard.files) for shard in manifest.shards]
-    folders += [(part.get("folder", ""), part["files"]) for part in (manifest.lexical, manifest.approximate) if part]
+    if manifest.lexical:
+        folders.append((manifest.lexical["folder"], manifest.lexical["files"]))
     for folder, files in folders:
         if leaves_folder(folder):
             raise damaged

@@ -22,7 +22,7 @@ from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.passages import Passage, PassageSplitter
 from bertkit.vectors.search.shard import hash_id
-from bertkit.vectors.text_rows import read_text_rows
+from bertkit.vectors.text_files import read_text_rows
 
 _RESULT_FIELDS = ("query", "query_id", "rank", "score", "similarity", "bm25")
 """What results have beside the columns of a row."""

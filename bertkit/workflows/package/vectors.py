@@ -13,7 +13,7 @@ from bertkit.errors import DataError, UsageError, closest, shorten
 from bertkit.modeling.sentence.modules import read_modules
 from bertkit.modeling.sentence.texts import encode_rows
 from bertkit.runtime.packaged_model import CHUNK, ROWS, PackagedModel
-from bertkit.vectors.embedding.quantize import truncate
+from bertkit.vectors.vector_files import truncate
 
 
 class PackagedVectors(PackagedModel):

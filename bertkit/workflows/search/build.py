@@ -13,7 +13,6 @@ from bertkit.progress import get_progress, log, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.approximate import check_method
 from bertkit.vectors.search.build import (
     Chunk,
     Chunks,
@@ -25,7 +24,7 @@ from bertkit.vectors.search.build import (
 from bertkit.vectors.search.coverage import Coverage, measure_coverage
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
-from bertkit.vectors.search.rows import TextRows, read_queries
+from bertkit.vectors.search.rows import TextRows
 
 _CHUNK = 4096  # rows that are embedded at a time: enough to sort by length
 
@@ -50,8 +49,6 @@ class IndexReport:
     has_words: bool
     """Whether the index can be searched by words."""
     bytes: int
-    approximate: Mapping[str, Any] | None = None
-    """Method and recall of the approximate search; None where search is exact."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +61,6 @@ class IndexOptions:
     """cosine or dot; by default that of the model."""
     passages: Mapping[str, Any] | None = None
     """``tokens`` and ``overlap`` of the passages that become the rows; by default each text is one."""
-    approximate: str | None = None
-    """hnsw, ivf, binary or auto, for an approximate search beside the exact one."""
-    queries: str | None = None
-    """A file of queries, by which the recall of the approximate search is measured; by default, by rows."""
 
 
 def build(
@@ -79,7 +72,7 @@ def build(
         rows: what is indexed.
         embedder: the model and its options; its own prompt is not used.
         output: the folder of the index, which must not exist.
-        options: prompts, similarity, passages, approximate search.
+        options: Prompts, similarity and passages.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -88,9 +81,6 @@ def build(
     if output.exists():
         sweep_locks([output])
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
-    if options.approximate is not None:
-        check_method(options.approximate, 0)
-    asked = [text for _, text in read_queries(options.queries)] if options.queries is not None else []
     sides = choose_prompts(embedder, options.prompts)
     rows = replace(rows, passages=options.passages).split_for(sides["document"])
     with claimed_folder(output):
@@ -101,15 +91,7 @@ def build(
             manifest = replace(describe(sides, options.similarity), passages=rows.passages)
         origin = {"rows": rows.fingerprint(), "manifest": asdict(manifest)}
         chunks = _embed_chunks(rows, sides["document"], count, covered)
-        index = build_index(
-            output,
-            manifest,
-            chunks,
-            origin=origin,
-            approximate=options.approximate,
-            queries=(lambda: sides["query"].encode(asked)) if asked else None,
-        )
-        return _report_index(index, count)
+        return _report_index(build_index(output, manifest, chunks, origin=origin), count)
 
 
 def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> IndexReport:
@@ -187,7 +169,7 @@ def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Cover
 
 
 def _report_index(index: Index, changed: int) -> IndexReport:
-    manifest, approximate = index.manifest, index.manifest.approximate
+    manifest = index.manifest
     size = sum(file.stat().st_size for file in index.folder.rglob("*") if file.is_file())
     return IndexReport(
         index.folder,
@@ -201,5 +183,4 @@ def _report_index(index: Index, changed: int) -> IndexReport:
         int(manifest.embedding["max_length"]),
         manifest.lexical is not None,
         size,
-        approximate and {name: value for name, value in approximate.items() if name != "files"},
     )

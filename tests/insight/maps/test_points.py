@@ -7,7 +7,7 @@ import pytest
 from bertkit.errors import DataError, UsageError
 from bertkit.insight.maps.points import read_occurrences, unit_of
 from bertkit.recipe import Data
-from bertkit.vectors.embedding.sources import TextSource
+from bertkit.vectors.text_files import TextSource
 from tests.conftest import write_csv, write_jsonl
 
 TEXTS = ["An apple. Apple's APPLE-pie!", "pineapple, apples", "the New York bank", "a new  york? new york apple"]

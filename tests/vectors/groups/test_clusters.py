@@ -12,9 +12,9 @@ from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from bertkit.errors import DataError, UsageError
-from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups import clusters as fit
 from bertkit.vectors.groups.clusters import NOISE, choose_count, find_centroids, find_examples, find_words, fit_clusters
+from bertkit.vectors.vector_files import to_unit_length
 
 SIZES = (60, 40, 30)
 
@@ -27,7 +27,7 @@ def draw(sizes=SIZES, dimension=24, seed=0):
     return (centers[groups] + random.standard_normal((len(groups), dimension)) * 0.5).astype(np.float32), groups
 
 
-@pytest.mark.parametrize("method", ["kmeans", "agglomerative", "hdbscan"])
+@pytest.mark.parametrize("method", ["kmeans", "hdbscan"])
 def test_groups_are_found_numbered_by_size_and_new_rows_assigned(method):
     vectors, groups = draw()
     clustering, labels = fit_clusters(vectors, method, 3)
@@ -52,12 +52,12 @@ def test_kmeans_is_that_of_scikit_learn_whatever_the_number_of_threads():
 def test_the_rest_of_many_rows_joins_the_nearest(monkeypatch):
     monkeypatch.setattr(fit, "_MAX_COMPARED", 50)
     vectors, groups = draw()
-    _, labels = fit_clusters(vectors, "agglomerative", 3)
+    _, labels = fit_clusters(vectors, "hdbscan", 0, min_size=5)
     assert adjusted_rand_score(groups, labels) == 1
 
 
 def test_the_number_of_clusters_is_that_of_the_groups():
-    count, silhouettes = choose_count(draw(sizes=(30, 30, 30, 30))[0], "kmeans", 42)
+    count, silhouettes = choose_count(draw(sizes=(30, 30, 30, 30))[0], 42)
     assert count == 4
     assert silhouettes[4] == max(silhouettes.values())
 
@@ -78,7 +78,7 @@ def test_more_clusters_than_vectors_are_refused():
     with pytest.raises(UsageError, match="--clusters 3, but there are 2 different vectors"):
         fit_clusters(vectors, "kmeans", 3)
     with pytest.raises(DataError, match="2 different vectors are too few"):
-        choose_count(vectors, "kmeans", 42)
+        choose_count(vectors, 42)
 
 
 def test_a_centroid_is_the_mean_direction():

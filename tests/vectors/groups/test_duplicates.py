@@ -15,7 +15,7 @@ from bertkit.vectors.groups.duplicates import (
     resolve,
     scan,
 )
-from bertkit.vectors.groups.texts import TextFile
+from bertkit.vectors.text_files import TextFile
 from tests.conftest import write_csv
 
 ROWS = [("A cat", 1), ("dog", 5), ("a  cat.", 2), ("A CAT", 3), ("", 9), ("dog ", 7)]

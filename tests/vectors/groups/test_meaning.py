@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from bertkit.errors import UnavailableError
-from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups import meaning
 from bertkit.vectors.groups.meaning import find_nearest, find_similar
+from bertkit.vectors.vector_files import to_unit_length
 
 
 def draw(rows=400, dimension=16, seed=0):

@@ -9,7 +9,6 @@ import pytest
 from sklearn.metrics import precision_score, recall_score
 
 from bertkit.errors import DataError
-from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups.threshold import (
     LabeledPair,
     choose_threshold,
@@ -19,6 +18,7 @@ from bertkit.vectors.groups.threshold import (
     read_pairs,
     summarize,
 )
+from bertkit.vectors.vector_files import to_unit_length
 from tests.conftest import write_csv
 
 RANDOM = np.random.default_rng(0)

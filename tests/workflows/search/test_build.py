@@ -11,7 +11,7 @@ from bertkit.storage.outputs import claimed_folder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.rows import TextRows
-from bertkit.workflows.search import IndexOptions, add, build, delete
+from bertkit.workflows.search import add, build, delete
 from tests.conftest import toy_rows, write_csv
 
 
@@ -66,13 +66,10 @@ def test_a_second_writer_is_refused(rows, embedder, here):
     assert not (here / "new").exists()
 
 
-def test_an_index_that_exists_and_a_method_that_does_not_are_refused_at_once(rows, here):
+def test_an_index_that_exists_is_refused_at_once(rows, here):
     (here / "index").mkdir()
-    unread = Embedder("no/such/model/folder")
     with pytest.raises(UsageError, match="the index exists"):
-        build(rows, unread, "index")
-    with pytest.raises(UsageError, match="'quick'"):
-        build(rows, unread, "new", IndexOptions(approximate="quick"))
+        build(rows, Embedder("no/such/model/folder"), "index")
 
 
 def test_a_file_that_changes_meanwhile_is_refused(rows, embedder, here, monkeypatch):

@@ -48,14 +48,6 @@ TextsArgument = Annotated[
 DocumentPromptOption = Annotated[
     str | None, option("Name of the model's prompt for the texts.", "NAME", "document or passage, if the model has it")
 ]
-ApproximateOption = Annotated[
-    str | None,
-    option(
-        "Add an approximate search by faiss: hnsw, ivf, binary, or auto, which goes by the number of rows.",
-        "METHOD",
-        "exact search only",
-    ),
-]
 
 
 def command(
@@ -72,15 +64,6 @@ def command(
         str | None, option("Name of the model's prompt for queries.", "NAME", "query, if the model has it")
     ] = None,
     similarity: Annotated[str | None, option("cosine or dot.", "NAME", "the model's")] = None,
-    approximate: ApproximateOption = None,
-    recall_queries: Annotated[
-        str | None,
-        option(
-            "File of queries, in the column `text`, by which the recall of --approximate is measured.",
-            "FILE",
-            "by rows of the index",
-        ),
-    ] = None,
     precision: PrecisionOption = "auto",
     passages: Annotated[
         bool, flag("--passages", "Split texts into passages that the model reads whole, and index those.")
@@ -96,8 +79,6 @@ def command(
     if not passages:
         given = {"--passage-tokens": passage_tokens, "--overlap": overlap}
         refuse_options(given, "without --passages", "add --passages")
-    if approximate is None:
-        refuse_options({"--recall-queries": recall_queries}, "without --approximate", "exact search finds all")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import IndexOptions, build
@@ -110,8 +91,6 @@ def command(
             prompts={"document": document_prompt, "query": query_prompt},
             similarity=similarity,
             passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
-            approximate=approximate,
-            queries=recall_queries,
         ),
     )
     end_change(report, "added")
@@ -131,12 +110,6 @@ def print_index(report: IndexReport, done: str) -> None:
         f"{report.index}: {changed} {done}; {rows} with vectors of "
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
-    if report.approximate:
-        found = report.approximate
-        recall, time = f"{found['recall_at_10']:.1%}", f"{found['milliseconds_per_query']:.2f} ms"
-        print_text(
-            f"  {found['method']} finds {recall} of the 10 nearest of {format_count(found['rows'], unit)} in {time}"
-        )
     if done == "added":
         print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 

@@ -52,7 +52,6 @@ def command(
             "Name of the prompt of the queries; another than the index was built for is refused.", "NAME", "the index's"
         ),
     ] = None,
-    exact: Annotated[bool, flag("--exact", "Search exactly, also where the index has an approximate search.")] = False,
     verify: Annotated[bool, flag("--verify", "Compare the checksums of all files of the index first.")] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
@@ -80,7 +79,7 @@ def command(
         else (({"query": text}, text) for text in queries or [])
     )
     method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
-    opened = Index.open(typed_path(index), verify=verify, exact=exact)
+    opened = Index.open(typed_path(index), verify=verify)
     records = query(opened, asked, method, model=model, prompt=prompt)
     named = [] if file is None else [("the file of queries", typed_path(file))]
     of_index = (("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file())

@@ -12,8 +12,8 @@ from bertkit.metrics import Numbers
 from bertkit.progress import get_progress, stage
 from bertkit.recipe import Row
 from bertkit.tokens.features import find_template, tokenize_texts
+from bertkit.vectors.batches import split_texts
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.embedding.batches import split_texts
 
 _TOKENS = 16_384  # whose hidden states are in memory at a time
 
@@ -113,7 +113,7 @@ def _encode_spans(
     import numpy as np
 
     from bertkit.tokens.words import split_windows
-    from bertkit.vectors.embedding.quantize import to_unit_length
+    from bertkit.vectors.vector_files import to_unit_length
 
     template = find_template(embedder.tokenizer, pair=False)
     budget = embedder.tokenizer.model_max_length - template.size

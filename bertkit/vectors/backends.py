@@ -1,4 +1,8 @@
-"""Exported models that make vectors: their graph pools, transforms and normalizes, as the model did."""
+"""Backends that compute vectors instead of bertkit's encoder: sentence-transformers, or the graph of an export.
+
+sentence-transformers computes folders with modules that bertkit does not know. The graph of an exported model pools,
+transforms and normalizes, as the model did.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,73 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import ModelError, UsageError
+from bertkit.hardware.device import find_device
 from bertkit.metrics import Numbers
+from bertkit.modeling.load import fingerprint, quiet_transformers
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.weights import first_line
+from bertkit.recipe.plugins import import_extra
 from bertkit.runtime.forward import forward_exported
 from bertkit.runtime.model import ExportedModel
 from bertkit.runtime.sessions import PACKAGES, open_graph
 from bertkit.runtime.tokenizer import open_tokenizer
 from bertkit.storage.exports import VECTORS, listed_files, read_export
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.tokens.features import Features, pad_features
-from bertkit.vectors.embedding.batches import count_prompt_tokens, tokenize
+from bertkit.tokens.features import Features, Tokenizer, pad_features
+from bertkit.vectors.batches import count_prompt_tokens, tokenize
+
+
+class LibraryModel:
+    """A folder of sentence-transformers, loaded by that library; no code of the folder is run.
+
+    Args:
+        folder: of the model.
+        max_length: in tokens; None for that of the folder.
+
+    Raises:
+        UnavailableError: the library is not installed.
+        ModelError: it cannot load the folder.
+    """
+
+    def __init__(self, folder: Path, max_length: int | None) -> None:
+        quiet_transformers()
+        self._folder = folder
+        what = "bertkit does not know all of its modules, and sentence-transformers is not installed"
+        library = import_extra("sentence_transformers", what, "sentence-transformers", file=folder)
+        # or else the folder may name a kernel of the hub, which is code
+        attention = {"attn_implementation": "eager"}
+        options = {"local_files_only": True, "trust_remote_code": False, "model_kwargs": attention}
+        try:
+            self._model: Any = library.SentenceTransformer(str(folder), device=find_device().type, **options)
+            self._model.truncate_dim = None  # vectors are truncated later
+        except Exception as error:  # it raises whatever a damaged file makes it stumble over
+            raise ModelError(f"sentence-transformers does not load it: {first_line(error)}", file=folder) from error
+        if max_length is not None:
+            self._model.max_seq_length = max_length
+
+    @property
+    def precision(self) -> tuple[str, str]:
+        """The precision that it computes in, and why."""
+        import sentence_transformers
+
+        return "fp32", f"computed by sentence-transformers {sentence_transformers.__version__}"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the configs, weights and vocabularies of all modules."""
+        folders = [self._folder, *sorted(folder for folder in self._folder.iterdir() if folder.is_dir())]
+        return json_fingerprint(list(map(fingerprint, folders)))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer."""
+        return self._model.tokenizer
+
+    def encode(self, texts: Sequence[str], prompt: str) -> Numbers:
+        """Compute the vectors of texts, float32 of shape (texts, dimension)."""
+        vectors: Numbers = self._model.encode(list(texts), prompt=prompt, show_progress_bar=False)
+        return vectors
 
 
 class ExportedVectors:

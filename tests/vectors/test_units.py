@@ -9,7 +9,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from bertkit.errors import DataError, UsageError
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.embedding.units import UNITS, check_unit
+from bertkit.vectors.units import UNITS, check_unit
 
 TEXT = "the xyz film"  # xyz is three tokens
 WORDS = ["the", "xyz", "film"]

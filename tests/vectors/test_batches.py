@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.vectors.embedding.batches import count_prompt_tokens, text_collator, tokenize
+from bertkit.vectors.batches import count_prompt_tokens, text_collator, tokenize
 from tests.conftest import make_tokenizer
 
 

@@ -1,0 +1,263 @@
+"""Files of texts, as `embed`, `search`, `cluster` and `dedup` read them, and the vectors of their rows."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from bertkit.data.columns import Columns
+from bertkit.data.files import read_records
+from bertkit.data.rows import canonical_records, is_dropped, placed
+from bertkit.data.text import Record, excerpt
+from bertkit.errors import DataError, UsageError, closest
+from bertkit.recipe import Data, Row, typed_path
+from bertkit.storage.files import to_json
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.units import Unit
+from bertkit.vectors.vector_files import Matrix, read_description, read_vectors, refuse_not_finite
+
+T = TypeVar("T")
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+_ROWS = 4096  # of a part: enough to sort by length, little enough to lose by a kill
+# Texts that are embedded at a time: enough to sort by length, few enough to keep next to their vectors.
+_CHUNK = 16_384
+
+
+class TextRow(NamedTuple):
+    """A row of a file: its line or row number from 1, all of its columns, and its text, which may be empty."""
+
+    line: int
+    record: dict[str, Any]
+    text: str
+
+
+def read_text_rows(records: Iterable[Record], column: str, file: Path | str) -> Iterator[TextRow]:
+    """Yield the rows of a file with the text of a column; where there is no value, the text is empty.
+
+    Raises:
+        DataError: a row lacks the column, or has something other than a text there.
+    """
+    for record in records:
+        yield TextRow(*record, text_of(record, column, file))
+
+
+def text_of(record: Record, column: str, file: Path | str, option: str = "--column") -> str:
+    """Return the text of a column of a row; empty where there is no value.
+
+    Raises:
+        DataError: the row lacks the column, or has something other than a text there; `option` names another.
+    """
+    line, values = record
+    if column not in values:
+        raise DataError(f"no column {column!r}", f"{closest(column, values)}; name it with {option}", file=file)
+    text = values[column]
+    if text is not None and not isinstance(text, str):
+        what = f"not a text: {excerpt(str(text))}"
+        raise DataError(what, f"name another {option}", file=file, row=line, column=column)
+    return text or ""
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file in any format that `predict` reads, and the column with its texts."""
+
+    path: Path
+    column: str = "text"
+    data: Data = field(default_factory=Data)
+
+    @classmethod
+    def open(cls, file: str | Path, column: str = "text", data: Data | None = None) -> TextFile:
+        """Return a file that can be read more than once.
+
+        Raises:
+            UsageError: it is standard input.
+        """
+        if str(file) == "-":
+            raise UsageError("the rows are read more than once, and standard input only once", "name a file")
+        return cls(typed_path(file), column, data or Data())
+
+    @cached_property
+    def _stamp(self) -> tuple[int, int]:
+        status = self.path.stat()
+        return status.st_size, status.st_mtime_ns
+
+    def __iter__(self) -> Iterator[TextRow]:
+        """Yield the rows in the order of the file.
+
+        Raises:
+            DataError: a row without the column, or with something other than a text; the file has changed meanwhile.
+        """
+        records = itertools.islice(read_records(self.path, self.data), self.data.limit)
+        for row in read_text_rows(records, self.column, self.path):
+            yield row._replace(text=row.text.strip())
+        before, now = self._stamp, self.path.stat()
+        if before != (now.st_size, now.st_mtime_ns):
+            raise DataError("the file changed while it was read", "repeat the command", file=self.path)
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """The rows to embed: a file (``-`` for standard input), or one text."""
+
+    file: str | Path | None = None
+    text: str | None = None
+    data: Data = field(default_factory=Data)
+    """How the file is read, and which of its columns are which."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "--text" if self.file is None else str(self.file)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows whose vectors are computed together."""
+
+    number: int
+    ids: list[Any]
+    items: list[Any]
+    lines: list[int]
+
+    def digest(self) -> str:
+        """Compute a SHA-256 of the rows."""
+        return hashlib.sha256(to_json([self.ids, self.items]).encode()).hexdigest()
+
+
+def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
+    """Yield the rows of a source, a few thousand at a time.
+
+    Raises:
+        DataError: a row is wrong.
+    """
+    rows = _read_rows(source, unit)
+    for number in itertools.count():
+        part, characters = Part(number, [], [], []), 0
+        for line, row_id, item in itertools.islice(rows, _ROWS):
+            part.ids.append(row_id)
+            part.items.append(item)
+            part.lines.append(line)
+            # of a target, all words of its row
+            read = item[0] if isinstance(item, tuple) else item
+            characters += len(read) if isinstance(read, str) else sum(map(len, read))
+            if characters > unit.most_characters:
+                break
+        if not part.ids:
+            return
+        yield part
+
+
+def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[int, Any, Any]]:
+    """Yield line, id (its own, or its number from 0) and what is embedded of each row."""
+    if source.file is None:
+        yield 1, 0, unit.read({"text": source.text})
+        return
+    for line, row_id, _, item in read_file_rows(source, source.file, unit.columns, unit.read):
+        yield line, row_id, item
+
+
+def read_file_rows(
+    source: TextSource, file: str | Path, columns: Columns, read: Callable[[Row], T]
+) -> Iterator[tuple[int, Any, dict[str, Any], T]]:
+    """Yield line, id (its own, or its number from 0), raw values and what `read` returns of each row of a file.
+
+    Raises:
+        DataError: a row is wrong.
+    """
+    name, data = source.name, source.data
+    if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
+        given = tuple("text" if column == "tokens" else column for column in columns.given)
+        columns = Columns(given=given, gold="", lists=columns.lists)
+    records = _name_column(canonical_records(read_records(typed_path(file), data), data, columns, name))
+    number = itertools.count()
+    for line, original, row in itertools.islice(records, data.limit):
+        with placed(name, line, data, original):
+            if is_dropped(original, row, data, columns):
+                next(number)
+                continue
+            own = row.get("id", original.get("id"))
+            position = next(number)
+            yield line, position if own is None else own, original, read(row)
+
+
+def _name_column(records: Iterator[T]) -> Iterator[T]:
+    """Yield the records; an error that advises to map the column of texts names the shorter option for it."""
+    try:
+        yield from records
+    except DataError as error:
+        error.remedy = error.remedy.replace("--set data.columns.text=", "--column ")
+        raise
+
+
+@dataclass(frozen=True)
+class VectorSource:
+    """Where the vectors of texts come from: a model that computes them, or files that have them already."""
+
+    model: str | None = None
+    files: tuple[Path, ...] = ()
+    """One file of vectors per file of texts, in the same order."""
+    prompt: str | None = None
+    """Name of one of the model's prompts."""
+    prefix: str | None = None
+    """A prompt in full, instead of a named one."""
+
+    @cached_property
+    def embedder(self) -> Embedder | None:
+        """The model, not yet loaded; None where vectors are read from files.
+
+        Raises:
+            UsageError: both are given, or none.
+            BertkitError: the model cannot be used.
+        """
+        if (self.model is None) != bool(self.files):
+            what = "no vectors" if self.model is None else "--model and --vectors"
+            raise UsageError(what, "name a --model, or a file with --vectors")
+        if self.model is None:
+            if self.prompt is not None or self.prefix is not None:
+                raise UsageError("a prompt without --model", "a prompt belongs to a model that reads texts")
+            return None
+        embedder = Embedder(self.model, prompt=self.prompt, prefix=self.prefix)
+        # what is wrong with the folder or the prompt is said before torch is imported
+        _ = embedder.modules
+        return embedder
+
+    @property
+    def prompt_text(self) -> str:
+        """What a model reads before each text."""
+        return self.embedder.prompt_text if self.embedder else ""
+
+    def describe(self) -> dict[str, Any] | None:
+        """Return what vectors must have in common to be compared; None where files do not say it."""
+        if self.embedder is not None:
+            return self.embedder.describe()
+        descriptions = [read_description(file) for file in self.files]
+        return next((description for description in descriptions if description is not None), None)
+
+    def read(self, texts: Iterable[str], rows: Rows, totals: Sequence[int]) -> Matrix:
+        """Return the vectors of texts, (texts, dimension).
+
+        Args:
+            texts: what a model reads, in chunks.
+            rows: the numbers of their rows among those of all files, from 0, by which vectors of files are chosen.
+            totals: the number of rows of each file.
+
+        Raises:
+            DataError: a number is not finite, or a file has not one vector per row.
+        """
+        if self.embedder is None:
+            pairs = zip(self.files, totals, strict=True)
+            return np.concatenate([read_vectors(file, total) for file, total in pairs])[rows]
+        chunks, remaining = [], iter(texts)
+        while chunk := list(itertools.islice(remaining, _CHUNK)):
+            chunks.append(self.embedder.encode(chunk))
+            refuse_not_finite(chunks[-1], self.model)
+        return np.concatenate(chunks) if chunks else np.zeros((0, 0), dtype=np.float32)
