@@ -1,4 +1,4 @@
-"""Serve trained models over HTTP, or say how another server serves them."""
+"""Serve trained models over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from bertkit.server.logs import share_log
 
 if TYPE_CHECKING:
     from bertkit.server.batching import Limits
-    from bertkit.server.elsewhere import HandOver
     from bertkit.server.service import Service
 
 
@@ -78,24 +77,6 @@ def _announce_models(url: str, service: Service) -> None:
     for model in service.models.values():
         log.info(f"  {model.name}: {'  '.join(model.routes)}")
     log.info(f"try them at {url}/ and see {url}/docs for all addresses; Ctrl-C stops")
-
-
-def serve_elsewhere(runs: Sequence[str], server: str, recipe: str | None = None) -> list[HandOver]:
-    """Return the commands by which another server, ``vllm`` or ``tei``, serves runs, and log what it leaves out.
-
-    Raises:
-        UsageError: it does not serve the head of a run.
-        BertkitError: a run cannot be served.
-    """
-    check_packages()
-    from bertkit.server.elsewhere import SERVERS, hand_over
-
-    handed = hand_over(runs, server, recipe)
-    for one in handed:
-        log.info(f"{SERVERS[server]} serves {one.head} of {one.model} at {one.addresses}")
-        for left_out in one.left_out:
-            log.info(f"  it leaves out: {left_out}")
-    return handed
 
 
 def check_packages() -> None:
