@@ -24,7 +24,6 @@ from bertkit.errors import BertkitError, UsageError
 from bertkit.reports.templates import hash_script
 from bertkit.server.batching import Limits
 from bertkit.server.guard import Guard
-from bertkit.server.inference_protocol import add_inference_protocol
 from bertkit.server.refusals import RefusedError, refuse
 from bertkit.server.routes import add_routes
 from bertkit.server.runs import find_models
@@ -115,7 +114,6 @@ def app_of(service: Service, cors_origins: Sequence[str] = (), root_path: str = 
             expose_headers=["Retry-After", "WWW-Authenticate", "X-Request-ID"],
         )
     add_routes(app, service)
-    add_inference_protocol(app, service)
     _add_state(app, service)
     return app
 

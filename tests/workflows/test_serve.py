@@ -158,7 +158,7 @@ class Balancer:
         while not self.ends.wait(0.05):
             for name, server in list(self.servers.items()):
                 try:
-                    with urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=5):
+                    with urllib.request.urlopen(f"{server.url}/ready", timeout=5):
                         self.ready.add(name)
                 except OSError:
                     self.ready.discard(name)
