@@ -31,8 +31,6 @@ class Address:
     cors_origins: Sequence[str] = field(default=())
     root_path: str = ""
     """Prefix below which a proxy shows the server."""
-    workers: int = 1
-    """Processes that answer there."""
 
 
 def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str | None = None) -> None:
@@ -48,17 +46,9 @@ def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str 
     from bertkit.server.runs import find_models
 
     models = find_models(runs, recipe)
-    from bertkit.server.running import bind_several, run_server
-    from bertkit.server.workers import check_workers, fork_workers
+    from bertkit.server.running import bind, run_server
 
-    check_workers(address.workers)
-    # The port is taken before models are loaded; connections wait until then.
-    sockets = bind_several(address.host, address.port, address.workers)
-    worker = fork_workers(sockets) if len(sockets) > 1 else 0
-    if worker is None:
-        log.info(_STOPPED)
-        return
-    with sockets[worker] as server:
+    with bind(address.host, address.port) as server:
         from bertkit.server.app import app_of
         from bertkit.server.service import load_service
 
@@ -66,9 +56,8 @@ def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str 
         service = load_service(models, limits, api_key=address.api_key)
         app = app_of(service, address.cors_origins, address.root_path)
         url = f"http://{address.host}:{server.getsockname()[1]}"
-        run_server(app, server, partial(_announce_models, url, service) if worker == 0 else lambda: None)
-    if len(sockets) == 1:
-        log.info(_STOPPED)
+        run_server(app, server, partial(_announce_models, url, service))
+    log.info(_STOPPED)
 
 
 def _announce_models(url: str, service: Service) -> None:

@@ -42,7 +42,6 @@ def command(
     batch_tokens: Annotated[int, option("Tokens that are computed at a time.", "N", min=1)] = 4096,
     connections: Annotated[int, option("Open connections; more get 503.", "N", min=1)] = 1024,
     drain: DrainOption = 1.0,
-    workers: Annotated[int, option("Processes that answer, each with its own weights.", "N", min=1)] = 1,
     log: LogOption = "text",
 ) -> None:
     """Serve trained models over HTTP.
@@ -71,7 +70,7 @@ def command(
         connections=connections,
         drain_seconds=drain,
     )
-    address = Address(host, port, _read_key(api_key_file), cors_origin or (), _check_root(root_path), workers)
+    address = Address(host, port, _read_key(api_key_file), cors_origin or (), _check_root(root_path))
     with use_progress(LoggedProgress() if log == "json" else None):
         serve(runs, address, limits, recipe=recipe)
 
