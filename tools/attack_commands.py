@@ -98,7 +98,6 @@ READ = {
         "doctor run",
         "runs show run",
         "runs table run distilled",
-        "serve run --for vllm",
         "push run me/run --dry-run",
         "calibrate run --data data",
         "embed rows.csv --model run --precision fp32 -o result.npy",

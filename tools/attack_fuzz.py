@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.conftest import Client, Reply, make_sentence_folder
-from tests.server.test_inference_protocol import TEXTS, tensor
 from tests.server.test_questions import OPENAI, STATE, TYPESAFE
 from tests.server.test_running import served
 from tools.attack_targets import Target, all_targets, try_target, warm_up
@@ -60,7 +59,6 @@ CLASSIFY = {"inputs": [["the good film"], ["a bad song"]]}
 REQUESTS: dict[str, Any] = {
     "/predict": CLASSIFY,
     "/v1/models/run:predict": {"instances": [{"text": "the good film"}, {"text": "a song"}]},
-    "/v2/models/run/infer": {"id": "7", "inputs": [tensor(TEXTS)], "outputs": [{"name": "prediction"}]},
     "/embed": {"inputs": ["the good film", "a dull book"], "normalize": True},
     "/v1/embeddings": {"input": ["the good film"], "model": "vectors", "encoding_format": "float"},
     "/v1/decisions": {"input": STATE, "questions": OPENAI},

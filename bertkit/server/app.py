@@ -21,10 +21,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from bertkit import __version__
 from bertkit.errors import BertkitError, UsageError
+from bertkit.hardware import threads
+from bertkit.progress import log
 from bertkit.reports.templates import hash_script
 from bertkit.server.batching import Limits
 from bertkit.server.guard import Guard
-from bertkit.server.inference_protocol import add_inference_protocol
 from bertkit.server.refusals import RefusedError, refuse
 from bertkit.server.routes import add_routes
 from bertkit.server.runs import find_models
@@ -32,6 +33,8 @@ from bertkit.server.schemas import describe_faults, form_fields
 from bertkit.server.service import ServedModel, Service, load_service
 
 _FILE = Path(__file__).with_name("page.html")
+# uvicorn and gunicorn restart a worker that ended, unless it ended with this exit code.
+_STARTUP_FAILURE = 3
 
 
 @cache
@@ -53,8 +56,8 @@ def read_page() -> tuple[str, dict[str, str]]:
     }
 
 
-RUNS, KEY = "BERTKIT_RUNS", "BERTKIT_API_KEY"
-"""Variables of the environment: the runs that `from_environment` serves, and the key that requests must carry."""
+RUNS, KEY, WORKERS = "BERTKIT_RUNS", "BERTKIT_API_KEY", "WEB_CONCURRENCY"
+"""Environment variables of `from_environment`: runs to serve, API key, and number of worker processes."""
 
 
 def create_app(
@@ -71,20 +74,25 @@ def create_app(
 
 
 def from_environment() -> FastAPI:
-    """Build the app of the runs in BERTKIT_RUNS, separated as in PATH: what ``uvicorn --factory`` and others call.
+    """Build the app of the runs in BERTKIT_RUNS, which are separated as in PATH, for ``uvicorn --factory``.
+
+    If WEB_CONCURRENCY is the number of worker processes, each worker uses its part of the cores.
 
     Raises:
-        UsageError: it names none, or something else.
+        SystemExit: If BERTKIT_RUNS is empty, or one of its runs cannot be served.
     """
+    workers = os.environ.get(WORKERS, "")
+    if workers.isdecimal() and int(workers) > 1 and threads.asked_threads() is None:
+        threads.prepare(max(1, threads.fitting_threads().number // int(workers)))
     runs = [run.strip() for run in os.environ.get(RUNS, "").split(os.pathsep) if run.strip()]
-    example = f"separate runs by {os.pathsep!r}: {RUNS}=runs/a{os.pathsep}name=runs/b"
-    if not runs:
-        raise UsageError(f"{RUNS} names no run", example)
     try:
-        found = find_models(runs)
+        if not runs:
+            example = f"{RUNS}=runs/a{os.pathsep}name=runs/b"
+            raise UsageError(f"{RUNS} is empty", f"name runs, separated by {os.pathsep!r}: {example}")
+        return create_app(runs, api_key=os.environ.get(KEY) or None)
     except BertkitError as error:
-        raise UsageError(f"{RUNS}: {error.what}", f"{error.remedy}; {example}", file=error.file) from None
-    return app_of(load_service(found, Limits(), api_key=os.environ.get(KEY) or None))
+        log.error(f"error: {error}")
+        raise SystemExit(_STARTUP_FAILURE) from None
 
 
 def app_of(service: Service, cors_origins: Sequence[str] = (), root_path: str = "") -> FastAPI:
@@ -115,7 +123,6 @@ def app_of(service: Service, cors_origins: Sequence[str] = (), root_path: str = 
             expose_headers=["Retry-After", "WWW-Authenticate", "X-Request-ID"],
         )
     add_routes(app, service)
-    add_inference_protocol(app, service)
     _add_state(app, service)
     return app
 

@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-PROBES = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")
+PROBES = ("/health", "/ready")
 """Addresses that are answered however many connections are open."""
 
 OPEN_TO_ALL = ("/", *PROBES)
@@ -98,11 +98,7 @@ class Guard:
         root = self.root_path or scope.get("root_path", "")
         path = scope["path"] + ("/" if scope["path"] == root else "")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        headers = list(scope["headers"])
-        # Triton's client does not say that it sends JSON.
-        if "/v2/models/" in path and not any(name == b"content-type" for name, _ in headers):
-            headers.append((b"content-type", b"application/json"))
-        return {**scope, "root_path": root, "path": path, "method": method, "headers": headers}
+        return {**scope, "root_path": root, "path": path, "method": method}
 
     def _check_request(self, scope: Message, headers: dict[bytes, bytes]) -> None:
         """Refuse what can be refused before the body is read."""

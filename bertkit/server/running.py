@@ -23,14 +23,12 @@ _OTHER_FILES = 128  # that this process opens beside its connections
 _LAST_SECONDS = 1.0  # for a request on its way when the server stops listening
 
 
-def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Take an address, so that it is known to be free before models are loaded; nobody is answered there yet.
-
-    With `shared`, other sockets of this user may take it too.
+def bind(host: str, port: int) -> socket.socket:
+    """Bind a socket, so that a port in use is an error before models are loaded.
 
     Raises:
-        ResourceError: it is taken, or may not be used.
-        UsageError: there is no such host.
+        ResourceError: If the port is in use, or this user is not allowed to use it.
+        UsageError: If the host is unknown.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -41,8 +39,6 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     # body of an answer waits 40 ms for the client to acknowledge its headers.
     server = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if shared:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         server.bind(address)
     except OSError as error:
@@ -50,16 +46,6 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
         what = f"{host}:{port} cannot be used: {error.strerror.lower() if error.strerror else error}"
         raise ResourceError(what, "choose another --port, or 0 for a free one") from None
     return server
-
-
-def bind_several(host: str, port: int, count: int) -> list[socket.socket]:
-    """Take an address by so many sockets; raises as `bind`, also where another server shares its address."""
-    alone = bind(host, port)
-    if count == 1:
-        return [alone]
-    with alone:
-        port = alone.getsockname()[1]
-    return [bind(host, port, shared=True) for _ in range(count)]
 
 
 def run_server(app: FastAPI, server: socket.socket, started: Callable[[], None] = lambda: None) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import hmac
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Any
 
 from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -22,7 +20,6 @@ from bertkit.server.engines import Predictor, Vectorizer
 from bertkit.server.refusals import RefusedError
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank
-from bertkit.server.workers import METRICS
 from bertkit.storage.exports import is_exported
 from bertkit.tasks import Task
 from bertkit.vectors.embedder import Embedder
@@ -38,8 +35,7 @@ class ServerMetrics:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
         self.registry = CollectorRegistry()
-        self._lanes: dict[str, Sequence[Lane]] = {}
-        self._process = ProcessCollector(registry=self.registry)
+        ProcessCollector(registry=self.registry)
         counter = partial(Counter, namespace="bertkit", registry=self.registry)
         gauge = partial(Gauge, namespace="bertkit", registry=self.registry)
         histogram = partial(Histogram, namespace="bertkit", registry=self.registry)
@@ -47,16 +43,10 @@ class ServerMetrics:
         self.seconds = histogram("request_seconds", "From a request to its answer.", ["route"], buckets=_SECONDS)
         self.batch_seconds = histogram("batch_seconds", "Time of a batch.", ["model"], buckets=_SECONDS)
         self.batch_rows = histogram("batch_rows", "Rows of a batch.", ["model"], buckets=_ROWS)
-        self.queued = gauge("queue_rows", "Rows that are waiting or computed.", ["model"], multiprocess_mode="livesum")
+        self.queued = gauge("queue_rows", "Rows that are waiting or computed.", ["model"])
         self.tokens = counter("tokens", "Tokens that were computed.", ["model"])
         identity = ["model", "sha256", "finished", "version"]
-        self.models = gauge("model_info", "The models, each 1.", identity, multiprocess_mode="livemax")
-        self._of_worker: dict[str, Gauge] = {}
-        if METRICS in os.environ:
-            worker = partial(gauge, multiprocess_mode="liveall")  # with the id of its process
-            memory = worker("worker_resident_memory_bytes", "Memory of a worker.")
-            seconds = worker("worker_cpu_seconds", "Processor time of a worker.")
-            self._of_worker = {"process_resident_memory_bytes": memory, "process_cpu_seconds": seconds}
+        self.models = gauge("model_info", "The models, each 1.", identity)
 
     def observer(self, model: str) -> Callable[[int, int, float], None]:
         """Return what counts the batches of a model, each with its rows, its tokens and its seconds."""
@@ -67,7 +57,6 @@ class ServerMetrics:
             of_rows.observe(rows)
             of_tokens.inc(tokens)
             of_seconds.observe(seconds)
-            self._measure_worker()
 
         return observe
 
@@ -77,37 +66,18 @@ class ServerMetrics:
 
     def watch(self, model: str, lanes: Sequence[Lane]) -> None:
         """Show how many rows of a model are waiting or computed."""
-        self._lanes[model] = lanes
-        self._measure_queues()
-
-    def _measure_queues(self) -> None:
-        for model, lanes in self._lanes.items():
-            self.queued.labels(model).set(sum(lane.rows for lane in lanes))
-
-    def _measure_worker(self) -> None:
-        """Set what this worker takes of the machine: once per batch, since the system's files are read for it."""
-        for metric in self._process.collect() if self._of_worker else ():
-            if metric.name in self._of_worker:
-                self._of_worker[metric.name].set(metric.samples[0].value)
+        self.queued.labels(model).set_function(lambda: sum(lane.rows for lane in lanes))
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a request."""
         self.requests.labels(route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
-        if METRICS in os.environ:  # of other workers, only what they have written is known
-            self._measure_queues()
 
     def text(self) -> bytes:
-        """Return all of it, of all workers, in the format that Prometheus reads."""
-        from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+        """Return all metrics in the text format of Prometheus."""
+        from prometheus_client import generate_latest
 
-        self._measure_queues()
-        registry = self.registry
-        if METRICS in os.environ:
-            registry = CollectorRegistry()
-            collect: Any = multiprocess.MultiProcessCollector
-            collect(registry)
-        return generate_latest(registry)
+        return generate_latest(self.registry)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Serve trained models over HTTP, or say how another server serves them."""
+"""Serve trained models over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from bertkit.server.logs import share_log
 
 if TYPE_CHECKING:
     from bertkit.server.batching import Limits
-    from bertkit.server.elsewhere import HandOver
     from bertkit.server.service import Service
 
 
@@ -32,8 +31,6 @@ class Address:
     cors_origins: Sequence[str] = field(default=())
     root_path: str = ""
     """Prefix below which a proxy shows the server."""
-    workers: int = 1
-    """Processes that answer there."""
 
 
 def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str | None = None) -> None:
@@ -49,17 +46,9 @@ def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str 
     from bertkit.server.runs import find_models
 
     models = find_models(runs, recipe)
-    from bertkit.server.running import bind_several, run_server
-    from bertkit.server.workers import check_workers, fork_workers
+    from bertkit.server.running import bind, run_server
 
-    check_workers(address.workers)
-    # The port is taken before models are loaded; connections wait until then.
-    sockets = bind_several(address.host, address.port, address.workers)
-    worker = fork_workers(sockets) if len(sockets) > 1 else 0
-    if worker is None:
-        log.info(_STOPPED)
-        return
-    with sockets[worker] as server:
+    with bind(address.host, address.port) as server:
         from bertkit.server.app import app_of
         from bertkit.server.service import load_service
 
@@ -67,9 +56,8 @@ def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str 
         service = load_service(models, limits, api_key=address.api_key)
         app = app_of(service, address.cors_origins, address.root_path)
         url = f"http://{address.host}:{server.getsockname()[1]}"
-        run_server(app, server, partial(_announce_models, url, service) if worker == 0 else lambda: None)
-    if len(sockets) == 1:
-        log.info(_STOPPED)
+        run_server(app, server, partial(_announce_models, url, service))
+    log.info(_STOPPED)
 
 
 def _announce_models(url: str, service: Service) -> None:
@@ -78,24 +66,6 @@ def _announce_models(url: str, service: Service) -> None:
     for model in service.models.values():
         log.info(f"  {model.name}: {'  '.join(model.routes)}")
     log.info(f"try them at {url}/ and see {url}/docs for all addresses; Ctrl-C stops")
-
-
-def serve_elsewhere(runs: Sequence[str], server: str, recipe: str | None = None) -> list[HandOver]:
-    """Return the commands by which another server, ``vllm`` or ``tei``, serves runs, and log what it leaves out.
-
-    Raises:
-        UsageError: it does not serve the head of a run.
-        BertkitError: a run cannot be served.
-    """
-    check_packages()
-    from bertkit.server.elsewhere import SERVERS, hand_over
-
-    handed = hand_over(runs, server, recipe)
-    for one in handed:
-        log.info(f"{SERVERS[server]} serves {one.head} of {one.model} at {one.addresses}")
-        for left_out in one.left_out:
-            log.info(f"  it leaves out: {left_out}")
-    return handed
 
 
 def check_packages() -> None:

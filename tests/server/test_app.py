@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from datetime import UTC, datetime
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from uvicorn.config import STARTUP_FAILURE
 
-from bertkit.errors import UsageError
+from bertkit.hardware import threads
 from bertkit.modeling.load import fingerprint
 from bertkit.server.app import from_environment
 
@@ -78,13 +80,35 @@ def test_what_is_no_json_is_named(client):
 
 
 def test_a_factory_takes_runs_from_the_environment(monkeypatch, trained):
-    monkeypatch.delenv("BERTKIT_RUNS", raising=False)
-    with pytest.raises(UsageError, match="BERTKIT_RUNS names no run - separate runs by ':': BERTKIT_RUNS=runs/a:name="):
-        from_environment()
-    monkeypatch.setenv("BERTKIT_RUNS", f"a={trained}:./runs/x,runs/y")
-    with pytest.raises(UsageError, match=r"BERTKIT_RUNS: no such run: ./runs/x,runs/y - .*; separate runs by ':'"):
-        from_environment()
     monkeypatch.setenv("BERTKIT_RUNS", f"a={trained}: b={trained}:")
     monkeypatch.setenv("BERTKIT_API_KEY", "key")
     service = from_environment().state.service
     assert (list(service.models), service.api_key) == (["a", "b"], "key")
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ("", "error: BERTKIT_RUNS is empty - name runs, separated by ':': BERTKIT_RUNS=runs/a:name=runs/b"),
+        ("runs/x", "error: no such run: runs/x"),
+    ],
+)
+def test_a_worker_that_cannot_start_is_not_restarted(runs, message, monkeypatch, caplog, here):
+    monkeypatch.setattr(logging.getLogger("bertkit"), "propagate", True)
+    monkeypatch.setenv("BERTKIT_RUNS", runs)
+    with pytest.raises(SystemExit) as ended:
+        from_environment()
+    assert ended.value.code == STARTUP_FAILURE
+    assert caplog.messages[0].startswith(message)
+
+
+@pytest.mark.parametrize(("workers", "expected"), [("1", 8), ("2", 4), ("16", 1), ("many", 8)])
+def test_a_worker_uses_its_part_of_the_cores(workers, expected, monkeypatch, trained):
+    monkeypatch.setattr(threads, "_PROCESS", threads._Process())
+    monkeypatch.setattr(threads, "_free_threads", lambda: threads.Threads(8, ""))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("bertkit.server.app.create_app", lambda *_, **__: threads.fitting_threads().number)
+    monkeypatch.setenv("BERTKIT_RUNS", str(trained))
+    monkeypatch.setenv("WEB_CONCURRENCY", workers)
+    assert from_environment() == expected

@@ -7,17 +7,13 @@ import re
 from typing import Annotated, Literal
 
 from bertkit.cli.options import argument, option
-from bertkit.cli.output import is_json_wanted, print_line, print_result
+from bertkit.cli.output import is_json_wanted
 from bertkit.errors import UsageError
 from bertkit.progress import use_progress
 
 ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
-ForOption = Annotated[
-    Literal["vllm", "tei"] | None,
-    option("Serve nothing: print the command by which vLLM or TEI serves a run.", names=("--for",)),
-]
 OriginOption = Annotated[list[str] | None, option("Website whose pages may ask this server; repeatable.", "URL")]
 ReadTimeoutOption = Annotated[
     float, option("Time in which a request must have come; slower ones get 408.", "SECONDS", min=0.1)
@@ -30,7 +26,6 @@ def command(
     runs: Annotated[
         list[str], argument("Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.", "RUN...")
     ],
-    for_server: ForOption = None,
     recipe: Annotated[str | None, option("How rows are read by folders that are no runs.", "RECIPE")] = None,
     host: Annotated[str, option("Address to listen at; 0.0.0.0 for all networks.", "HOST")] = "127.0.0.1",
     port: Annotated[int, option("Port; 0 for a free one.", "PORT", min=0, max=65535)] = 8000,
@@ -47,7 +42,6 @@ def command(
     batch_tokens: Annotated[int, option("Tokens that are computed at a time.", "N", min=1)] = 4096,
     connections: Annotated[int, option("Open connections; more get 503.", "N", min=1)] = 1024,
     drain: DrainOption = 1.0,
-    workers: Annotated[int, option("Processes that answer, each with its own weights.", "N", min=1)] = 1,
     log: LogOption = "text",
 ) -> None:
     """Serve trained models over HTTP.
@@ -56,19 +50,12 @@ def command(
     try each model at.
     """
     from bertkit.server.logs import LoggedProgress, log_json_lines
-    from bertkit.workflows.serve import Address, check_packages, serve, serve_elsewhere
+    from bertkit.workflows.serve import Address, check_packages, serve
 
     if log == "json":  # before anything is logged
         log_json_lines()
-    if for_server is not None:
-        commands = serve_elsewhere(runs, for_server, recipe)
-        lines = "\n".join(command.command for command in commands)
-        values = {"commands": [command._asdict() for command in commands]}
-        print_result(values, lambda _: print_line(lines))
-        return
-    # A server prints while it runs, and JSON output is one object at the end.
     if is_json_wanted():
-        raise UsageError("--json without --for", "a server prints no result; see --log json")
+        raise UsageError("serve has no JSON output", "leave --json out; --log json writes the log as JSON")
     # Options and packages are checked before models are loaded, which takes seconds.
     check_packages()
     from bertkit.server.batching import Limits
@@ -83,7 +70,7 @@ def command(
         connections=connections,
         drain_seconds=drain,
     )
-    address = Address(host, port, _read_key(api_key_file), cors_origin or (), _check_root(root_path), workers)
+    address = Address(host, port, _read_key(api_key_file), cors_origin or (), _check_root(root_path))
     with use_progress(LoggedProgress() if log == "json" else None):
         serve(runs, address, limits, recipe=recipe)
 

@@ -10,22 +10,13 @@ import pytest
 from bertkit.errors import pip_install
 
 
-def test_the_command_of_another_server_is_printed(run, trained):
-    ended = run("serve", "--for", "vllm", trained)
-    assert (ended.code, ended.out) == (0, f"vllm serve {trained} --runner pooling --served-model-name run\n")
-    assert "vLLM serves classes of texts of run at POST /classify" in ended.err
-    printed = json.loads(run("serve", "--for", "tei", trained, "--json").out)
-    assert printed["commands"][0]["addresses"] == "POST /predict"
-
-
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
         (["runs/nix"], 4, "no such run: runs/nix"),
         (["{run}", "{run}"], 2, "two models are called 'run'"),
-        (["{run}", "--json"], 2, "--json without --for"),
+        (["{run}", "--json"], 2, "serve has no JSON output"),
         (["{run}", "--api-key-file", "nowhere"], 2, "--api-key-file names no file (nowhere)"),
-        (["{run}", "--for", "triton"], 2, "triton"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments, code, message, run, trained):

@@ -65,8 +65,8 @@ def test_the_server_of_an_image_answers_as_predict_does_and_imports_nothing_else
 
 
 @pytest.mark.slow
-def test_the_command_of_an_image_serves_by_several_processes_and_ends(image):
-    arguments = ["bertkit", "serve", "models/made", "--port", "0", "--workers", "2", "--drain", "0"]
+def test_the_command_of_an_image_serves_and_ends(image):
+    arguments = ["bertkit", "serve", "models/made", "--port", "0", "--drain", "0"]
     code = f"sys.argv = {arguments}\nrunpy.run_module('bertkit', run_name='__main__', alter_sys=True)"
     command = image_program(image, code)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=image) as server:
