@@ -165,7 +165,7 @@ SeedsOption = Annotated[
 ]
 ReportToOption = Annotated[
     list[str] | None,
-    option("Report losses and scores to tensorboard, wandb, mlflow or trackio; repeatable.", "TRACKER", FROM_RECIPE),
+    option("Report losses and scores to a tracker, e.g. tensorboard or wandb; repeatable.", "TRACKER", FROM_RECIPE),
 ]
 DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; keep nothing.")]
 FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]

@@ -84,10 +84,9 @@ def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/m
         total, free = sizes["MemTotal:"], sizes["MemAvailable:"]
     except (OSError, KeyError, ValueError):
         return None
-    for group in control_groups("memory", process):
-        names = ("max", "current") if (group / "memory.max").is_file() else ("limit_in_bytes", "usage_in_bytes")
+    for group in control_groups(process):
         try:
-            limit, used = (int((group / f"memory.{name}").read_text()) for name in names)
+            limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
             counts = dict(map(str.split, filter(None, (group / "memory.stat").read_text().split("\n"))))
         except (OSError, ValueError):  # no file, or "max"
             continue

@@ -24,7 +24,7 @@ _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _BATCH_WORKERS = 4  # on a GPU: so many keep up with the largest batches that were tried
 _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
 _PERIOD, _CROWDED = 0.5, 0.1  # seconds between checks, fraction of the time without a core
-_WINDOW, _SHARE, _GROWTH, _STEPS = 10.0, 0.25, 2.0, 20  # of the watches below
+_WINDOW, _SHARE = 10.0, 0.25  # seconds of CoreWatch, fraction of the time without a core that it warns of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -105,46 +105,38 @@ def batch_workers(asked: int | None) -> int:
 
 
 def read_quota(process: Path = Path("/proc/self")) -> float:
-    """Return how many CPUs the control groups of a process allow; without one, infinity."""
-    return min(map(_quota_of, control_groups("cpu", process)), default=math.inf)
+    """Return how many CPUs the control groups of a process allow, or infinity if there is no limit."""
+    return min(map(_read_group_quota, control_groups(process)), default=math.inf)
 
 
-def control_groups(controller: str, process: Path = Path("/proc/self")) -> list[Path]:
-    """Return the folders of the control groups that limit a process, its own and those around it.
+def control_groups(process: Path = Path("/proc/self")) -> list[Path]:
+    """Return the folders of the control groups (version 2) of a process: its own group and the groups around it.
 
-    Both versions of control groups are read. In a container, the group's path may be one that is not mounted there:
-    then the mounted one is its own.
+    In a container, the path of the group may not be mounted. Then the mounted group is the process's own.
     """
     try:
         groups, mounts = ((process / name).read_text(encoding="utf-8").split("\n") for name in ("cgroup", "mountinfo"))
     except OSError:
         return []
-    paths = dict[str, PurePosixPath]()
-    for line in filter(None, groups):  # 4:cpu,cpuacct:/path, or 0::/path in version 2
-        _, controllers, path = line.split(":", 2)
-        if not controllers or controller in controllers.split(","):
-            paths["cgroup" if controllers else "cgroup2"] = PurePosixPath(path)
+    # A line of version 2 is "0::/path".
+    group = next((PurePosixPath(line[3:]) for line in groups if line.startswith("0::")), None)
+    if group is None:
+        return []
     folders = list[Path]()
-    for line in mounts:  # 33 32 0:30 /root /point options - cgroup source cpu,cpuacct
+    for line in mounts:
         fields, _, system = line.partition(" - ")
-        kind, _, options = system.partition(" ")
-        group = paths.get(kind)
-        if group is None or (kind == "cgroup" and controller not in options.rpartition(" ")[2].split(",")):
-            continue
-        root, point = fields.split()[3:5]
-        folder = Path(point, group.relative_to(root) if group.is_relative_to(root) else "")
-        folders += [folder, *(parent for parent in folder.parents if parent.is_relative_to(point))]
+        if system.startswith("cgroup2 "):
+            root, point = fields.split()[3:5]
+            folder = Path(point, group.relative_to(root) if group.is_relative_to(root) else "")
+            folders += [folder, *(parent for parent in folder.parents if parent.is_relative_to(point))]
     return folders
 
 
-def _quota_of(group: Path) -> float:
+def _read_group_quota(group: Path) -> float:
     """Return how many CPUs a single control group allows."""
     try:
-        if (file := group / "cpu.max").is_file():
-            share, period = file.read_text(encoding="utf-8").split()
-        else:
-            share, period = ((group / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period"))
-        return int(share) / int(period) if int(share) > 0 else math.inf
+        quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
+        return int(quota) / int(period)
     except (OSError, ValueError):  # no file, or "max"
         return math.inf
 
@@ -281,32 +273,6 @@ class CoreWatch:
         ran, waited = (max(0.0, after - before) for after, before in zip(now, self.before, strict=True))
         self.began, self.before = time.monotonic(), now
         return waited / (ran + waited) if waited else 0.0
-
-
-class StepWatch:
-    """Monitor that warns once if training steps take twice as long as before because other processes use the CPU.
-
-    Steps also grow with the length of texts and with the layers that are trained. Then no thread waits for a core.
-    """
-
-    def __init__(self) -> None:
-        self.cores, self.usual, self.times, self.is_told = CoreWatch(), 0.0, list[float](), False
-
-    def add(self, seconds: float) -> None:
-        """Add the seconds of a step."""
-        self.times.append(seconds)
-        if self.is_told or len(self.times) < _STEPS:
-            return
-        from statistics import median
-
-        typical, share = median(self.times), self.cores.waiting_share()
-        self.times.clear()
-        self.usual = self.usual or typical
-        if typical > _GROWTH * self.usual and share > _SHARE / 2:
-            self.is_told = True
-            log.warning(
-                f"a step takes {typical:.2g} s instead of {self.usual:.2g} s because other processes use the CPU"
-            )
 
 
 def _scheduled() -> tuple[float, float]:

@@ -117,7 +117,12 @@ def _as_list(value: object) -> object:
     return [] if value in ("none", ["none"]) else [value] if isinstance(value, str) else value
 
 
-Trackers = Annotated[list[Literal["tensorboard", "wandb", "mlflow", "trackio"]], BeforeValidator(_as_list)]
+# Those of `transformers.integrations.get_reporting_integration_callbacks`.
+_Tracker = Literal[
+    "tensorboard", "wandb", "mlflow", "trackio", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive",
+    "flyte", "kubeflow", "neptune", "swanlab",
+]  # fmt: skip
+Trackers = Annotated[list[_Tracker], BeforeValidator(_as_list)]
 
 
 class CommonTraining(Section):

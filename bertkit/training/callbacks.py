@@ -11,7 +11,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.errors import DivergedError
-from bertkit.hardware.threads import CoreWatch, StepWatch
+from bertkit.hardware.threads import CoreWatch
 from bertkit.modeling.info import info_of, is_sharded
 from bertkit.modeling.sharding import gather
 from bertkit.modeling.weights import weights_to_save
@@ -43,7 +43,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.batches, self.budget, self.tenth = batches, batches.budget, 0
         self.figures: dict[str, Any] = {}
         self.began, self.first_step, self.is_by_signal = 0.0, 0, False
-        self.steps, self.step_began = StepWatch(), 0.0
+        self.step_began = 0.0
         self.cores, self.idle_since, self.loading, self.computing = CoreWatch(), 0.0, 0.0, 0.0
         self.times: dict[str, float] = {}
 
@@ -90,7 +90,6 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Decide what follows this step."""
         self.trainer.device.end_graph()
-        self.steps.add(time.perf_counter() - self.step_began)
         # the Trainer takes all steps for one epoch
         if isinstance(self.training, Pretraining):
             state.epoch = cast("PretrainBatches", self.batches).epochs(state.global_step)

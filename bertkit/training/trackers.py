@@ -1,7 +1,7 @@
-"""Experiment trackers: the callbacks of transformers, and what these lack.
+"""Experiment trackers: the callbacks of transformers, opened once per run.
 
-A run that was killed goes on as one curve, since its record keeps what its trackers call it. Each of them gets the
-resolved recipe at the start, and the scores with their intervals at the end. Settings are those of its environment.
+A resumed run goes on in TensorBoard, W&B, MLflow and Trackio, because its record keeps what they call it. Trackers get
+what the Trainer logs and, at the end, the final scores with their intervals. Their own variables configure them.
 """
 
 from __future__ import annotations
@@ -11,78 +11,139 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from bertkit.errors import UnavailableError, message_of, pip_install
+from bertkit.errors import UnavailableError, message_of
 from bertkit.progress import log
-from bertkit.recipe import CommonTraining, write_yaml
+from bertkit.recipe import CommonTraining
 from bertkit.storage import runs
 from bertkit.storage.records import RunRecord
 
 FOLDER = "tensorboard"
-"""The folder of a run with its curves, unless TENSORBOARD_LOGGING_DIR names one for several runs."""
+"""The folder of a run with its curves, unless TENSORBOARD_LOGGING_DIR names a folder for several runs."""
+
+_OPENING = ("on_init_end", "on_train_begin")  # events in which trackers connect
+# Tracker -> (module, package on PyPI), if their names differ. Kubeflow only needs the variables of its platform.
+_PACKAGES = {
+    "azure_ml": ("azureml", "azureml-sdk"),
+    "flyte": ("flytekit", "flytekit"),
+    "kubeflow": ("transformers", "transformers"),
+}
 
 
-class _Tracker(Protocol):
-    callback: Any
-    """The callback of transformers, which reports losses and scores during training."""
-
-    def report(self, scores: Mapping[str, float], step: int) -> None: ...
-    def end(self, *, finished: bool) -> None: ...
-
-
-@dataclass(frozen=True)
+@dataclass
 class Session:
-    """A run that is going on, and its trackers."""
+    """An open run and the callbacks of its trackers, which is itself a callback of the Trainer."""
 
     folder: Path
-    recipe: dict[str, Any]
     project: str
     name: str
-    """What the run is called there. Two runs of one name would be one curve, so it has a part of its own."""
+    """Name of the run in its trackers. It has a random part, since runs of one name would share a curve."""
     ids: dict[str, str]
-    """Tracker -> what it calls the run; the entry ``run`` is that part. They are kept in the record of the run."""
-    trackers: dict[str, _Tracker] = field(default_factory=dict)
+    """Tracker -> id of the run; the entry ``run`` is the random part. The record of the run stores them."""
+    callbacks: dict[str, Any] = field(default_factory=dict)
+    last_event: tuple[Any, Any, Any] | None = None
+    """Arguments, state and control of the last event."""
+    objects: dict[str, Any] = field(default_factory=dict)
+    """Model and tokenizer of the last event."""
+    failed: set[str] = field(default_factory=set)
 
     def __getattr__(self, event: str) -> Callable[..., None]:
-        """Return what the Trainer calls at an event: it passes it on to the callback of each tracker."""
+        """Return the function that the Trainer calls at an event."""
         if not event.startswith("on_"):
             raise AttributeError(event)
+        return partial(self._pass_on, event)
 
-        def pass_on(*arguments: Any, logs: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-            # it covers only what this process trained
-            if logs is not None and "train_runtime" in logs:
-                return
-            if logs is not None:
-                keywords["logs"] = {name: value for name, value in logs.items() if value is not None}
-            for name, tracker in self.trackers.items():
-                with _surviving(name):
-                    getattr(tracker.callback, event)(*arguments, **keywords)
+    def _pass_on(self, event: str, *states: Any, logs: Mapping[str, Any] | None = None, **objects: Any) -> None:
+        self.last_event = states  # type: ignore[assignment]
+        self.objects = {name: objects.get(name) for name in ("model", "processing_class")}
+        # `end` reports the final scores before training ends for the trackers. The Trainer's summary is left out,
+        # because it covers only what this process trained.
+        if event == "on_train_end" or (logs is not None and "train_runtime" in logs):
+            return
+        if logs is not None:
+            objects["logs"] = {name: value for name, value in logs.items() if value is not None}
+        for name, callback in self.callbacks.items():
+            with self.reporting(name, opens=event in _OPENING):
+                getattr(callback, event)(*states, **objects)
 
-        return pass_on
+    @contextmanager
+    def reporting(self, name: str, *, opens: bool = False) -> Iterator[None]:
+        """Log the first error of a tracker as a warning, or raise it if the block opens the tracker."""
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        except Exception as error:  # A server that goes away must not end hours of training.
+            if opens:
+                what = f"{name} cannot be opened: {message_of(error)}"
+                raise UnavailableError(what, f"see its settings, or leave {name} out of training.report_to") from None
+            if name not in self.failed:
+                log.warning(f"{name} fails, and the run goes on: {message_of(error)}")
+            self.failed.add(name)
+
+    def open(self, name: str) -> None:
+        """Create the callback of a tracker."""
+        from transformers.integrations import get_reporting_integration_callbacks
+
+        (callback_class,) = get_reporting_integration_callbacks([name])
+        callback = self.callbacks[name] = callback_class()
+        if name == "tensorboard":
+            several = os.environ.get("TENSORBOARD_LOGGING_DIR")
+            place = Path(several).expanduser() / self.name if several else self.folder / FOLDER
+            callback.logging_dir = str(place)
+        elif name == "wandb":
+            import wandb
+
+            project = os.environ.get("WANDB_PROJECT", self.project)
+            run_id, run_name = os.environ.get("WANDB_RUN_ID"), os.environ.get("WANDB_NAME")
+            wandb.init(project=project, id=run_id or self.ids["run"], name=run_name or self.name, resume="allow")
+        elif name == "mlflow":
+            import mlflow
+
+            run_id = os.environ.get("MLFLOW_RUN_ID") or self.ids.get("mlflow")
+            run = mlflow.start_run(run_id=run_id, run_name=self.name, nested=mlflow.active_run() is not None)
+            self.ids["mlflow"] = run.info.run_id
+
+    def end(self, record: RunRecord) -> None:
+        """Report the scores of a finished run, and close the trackers of any run."""
+        finished = record.get("status") == "finished"
+        for name, callback in self.callbacks.items():
+            if self.last_event:
+                arguments, state, control = self.last_event
+                at_best = replace(state, global_step=record.get("best_step", state.global_step))
+                with self.reporting(name):
+                    if finished:
+                        callback.on_log(arguments, at_best, control, logs=_final_scores(record), **self.objects)
+                    callback.on_train_end(arguments, state, control, **self.objects)
+            with self.reporting(name):
+                if name == "wandb":
+                    sys.modules[name].finish(exit_code=0 if finished else 1)
+                elif name == "mlflow":
+                    sys.modules[name].end_run("FINISHED" if finished else "FAILED")
 
 
 _OPEN: dict[Path, Session] = {}
-_TOLD = set[str]()
 
 
 def check_trackers(training: CommonTraining) -> None:
     """Check, without importing them, that the trackers that a recipe names are installed.
 
     Raises:
-        UnavailableError: one is not.
+        UnavailableError: If a package is missing.
     """
     for name in training.report_to:
-        if find_spec(name) is None:
-            raise UnavailableError(f"training.report_to names {name}, which is not installed", f"`{pip_install(name)}`")
+        module, package = _PACKAGES.get(name, (name, name))
+        if find_spec(module) is None:
+            what = f"training.report_to names {name}, but its package is not installed"
+            raise UnavailableError(what, f"`pip install {package}`")
 
 
 def session_of(folder: Path) -> Session | None:
-    """Return the session of the run in a folder, where it has trackers."""
+    """Return the session of the run in a folder, or None if it has no trackers."""
     return _OPEN.get(folder)
 
 
@@ -94,10 +155,10 @@ def tracking_arguments(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
-    """Open the trackers of a run, or go on with those of its record; report its scores if it finishes inside.
+    """Open the trackers of a run inside the `with` block, or continue those of its record.
 
     Raises:
-        UnavailableError: a tracker cannot be opened.
+        UnavailableError: If a tracker cannot be opened.
     """
     training = recipe.training
     if not training.report_to or record["status"] == "finished" or not runs.is_main_process():
@@ -105,143 +166,26 @@ def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
         return
     ids = record.setdefault("trackers", {"run": uuid.uuid4().hex[:8]})
     names = {"project": "bertkit", "run_name": f"{folder.name}-{ids['run']}"} | training.extra
-    settings = recipe.model_dump(mode="json", exclude_defaults=True)
-    session = _OPEN[folder] = Session(folder, settings, names["project"], names["run_name"], ids)
+    session = _OPEN[folder] = Session(folder, names["project"], names["run_name"], ids)
     last: RunRecord = {}
     try:
         for name in training.report_to:
-            session.trackers[name] = _open_tracker(name, session)
+            with session.reporting(name, opens=True):
+                session.open(name)
         runs.write_record(folder, record)
         yield
         last = runs.read_record(folder) or {}
     finally:
-        finished = last.get("status") == "finished"
-        for name, tracker in _OPEN.pop(folder).trackers.items():
-            with _surviving(name):
-                if finished:
-                    tracker.report(_summarize(last), last.get("best_step", 0))
-                tracker.end(finished=finished)
+        _OPEN.pop(folder).end(last)
 
 
-def _open_tracker(name: str, session: Session) -> _Tracker:
-    try:
-        with redirect_stdout(sys.stderr):
-            return _TRACKERS[name](session)
-    except Exception as error:  # of the tracker: of its server, its settings or its files
-        what = f"{name} cannot be opened: {message_of(error)}"
-        raise UnavailableError(what, f"see its settings, or leave {name} out of training.report_to") from None
-
-
-@contextmanager
-def _surviving(name: str) -> Iterator[None]:
-    """Let a run go on where a tracker fails, and say so once; what trackers print is talk, and no result."""
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    except Exception as error:  # of the tracker: a server that goes away must not end hours of training
-        if name not in _TOLD:
-            log.warning(f"{name} fails, and the run goes on: {message_of(error)}")
-        _TOLD.add(name)
-
-
-def _summarize(record: RunRecord) -> dict[str, float]:
-    """Return the scores of a finished run and the ends of their intervals, and what it took."""
+def _final_scores(record: RunRecord) -> dict[str, float]:
+    """Return the scores of a finished run with the ends of their intervals, its seconds and its steps."""
     scores: dict[str, Any] = {name: record.get(name) for name in ("seconds", "steps", "best_step")}
-    pretrained = {"split": "held_out", **record["result"]} if "result" in record else {}
-    for result in [*record.get("results", []), *([pretrained] if pretrained else [])]:
+    pretrained = [{"split": "held_out", **record["result"]}] if "result" in record else []
+    for result in [*record.get("results", []), *pretrained]:
         for metric, score in result["scores"].items():
             name, ends = f"{result['split']}/{metric}", result.get("intervals", {}).get(metric) or (None, None)
             scores |= {name: score, f"{name}/low": ends[0], f"{name}/high": ends[1]}
-    return {f"final/{name}": float(value) for name, value in scores.items() if value is not None}
-
-
-class _TensorBoard:
-    def __init__(self, session: Session) -> None:
-        from torch.utils import tensorboard
-        from transformers.integrations import TensorBoardCallback
-
-        several = os.environ.get("TENSORBOARD_LOGGING_DIR")
-        place = Path(several).expanduser() / session.name if several else session.folder / FOLDER
-        write: Any = partial(tensorboard.SummaryWriter, str(place))
-
-        class Callback(TensorBoardCallback):  # type: ignore[misc]
-            def on_train_begin(self, args: Any, state: Any, control: Any, **keywords: Any) -> None:
-                # What a killed process has reported beyond its checkpoint is taken back: it is reported again.
-                self.tb_writer = write(purge_step=state.global_step + 1 if state.global_step else 0)
-                super().on_train_begin(args, state, control, **keywords)
-                self.tb_writer.add_text("recipe", f"```yaml\n{write_yaml(session.recipe)}```")
-
-        self.callback, self._write = Callback(), write
-
-    def report(self, scores: Mapping[str, float], step: int) -> None:
-        with self._write() as writer:
-            for name, value in scores.items():
-                writer.add_scalar(name, value, step)
-
-    def end(self, *, finished: bool) -> None:
-        if (writer := self.callback.tb_writer) is not None:  # training was interrupted
-            writer.close()
-
-
-class _Mlflow:
-    def __init__(self, session: Session) -> None:
-        import mlflow
-        from transformers.integrations import MLflowCallback
-
-        self.callback, self._mlflow = MLflowCallback(), mlflow
-        run_id = os.environ.get("MLFLOW_RUN_ID") or session.ids.get("mlflow")
-        run = mlflow.start_run(run_id=run_id, run_name=session.name, nested=mlflow.active_run() is not None)
-        session.ids["mlflow"] = run.info.run_id
-        mlflow.log_text(write_yaml(session.recipe), "recipe.yaml")
-
-    def report(self, scores: Mapping[str, float], step: int) -> None:
-        self._mlflow.log_metrics(dict(scores), step=step)
-
-    def end(self, *, finished: bool) -> None:
-        self._mlflow.end_run("FINISHED" if finished else "FAILED")
-
-
-class _Wandb:
-    def __init__(self, session: Session) -> None:
-        import wandb
-        from transformers.integrations import WandbCallback
-
-        self.callback, project = WandbCallback(), os.environ.get("WANDB_PROJECT", session.project)
-        run_id, name = (os.environ.get(f"WANDB_{key}") for key in ("RUN_ID", "NAME"))
-        ids = {"id": run_id or session.ids["run"], "name": name or session.name, "resume": "allow"}
-        self._run = wandb.init(project=project, config={"recipe": session.recipe}, **ids)
-
-    def report(self, scores: Mapping[str, float], step: int) -> None:
-        self._run.summary.update(dict(scores))
-
-    def end(self, *, finished: bool) -> None:
-        self._run.finish(exit_code=0 if finished else 1)
-
-
-class _Trackio:
-    def __init__(self, session: Session) -> None:
-        from transformers.integrations import TrackioCallback
-
-        self.callback, self._session = TrackioCallback(), session
-
-    def report(self, scores: Mapping[str, float], step: int) -> None:
-        import trackio
-
-        session = self._session  # the callback has ended it
-        trackio.init(session.project, session.name, config={"recipe": session.recipe}, resume="allow", embed=False)
-        trackio.log(dict(scores))
-        trackio.finish()
-
-    def end(self, *, finished: bool) -> None:
-        import trackio
-
-        if not finished and self.callback._initialized:
-            trackio.finish()
-
-
-_TRACKERS: dict[str, Callable[[Session], _Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "mlflow": _Mlflow,
-    "wandb": _Wandb,
-    "trackio": _Trackio,
-}
+    # Most callbacks turn the prefix "eval_" into a group "eval/"; other names would become training curves.
+    return {f"eval_final/{name}": float(value) for name, value in scores.items() if value is not None}

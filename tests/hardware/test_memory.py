@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bertkit.hardware import memory
-from tests.hardware.test_threads import V1, V2, write_groups
+from tests.hardware.test_threads import V2, write_groups
 
 FAULTS = """
 import resource, sys
@@ -74,16 +74,6 @@ MB = 1024**2
                 "two/a/memory.stat": f"anon 5\ninactive_file {200 * MB}\n",
             },
             (1000 * MB, 500 * MB),
-        ),
-        (
-            "4:memory:/job\n",
-            V1.replace("ROOT", "/").replace("cpu,cpuacct", "memory").replace("/cpu ", "/mem "),
-            {
-                "mem/job/memory.limit_in_bytes": f"{400 * MB}\n",
-                "mem/job/memory.usage_in_bytes": f"{100 * MB}\n",
-                "mem/job/memory.stat": "cache 1\n",
-            },
-            (400 * MB, 300 * MB),
         ),
     ],
 )

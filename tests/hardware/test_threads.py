@@ -13,7 +13,7 @@ import torch
 
 from bertkit.hardware import threads
 from bertkit.hardware.device import Device
-from bertkit.hardware.threads import CoreWatch, StepWatch, Threads, WaitSwitch, fitting_threads, read_quota
+from bertkit.hardware.threads import CoreWatch, Threads, WaitSwitch, fitting_threads, read_quota
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,6 @@ def write_groups(folder: Path, groups: str, mounts: str, files: dict[str, str]) 
     return process
 
 
-V1 = "31 23 0:28 / {at} rw - tmpfs tmpfs rw\n32 31 0:29 ROOT {at}/cpu rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
 V2 = "41 31 0:38 / {at}/two rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
@@ -54,23 +53,12 @@ V2 = "41 31 0:38 / {at}/two rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
         ("0::/\n", V2, {"two/cpu.max": "50000 100000\n"}, 0.5),
         ("0::/../elsewhere\n", V2, {"two/cpu.max": "300000 100000\n"}, 3),
         (
-            "4:cpu,cpuacct:/job\n0::/\n",
-            V1.replace("ROOT", "/") + V2,
-            {"cpu/job/cpu.cfs_quota_us": "100000\n", "cpu/job/cpu.cfs_period_us": "50000\n"},
+            "4:cpu:/old\n0::/job\n",
+            "32 31 0:29 / {at}/cpu rw - cgroup cgroup rw,cpu\n" + V2,
+            {"two/job/cpu.max": "100000 50000\n"},
             2,
         ),
-        (
-            "4:cpu:/docker/7\n",
-            V1.replace("ROOT", "/docker/7"),
-            {"cpu/cpu.cfs_quota_us": "75000\n", "cpu/cpu.cfs_period_us": "100000\n"},
-            0.75,
-        ),
-        (
-            "5:cpuset:/x\n4:cpu:/a\n",
-            V1.replace("ROOT", "/"),
-            {"cpu/a/cpu.cfs_quota_us": "-1\n", "cpu/a/cpu.cfs_period_us": "100000\n"},
-            math.inf,
-        ),
+        ("4:cpu:/old\n", "32 31 0:29 / {at}/cpu rw - cgroup cgroup rw,cpu\n", {}, math.inf),
         ("", "", {}, math.inf),
     ],
 )
@@ -241,16 +229,6 @@ def test_that_others_take_the_cores_is_told_once(monkeypatch, caplog, waited, is
         now[0] += 1
         watch.look()
     assert len([line for line in caplog.messages if "other processes use the CPU" in line]) == is_told
-
-
-@pytest.mark.parametrize(("later", "waits", "is_told"), [(0.25, True, True), (0.25, False, False), (0.15, True, False)])
-def test_a_step_that_grows_to_twice_is_told_once(monkeypatch, caplog, later, waits, is_told):
-    reads = iter(range(9**9))
-    monkeypatch.setattr(threads, "_scheduled", lambda: (number := float(next(reads)), number * waits))
-    watch = StepWatch()
-    for seconds in [0.1] * 60 + [later] * 60:
-        watch.add(seconds)
-    assert len([line for line in caplog.messages if "instead of 0.1 s" in line]) == is_told
 
 
 def test_the_scheduler_says_how_long_this_process_ran():

@@ -19,7 +19,8 @@ WRONG = {
     "training.freeze=encodr": "training.freeze = 'encodr' is wrong: must be 'embeddings' or 'encoder' or a whole "
     "number - did you mean encoder?",
     "training.report_to=[wandb, mflo]": "training.report_to.1 = 'mflo' is wrong: must be 'tensorboard', 'wandb', "
-    "'mlflow' or 'trackio' - did you mean mlflow?",
+    "'mlflow', 'trackio', 'azure_ml', 'clearml', 'codecarbon', 'comet_ml', 'dagshub', 'dvclive', 'flyte', "
+    "'kubeflow', 'neptune' or 'swanlab' - did you mean mlflow?",
     "training.unpad=7": "training.unpad = 7 is wrong: must be true or false or 'auto'",
     "training.class_weights={a: b}": "training.class_weights.a = 'b' is wrong: must be a number",
     "labels=3": "labels = 3 is wrong: must be a list, such as [a, b]",

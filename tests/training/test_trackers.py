@@ -1,15 +1,19 @@
-"""Experiment trackers: their own readers find losses, scores with intervals and the recipe, on one curve."""
+"""Experiment trackers: their own readers find losses and scores with intervals, on one curve."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from bertkit.errors import UnavailableError
-from bertkit.recipe import Training, read_yaml
+from bertkit.recipe import Training
+from bertkit.recipe.training import _Tracker
 from bertkit.training import trackers
 from tests.conftest import finetune
 from tests.kills import COMMIT, TRAINING_STEP, read_lines
@@ -34,18 +38,16 @@ def check_curves(folder: Path, board: EventAccumulator) -> None:
     log, record = read_lines(folder / "metrics.jsonl"), json.loads((folder / "run.json").read_text())
     for key, name in (("loss", "train/loss"), ("eval_accuracy", "eval/accuracy"), ("eval_loss", "eval/loss")):
         logged = [(entry["step"], pytest.approx(entry[key])) for entry in log if key in entry]
-        assert len(logged) > 1 and points(board, name) == logged, name
+        # The steps that a resumed run repeats are reported twice, with the same values.
+        assert len(logged) > 1 and sorted(set(points(board, name))) == logged, name
     result = record["results"][0]
     low, high = result["intervals"]["accuracy"]
     final = {"accuracy": result["scores"]["accuracy"], "accuracy/low": low, "accuracy/high": high}
     for name, value in final.items():
-        assert points(board, f"final/validation/{name}") == [(record["best_step"], pytest.approx(value))]
-    recipe = board.Tensors("recipe/text_summary")[0].tensor_proto.string_val[0].decode()
-    values = read_yaml(recipe.removeprefix("```yaml\n").removesuffix("```"), "recipe")[0]
-    assert values["training"]["log_every"] == 1
+        assert points(board, f"eval/final/validation/{name}") == [(record["best_step"], pytest.approx(value))]
 
 
-def test_tensorboard_reads_losses_scores_and_the_recipe(run, tiny_model, toy_data):
+def test_tensorboard_reads_losses_and_scores(run, tiny_model, toy_data):
     ended = finetune(run, tiny_model, toy_data, *SHORT, *OFTEN, "--report-to", "tensorboard")
     assert ended.code == 0, ended.err
     folder = Path("runs/classify")
@@ -60,10 +62,18 @@ def test_tensorboard_reads_losses_scores_and_the_recipe(run, tiny_model, toy_dat
 def test_several_runs_have_folders_of_their_own_in_one_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "all"))
     for number in range(2):
-        session = trackers.Session(tmp_path, {}, "p", f"cola-{number}", {})
-        trackers._TensorBoard(session).report({"final/accuracy": number}, 3)
+        session = trackers.Session(tmp_path, "p", f"cola-{number}", {})
+        session.open("tensorboard")
+        session.on_log(
+            TrainingArguments(str(tmp_path)), TrainerState(global_step=3), TrainerControl(), logs={"a": number}
+        )
+        session.end({})
     for number in range(2):
-        assert points(read_board(tmp_path / "all" / f"cola-{number}"), "final/accuracy") == [(3, number)]
+        assert points(read_board(tmp_path / "all" / f"cola-{number}"), "train/a") == [(3, number)]
+
+
+def test_the_recipe_knows_the_trackers_of_transformers():
+    assert set(get_args(_Tracker)) == set(INTEGRATION_TO_CALLBACK)
 
 
 def test_a_missing_tracker_is_told_before_rows_are_read(run, tiny_model, monkeypatch):
@@ -71,10 +81,10 @@ def test_a_missing_tracker_is_told_before_rows_are_read(run, tiny_model, monkeyp
     for command in (("finetune", "classify", "--data", "nowhere.csv"), ("pretrain", "mlm", "--data", "nowhere.txt")):
         ended = run(*command, "--model", tiny_model, "--report-to", "wandb", "--output", "run")
         assert ended.code == 5
-        assert "training.report_to names wandb, which is not installed - `pip install" in ended.last
-        assert "[wandb]" in ended.last and not Path("run").exists()
-    with pytest.raises(UnavailableError, match="names mlflow"):
-        trackers.check_trackers(Training(report_to="mlflow"))
+        assert "training.report_to names wandb, but its package is not installed - `pip install wandb`" in ended.last
+        assert not Path("run").exists()
+    with pytest.raises(UnavailableError, match="pip install azureml-sdk"):
+        trackers.check_trackers(Training(report_to="azure_ml"))
 
 
 def test_an_unknown_tracker_is_told(run, tiny_model, toy_data):
@@ -83,43 +93,40 @@ def test_an_unknown_tracker_is_told(run, tiny_model, toy_data):
     assert "training.report_to" in ended.last and "tensorboard" in ended.last
 
 
-class Failing:
+class Failing(TrainerCallback):
     """A tracker whose server goes away."""
-
-    def __init__(self, session):
-        self.callback, self.ended = self, []
 
     def on_log(self, *_, **__):
         raise ConnectionError("no server\nany more")
 
-    def report(self, scores, step):
-        raise TimeoutError
-
-    def end(self, *, finished):
+    def on_train_end(self, *_, **__):
         raise ConnectionError("no server")
 
-    def __getattr__(self, name):
-        return lambda *_, **__: None
+
+class Unopened(TrainerCallback):
+    """A tracker that nobody has logged in to."""
+
+    def on_train_begin(self, *_, **__):
+        raise ValueError("no API key configured\nlog in")
 
 
 def test_a_tracker_that_fails_costs_a_line_and_not_the_run(run, tiny_model, toy_data, monkeypatch):
-    monkeypatch.setitem(trackers._TRACKERS, "wandb", Failing)
+    monkeypatch.setitem(INTEGRATION_TO_CALLBACK, "swanlab", Failing)
     monkeypatch.setattr(trackers, "find_spec", lambda name: True)
-    monkeypatch.setattr(trackers, "_TOLD", set())
-    ended = finetune(run, tiny_model, toy_data, *SHORT, *OFTEN, "--report-to", "wandb")
+    ended = finetune(run, tiny_model, toy_data, *SHORT, *OFTEN, "--report-to", "swanlab")
     assert ended.code == 0, ended.err
-    assert ended.err.count("wandb fails, and the run goes on: no server\n") == 1
+    assert ended.err.count("swanlab fails, and the run goes on: no server\n") == 1
 
 
 def test_a_tracker_that_cannot_be_opened_ends_the_run_at_once(run, tiny_model, toy_data, monkeypatch):
-    def refuse(session):
-        raise ValueError("no API key configured\nlog in")
-
-    monkeypatch.setitem(trackers._TRACKERS, "wandb", refuse)
+    monkeypatch.setitem(INTEGRATION_TO_CALLBACK, "swanlab", Unopened)
     monkeypatch.setattr(trackers, "find_spec", lambda name: True)
-    ended = finetune(run, tiny_model, toy_data, "--report-to", "wandb")
+    ended = finetune(run, tiny_model, toy_data, "--report-to", "swanlab")
     assert ended.code == 5
-    assert ended.last.startswith("error: wandb cannot be opened: no API key configured - see its settings, or leave")
+    assert ended.last.startswith("error: swanlab cannot be opened: no API key configured - see its settings, or leave")
+    ended = finetune(run, tiny_model, toy_data, "--report-to", "kubeflow")
+    assert ended.code == 5
+    assert "kubeflow cannot be opened: KubeflowCallback requires KUBEFLOW_TRAINER_SERVER_URL" in ended.last
 
 
 @pytest.mark.slow
@@ -159,5 +166,4 @@ def test_mlflow_reads_one_run_of_a_killed_and_resumed_one(zygote, tiny_model, to
     curve = sorted({(point.step, round(point.value, 5)) for point in history})
     assert curve == [(entry["step"], round(entry["loss"], 5)) for entry in log if "loss" in entry]
     accuracy = record["results"][0]["scores"]["accuracy"]
-    assert tracked.data.metrics["final/validation/accuracy"] == pytest.approx(accuracy)
-    assert [file.path for file in client.list_artifacts(tracked.info.run_id)] == ["recipe.yaml"]
+    assert tracked.data.metrics["eval_final/validation/accuracy"] == pytest.approx(accuracy)

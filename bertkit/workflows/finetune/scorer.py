@@ -18,7 +18,7 @@ from bertkit.progress import log, stage
 from bertkit.tasks import Task
 from bertkit.tokens.features import Features, Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
-from bertkit.tokens.vocabulary import report_foreign
+from bertkit.tokens.vocabulary import report_tokens
 from bertkit.training.run import Run
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 from bertkit.workflows.finetune.trainee import load_setup
@@ -58,8 +58,7 @@ class StepScorer:
             rows = len(inputs.splits["train"].rows)
             self.truncated["training_rows"] = _report_lengths(self.features["train"], rows, checkpoint.setup, task)
         examples = self.features.get("train") or self.features[inputs.validation.name]
-        # A tokenizer of another model gives ids that mean other words, and nothing else would tell.
-        report_foreign(checkpoint.setup.tokenizer, checkpoint.model, inputs.model_folder, examples)
+        report_tokens(checkpoint.setup.tokenizer, examples)
         features = _WithoutTrain(self.features) if inputs.stream else self.features
         run_features = partial(run_part, checkpoint)
         trains = inputs.supervision.trains

@@ -22,7 +22,7 @@ from bertkit.progress import log, stage
 from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
-from bertkit.tokens.vocabulary import report_foreign
+from bertkit.tokens.vocabulary import report_tokens
 from bertkit.training.own import check_callback
 from bertkit.training.run import RunPlan
 from bertkit.training.trackers import check_trackers
@@ -34,8 +34,7 @@ _NOT_IDENTITY: dict[str, Any] = {
     "training": {"workers", *WHAT_IS_KEPT},
 }
 
-# that are looked at for signs of a tokenizer of another model
-_DOCUMENTS, _TOKENS = 100, 2000
+_DOCUMENTS, _TOKENS = 100, 2000  # searched for unknown tokens
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ class PretrainInputs:
 
         set_seed(self.setup.recipe.training.seed)
         model = self.objective.load_model(self.setup)
-        if (folder := self.setup.model_folder) is not None:
-            report_foreign(self.setup.tokenizer, model, folder, _first_documents(self.corpus["train"]), "documents")
+        if self.setup.model_folder is not None:
+            report_tokens(self.setup.tokenizer, _first_documents(self.corpus["train"]), "documents")
         return model
 
 
