@@ -41,7 +41,6 @@ from bertkit.tokens.static_shapes import (
 from bertkit.training.batching import Batches, InMemoryBatches, check_batch
 from bertkit.training.pretrain_batches import PretrainBatches
 from bertkit.training.streaming import StreamedBatches
-from bertkit.training.task_batches import TaskBatches
 from bertkit.training.trackers import tracking_arguments
 
 _BUSY_TOKENS = 4096  # of a step; an H100 computes fewer in less time than launching their kernels takes
@@ -161,13 +160,12 @@ def fitting_collator(
     if device.shapes_may_change and not (training.torch_compile or graphs):
         return collate
     most, texts = training.max_length, ONE_TEXT
-    if isinstance(batches, (InMemoryBatches, TaskBatches)):
-        tasks = [batches] if isinstance(batches, InMemoryBatches) else list(batches.tasks.values())
-        texts = texts_of_rows(model, batches.features) if len(tasks) == 1 else ONE_TEXT
-        adds_up = training.gradient_accumulation > 1 or any(task.items is not None for task in tasks)
+    if isinstance(batches, InMemoryBatches):
+        texts = texts_of_rows(model, batches.features)
+        adds_up = training.gradient_accumulation > 1 or batches.items is not None
         adds_up = adds_up or (texts.are_windows and texts.most > 1)
-        few = (WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS) // len(tasks)
-        widths = choose_widths(longest_of(batches.features), max(few, 1))
+        few = WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS
+        widths = choose_widths(longest_of(batches.features), few)
     elif isinstance(batches, StreamedBatches):
         widths = (most // 4, most)
     else:

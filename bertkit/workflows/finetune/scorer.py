@@ -27,7 +27,7 @@ _UNTRAINED = "encoder before training"
 
 
 def load_scorer(inputs: FinetuneInputs, run: Run) -> StepScorer:
-    """Load the model of a run, or of one task of several, with what scores it."""
+    """Load the model of a run, with what scores it."""
     setup, model = load_setup(inputs)
     baselines = _score_baselines(inputs, setup)
     return StepScorer(inputs, Checkpoint(model, inputs.task, setup, run.machine), baselines)

@@ -47,7 +47,7 @@ class SmokeResult:
     recipe: str
     model: str
     rows: dict[str, int] = field(default_factory=dict)
-    """Split, or task where there are several -> rows."""
+    """Split -> rows."""
     stages: list[SmokeStage] = field(default_factory=list)
 
 
