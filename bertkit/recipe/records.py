@@ -62,8 +62,6 @@ class Data(Section):
     """Train on only this many rows, drawn by `training.seed`; validation rows stay."""
     oversample: str | None = None
     """Canonical column: repeat training rows until each of its values has as many as the most frequent one."""
-    streaming: bool = False
-    """Read training rows during training, for data that does not fit in memory."""
     cache: bool = True
     """Keep the encoded rows of each split on disk for the next run."""
     _rows: dict[str, list[Row]] | None = PrivateAttr(None)

@@ -20,7 +20,7 @@ from bertkit.checks.shortcuts import find_shortcuts
 from bertkit.checks.tag_errors import find_tag_errors
 from bertkit.data.checks import describe_skew
 from bertkit.data.rows import find_unread
-from bertkit.errors import RecipeError, UnavailableError
+from bertkit.errors import UnavailableError
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.splits import judge_training_rows
 from bertkit.modeling.load import load_tokenizer
@@ -82,9 +82,6 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckRes
         BertkitError: the data cannot be read at all, or the copy not be written; see `bertkit.errors`.
     """
     task = load_task(recipe)
-    if recipe.data.streaming:
-        raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
-
     # What the options ask for is looked for before any row is read, and the copy is claimed before the work.
     saved = find_checkpoint(recipe) if settings.long_text else None
     if saved is not None:

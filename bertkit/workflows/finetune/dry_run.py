@@ -32,7 +32,7 @@ class DryRun:
     recipe: str
     model: str
     folder: str
-    rows: dict[str, int | None]
+    rows: dict[str, int]
     labels: list[str]
     steps: int
     disk_bytes: int
@@ -101,8 +101,6 @@ def _with_times(plan: DryRun, inputs: FinetuneInputs, setup: Setup, model: Model
     """Add the time and the memory of a run, or why they are not known."""
     if model is None:
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])
-    if inputs.stream is not None:
-        return replace(plan, notes=["time and memory of a stream are not measured"])
     if is_one_of_several():
         return replace(plan, notes=["time and memory are measured by one process alone"])
     from bertkit.workflows.bench.training import measure_some
@@ -117,7 +115,7 @@ def _with_times(plan: DryRun, inputs: FinetuneInputs, setup: Setup, model: Model
     )
 
 
-def _check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int | None]) -> None:
+def _check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int]) -> None:
     """Check, for a dry run, what is known of a training once its model is loaded."""
     from bertkit.training.arguments import make_arguments
     from bertkit.training.micro_batches import check_shares
@@ -127,7 +125,7 @@ def _check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int | None]) 
     check_shares(model, training, arguments.world_size)
 
 
-def _plan_steps(plan: RunPlan, rows: int | None, weights: int, *, fresh: bool) -> tuple[int, int]:
+def _plan_steps(plan: RunPlan, rows: int, weights: int, *, fresh: bool) -> tuple[int, int]:
     """Return the steps of a run and the bytes that it needs on disk, once it is checked that these are free.
 
     Args:

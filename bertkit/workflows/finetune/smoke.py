@@ -140,7 +140,7 @@ class _Failed(Exception):
 
 
 def count_rows(inputs: FinetuneInputs) -> dict[str, int]:
-    """Count the rows of each split; of a stream, those of its first buffer."""
+    """Count the rows of each split."""
     return {name: len(split.rows) for name, split in inputs.splits.items()}
 
 

@@ -104,9 +104,6 @@ def test_wrong_rows_are_told_in_one_line(tiny_model, data, error, message):
 def test_a_wrong_key_is_told_as_the_command_does(tiny_model):
     with pytest.raises(RecipeError, match=r"epoch.* did you mean epochs\?"):
         bertkit.finetune("classify", model=tiny_model, data=TRAIN, training={"epoch": 1})
-    with pytest.raises(RecipeError, match="the rows are in memory already"):
-        changes = {"data.streaming": True, "labels": ["bad", "good"], "training.steps": 5}
-        bertkit.finetune("classify", model=tiny_model, data=TRAIN, changes=changes)
 
 
 def test_an_argument_that_there_is_not_is_refused(tiny_model):
