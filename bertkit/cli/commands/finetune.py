@@ -23,7 +23,6 @@ from bertkit.cli.options import (
     SeedsOption,
     SetOption,
     common_settings,
-    flag,
     load,
     option,
     output_option,
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
     from bertkit.recipe import Recipe
     from bertkit.workflows.finetune.dry_run import DryRun
-
-SoupOption = Annotated[bool, flag("--soup", "With --seeds: average the weights of the runs, and score that model too.")]
 
 ORDER = 12
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
@@ -59,7 +56,6 @@ def command(
     seed: SeedOption = None,
     seeds: SeedsOption = None,
     jobs: Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")] = 1,
-    soup: SoupOption = False,
     limit: LimitOption = None,
     report_to: ReportToOption = None,
     changes: SetOption = None,
@@ -75,7 +71,7 @@ def command(
     """
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed, report_to)
     if smoke:
-        refuse_with_smoke(output=output, seeds=seeds, soup=soup, dry_run=dry_run, fresh=fresh, pinned=pinned)
+        refuse_with_smoke(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
     loaded = load(recipe, {**common, "model": model}, changes)
     if smoke:
         from bertkit.workflows.finetune.smoke import smoke_finetune
@@ -86,10 +82,10 @@ def command(
     if pinned is not None and chosen:
         raise UsageError("--pinned with --seeds", "pin one --seed at a time")
     if chosen:
-        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs)
+        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, jobs=jobs)
         return
-    if soup or jobs != 1:
-        raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
+    if jobs != 1:
+        raise UsageError("--jobs without --seeds", "it is for several runs: --seeds 5")
     _finetune_one(loaded, output, dry_run=dry_run, fresh=fresh, pinned=pinned)
 
 
@@ -107,7 +103,7 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
 
 
 def _finetune_seeds(
-    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, soup: bool, jobs: int
+    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, jobs: int
 ) -> None:
     from bertkit.workflows.finetune.seeds import dry_run as check
     from bertkit.workflows.finetune.seeds import finetune_seeds
@@ -116,7 +112,7 @@ def _finetune_seeds(
         plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup)
+    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
     if error is not None:
         print_result(summary, print_seeds, error=error)
         return

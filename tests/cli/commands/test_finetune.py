@@ -70,7 +70,6 @@ def test_no_results_have_no_next_steps(capsys):
     ("options", "message"),
     [
         (["--epochs", "0"], "training.epochs = 0.0 is out of range"),
-        (["--soup"], "--soup without --seeds"),
         (["--jobs", "2"], "--jobs without --seeds"),
         (["--seeds", "3", "--seed", "1"], "one seed and --seeds are both given"),
         (["--seeds", "3", "--set", "training.seed=1"], "one seed and --seeds are both given"),
