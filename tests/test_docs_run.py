@@ -219,8 +219,8 @@ def run_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patched:
         patched.setattr(bertkit, "load_recipe", load_short)
-        load_named = call.load_one_or_several
-        patched.setattr(call, "load_one_or_several", lambda name, changes: load_named(name, {**changes, **short}))
+        load_named = call.load_recipe
+        patched.setattr(call, "load_recipe", lambda name, changes: load_named(name, {**changes, **short}))
         patched.syspath_prepend(".")
         exec(compile(block.text, "block", "exec"), {"__name__": "block"})
 

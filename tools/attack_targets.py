@@ -26,8 +26,7 @@ import yaml
 from bertkit.data.sources import read_splits
 from bertkit.errors import BertkitError
 from bertkit.recipe import load_recipe
-from bertkit.recipe.load import load_one_or_several, load_pretrain_recipe, parse_changes
-from bertkit.recipe.records import Recipe
+from bertkit.recipe.load import load_pretrain_recipe, parse_changes
 from bertkit.storage.checkpoints import MANIFEST
 from bertkit.storage.hub import find_model
 from bertkit.tasks import load_task
@@ -183,9 +182,7 @@ def row_targets() -> Iterator[Target]:
 
 def read_recipe(file: Path) -> None:
     """Read a recipe, and load the family that it names."""
-    recipe = load_one_or_several(str(file), {"model": "demo"})
-    if isinstance(recipe, Recipe):
-        load_task(recipe)
+    load_task(load_recipe(str(file), {"model": "demo"}))
 
 
 def read_changes(file: Path) -> None:
@@ -201,12 +198,10 @@ def setting_targets() -> Iterator[Target]:
     mixed = (
         b"extends: classify\ntraining: {epochs: 2, learning_rate: 1e-5}\nlabels: [good, bad]\noptions: {overlap: 8}\n"
     )
-    several = b"about: Both.\ntasks: {topic: classify, names: ner}\ntraining: {epochs: 1}\n"
     changes = b"training.epochs=3\noptions.long_text=windows_mean\ndata.files={train: a.csv}\nlabels=[a, b]"
     questions = yaml.safe_dump({"extends": "decide", "options": {"questions": ASKED}}).encode()
     yield Target("questions.yaml", questions, lambda folder: read_recipe(folder / "questions.yaml"))
     yield Target("recipe.yaml", mixed, lambda folder: read_recipe(folder / "recipe.yaml"))
-    yield Target("several.yaml", several, lambda folder: read_recipe(folder / "several.yaml"))
     mlm = (root / "pretrain" / "mlm.yaml").read_bytes()
     yield Target("mlm.yaml", mlm, lambda folder: load_pretrain_recipe(str(folder / "mlm.yaml")))
     yield Target("changes", changes, lambda folder: read_changes(folder / "changes"))

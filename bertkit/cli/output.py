@@ -262,13 +262,13 @@ def format_count(count: int, unit: str) -> str:
 format_rows = partial(format_count, unit="row")
 
 
-def format_splits(rows: Mapping[str, int | None]) -> str:
+def format_splits(rows: Mapping[str, int]) -> str:
     """Return how many rows each split has.
 
-    >>> format_splits({"train": 1200, "test": None})
-    'train 1,200, test streamed'
+    >>> format_splits({"train": 1200, "test": 300})
+    'train 1,200, test 300'
     """
-    return ", ".join(f"{split} {'streamed' if count is None else f'{count:,}'}" for split, count in rows.items())
+    return ", ".join(f"{split} {count:,}" for split, count in rows.items())
 
 
 def format_number(value: float | None) -> str:

@@ -97,7 +97,7 @@ def run_table(summary: SeedsSummary) -> list[dict[str, Any]]:
     if not summary.splits:
         return []
     first = summary.splits[0]
-    rows = [
+    return [
         {
             "seed": str(run.seed),
             **{metric: run.scores.get(first.split, {}).get(metric) for metric in first.spreads},
@@ -105,9 +105,6 @@ def run_table(summary: SeedsSummary) -> list[dict[str, Any]]:
         }
         for run in summary.runs
     ]
-    if summary.soup is not None:
-        rows.append({"seed": "soup", **{metric: summary.soup[first.split].get(metric) for metric in first.spreads}})
-    return rows
 
 
 def _spread_table(spreads: Mapping[str, Any], baseline: Mapping[str, float | None]) -> list[dict[str, Any]]:

@@ -80,15 +80,13 @@ def find_teachers(
 
     Raises:
         UsageError: there is none, or more than one where layers are matched.
-        RecipeError: training rows that are streamed, or layers that the first teacher does not have.
+        RecipeError: layers that the first teacher does not have.
         ModelError: a teacher that is not fine-tuned, has other labels or another vocabulary, or a frozen encoder.
     """
     names = teacher_names(distillation)
     if "long_text" in task.OPTIONS and reads_windows(recipe):
         what = f"options.long_text={long_text(recipe)}: a student learns from one input per row"
         raise RecipeError(what, "--set options.long_text=head_tail")
-    if recipe.data.streaming:
-        raise RecipeError("teachers need all training rows before training", "leave data.streaming out")
     if distillation.matches_layers and recipe.training.gradient_checkpointing:
         raise RecipeError("layers that are computed twice cannot be matched", "leave gradient_checkpointing out")
     if distillation.matches_layers and len(names) > 1:

@@ -184,9 +184,6 @@ def check_draw(recipe: Recipe, columns: Columns, *, named: bool) -> None:
         RecipeError: they cannot.
     """
     data = recipe.data
-    if data.streaming:
-        what = f"data.{data.draws[0]} draws from all training rows, and a stream is not known whole"
-        raise RecipeError(what, "leave it out")
     if data.oversample and data.oversample not in columns.names:
         what = f"data.oversample: the rows have no canonical column {data.oversample!r}"
         raise RecipeError(what, closest(data.oversample, columns.names))

@@ -34,11 +34,11 @@ def with_revision(data: Data) -> Data:
     return data.model_copy(update={"source": source, "revision": revision}) if revision else data
 
 
-def read_hub_split(data: Data, split: str) -> Iterator[Record]:
+def read_hub_split(data: Data, split: str, *, streaming: bool = False) -> Iterator[Record]:
     """Yield the rows of a split, numbered from 1; class labels come out as their names.
 
-    Only the files of this split are downloaded. With ``data.streaming``, rows are read as they are needed, and nothing
-    is downloaded first.
+    Only the files of this split are downloaded. With `streaming`, rows are read as they are needed, and nothing is
+    downloaded first.
 
     Raises:
         UnavailableError: the data set is neither cached nor given by the hub, or the connection breaks off.
@@ -47,7 +47,7 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
     from huggingface_hub.utils import httpx
 
     data = with_revision(data)
-    table = _open_split(data, split)
+    table = _open_split(data, split, streaming=streaming)
     features = table.features or {}  # a stream of csv or JSON files names no labels
     try:
         for number, row in enumerate(table, start=1):
@@ -57,7 +57,7 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
         raise UnavailableError(what, "the same command continues from the last checkpoint") from None
 
 
-def _open_split(data: Data, split: str) -> Dataset | IterableDataset:
+def _open_split(data: Data, split: str, *, streaming: bool) -> Dataset | IterableDataset:
     """Open a split of the hub or, if the hub does not give it, of the cache of `datasets`."""
     if not hub.is_name(data.source):
         raise DataError(f"{data.source!r} is neither a path here nor a hub name", _INSTEAD)
@@ -81,7 +81,7 @@ def _open_split(data: Data, split: str) -> Dataset | IterableDataset:
     from huggingface_hub.utils import httpx
 
     try:
-        return _open_online(data, split, repository)
+        return _open_online(data, split, repository, streaming=streaming)
     except (OSError, ValueError, RuntimeError, httpx.HTTPError, datasets.exceptions.DatasetsError) as error:
         if refused := hub.explain(error, f"{data.source}: "):
             raise refused from None
@@ -95,7 +95,7 @@ def _open_split(data: Data, split: str) -> Dataset | IterableDataset:
         raise DataError(what, "see data.config and data.splits") from None
 
 
-def _open_online(data: Data, split: str, repository: hub.Repository) -> Dataset | IterableDataset:
+def _open_online(data: Data, split: str, repository: hub.Repository, *, streaming: bool) -> Dataset | IterableDataset:
     """Download the files of a split, and let `datasets` read them."""
     import datasets
 
@@ -108,7 +108,7 @@ def _open_online(data: Data, split: str, repository: hub.Repository) -> Dataset 
         raise ValueError(f'Unknown split "{name}". Should be one of {list(map(str, files))}.')
     if name and files:
         builder.config.data_files = datasets.data_files.DataFilesDict({name: files[name]})
-    if data.streaming:
+    if streaming:
         return builder.as_streaming_dataset(split=split)
     prefix = f"hf://datasets/{repository.name}@{repository.commit}/"
     paths = [path for paths in (builder.config.data_files or {}).values() for path in paths]

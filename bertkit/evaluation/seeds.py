@@ -71,8 +71,6 @@ class SeedsSummary:
     best_seed: int | None
     """The seed of the highest score; None where no run has one."""
     warnings: list[str] = field(default_factory=list)
-    soup: dict[str, dict[str, float | None]] | None = None
-    """Split -> metric -> score of the mean of their weights, where it was asked for."""
 
     @property
     def failed(self) -> list[SeedRun]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,7 +11,6 @@ import numpy as np
 
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
-from bertkit.data.labels import name_row
 from bertkit.data.row_digests import (
     Digests,
     digest_trained,
@@ -24,11 +21,10 @@ from bertkit.data.row_digests import (
 )
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits
-from bertkit.data.streams import SORT_WINDOW, RowStream, open_stream
-from bertkit.errors import DataError, RecipeError, UsageError, closest, located
+from bertkit.errors import DataError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.progress import log
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
 from bertkit.tasks import Task
@@ -117,49 +113,6 @@ def write_training_rows(folder: Path, trained: Digests) -> None:
         write_digests(folder, trained)
 
 
-def add_streamed_rows(folder: Path, trained: Digests, stream: RowStream, gold: str, steps: int) -> None:
-    """Write the digests of a run that has streamed its training rows for so many steps: these are read once more."""
-    # The stream is read ahead by buffers of so many batches; all rows of a begun buffer may have been trained on.
-    count = -(-steps // SORT_WINDOW) * stream.buffer_rows
-
-    def read() -> Iterator[Row]:
-        with suppress(DataError):  # of a row that training has not reached
-            yield from (row for _, row in islice(stream.open(), count))
-
-    write_digests(folder, np.concatenate([trained, digest_trained(read(), gold)]))
-
-
-def open_training_rows(recipe: Recipe, task: Task) -> RowStream:
-    """Open the training rows of a recipe that states what is otherwise found in the rows.
-
-    Raises:
-        RecipeError: it does not.
-    """
-    if recipe.training.steps is None:
-        raise RecipeError("training.steps is missing: the length of a stream is unknown", "--set training.steps=20000")
-    if task.NAMED and not recipe.labels:
-        raise RecipeError("labels is missing: label names are not found in a stream", "--set 'labels=[no, yes]'")
-    if recipe.training.class_weights == "balanced":
-        what = "training.class_weights = balanced needs all labels counted, which a stream does not allow"
-        raise RecipeError(what, "name the weights: --set 'training.class_weights={no: 1, yes: 9}'")
-
-    def read(row: Row) -> Row | None:
-        checked = task.read(row, recipe)
-        if checked and task.NAMED and recipe.labels:
-            return name_row(checked, task.COLUMNS.gold, recipe.labels)
-        return checked
-
-    return open_stream(recipe.data, task.COLUMNS, read, recipe.training.batch_size)
-
-
-def report_head(recipe: Recipe, task: Task, head: Split) -> None:
-    """Log what is known of streamed training rows, of which only the first buffer is read."""
-    log.info(f"training rows are streamed: the baseline knows only the first {len(head.rows):,} of them")
-    labels = {str(row[task.COLUMNS.gold]) for row in head.rows}
-    if task.NAMED and len(labels) == 1 and len(head.rows) > 1:
-        log.info(f"all of these have the label {min(labels)!r}: rows are read in order, so shuffle them on disk")
-
-
 def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
     """Count the texts that runs were trained on, and those that each shares with the first, as a row of settings.
 
@@ -191,7 +144,7 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
     if trained is None:
         # Silence would look like "no row was trained on", which is not known.
         if saved.record or (saved.folder / checkpoints.MANIFEST).is_file():
-            why = "it was pushed without them, an earlier bertkit wrote it, or it streams them and is not finished"
+            why = "it was pushed without them, or an earlier bertkit wrote it"
             log.info(f"{saved.folder} does not tell its training rows ({why}), so none is noticed among those to score")
         return dict(splits)
     gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})

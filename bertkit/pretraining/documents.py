@@ -257,8 +257,8 @@ def _read_file_documents(file: Path, data: Corpus) -> Iterator[Document]:
 
 
 def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
-    hub_set = Data(source=data.source, config=data.config, revision=data.revision, streaming=data.streaming)
-    return read_hub_split(hub_set, data.splits.get(split, split))
+    hub_set = Data(source=data.source, config=data.config, revision=data.revision)
+    return read_hub_split(hub_set, data.splits.get(split, split), streaming=data.streaming)
 
 
 def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:

@@ -3,11 +3,8 @@
 from bertkit.recipe.load import assignment as assignment
 from bertkit.recipe.load import find_recipe as find_recipe
 from bertkit.recipe.load import load_any_recipe as load_any_recipe
-from bertkit.recipe.load import load_one_or_several as load_one_or_several
 from bertkit.recipe.load import load_pretrain_recipe as load_pretrain_recipe
 from bertkit.recipe.load import load_recipe as load_recipe
-from bertkit.recipe.load import load_several as load_several
-from bertkit.recipe.load import names_several as names_several
 from bertkit.recipe.load import parse_changes as parse_changes
 from bertkit.recipe.load import recipe_command as recipe_command
 from bertkit.recipe.load import recipe_folder as recipe_folder
@@ -20,8 +17,6 @@ from bertkit.recipe.records import LayerMap as LayerMap
 from bertkit.recipe.records import PretrainRecipe as PretrainRecipe
 from bertkit.recipe.records import Published as Published
 from bertkit.recipe.records import Recipe as Recipe
-from bertkit.recipe.records import SeveralRecipe as SeveralRecipe
-from bertkit.recipe.records import SeveralTasks as SeveralTasks
 from bertkit.recipe.sections import Row as Row
 from bertkit.recipe.sections import Section as Section
 from bertkit.recipe.sections import read_layers as read_layers

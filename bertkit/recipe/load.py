@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.plugins import trusts_folders
-from bertkit.recipe.records import PretrainRecipe, Recipe, SeveralRecipe, SeveralTasks
-from bertkit.recipe.sections import Auto, Section, typed_path
+from bertkit.recipe.records import PretrainRecipe, Recipe
+from bertkit.recipe.sections import Section, typed_path
 from bertkit.recipe.validation import describe
 from bertkit.recipe.values import Origin, fill_language, names_language, settle
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
@@ -115,9 +115,6 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     """Load the recipe of a command as one of the records; raises what `load_recipe` does."""
     file = find_recipe(name, command)
     values, lines, own_values, is_own = _read_with_parents(file, command, ())
-    if "tasks" in values and "tasks" not in record.model_fields:
-        what = "this recipe names several tasks, which only `bertkit finetune` and `bertkit predict` take together"
-        raise RecipeError(what, "name the recipe of one task", file=file)
     # In the order of who wins: parents, the file, the demo's settings, what was typed; then what no longer fits gives
     # way.
     values.setdefault("name", file.stem)
@@ -279,66 +276,3 @@ def _set_value(values: dict[str, Any], key: str, value: object) -> None:
         values[section] = dict(content) if isinstance(content, dict) else {}
         values = values[section]
     values[last] = value
-
-
-_OWN = ("max_length", "batching", "class_weights", "label_smoothing")
-"""Keys of `training` that each task may have for itself."""
-
-
-def load_one_or_several(name: str, changes: Mapping[str, Any]) -> Recipe | SeveralTasks:
-    """Load a recipe, of one task or of several, with changes; raises as `load_recipe` does."""
-    return load_several(name, changes) if names_several(name) else load_recipe(name, changes)
-
-
-def names_several(name: str) -> bool:
-    """Tell whether a recipe is one of several tasks; raises what `load_recipe` does of files."""
-    return "tasks" in read_values(name)
-
-
-def load_several(name: str, changes: Mapping[str, Any] | None = None) -> SeveralTasks:
-    """Load a recipe of several tasks with changes (dotted key -> value).
-
-    Changes of `data` are those of all tasks. A change that begins with the name of a task is one of its recipe.
-
-    Raises:
-        RecipeError: as `load_recipe` does; or a task asks for what cannot be trained together with others.
-    """
-    changes = changes or {}
-    tasks = read_values(name, "finetune").get("tasks")
-    names = tasks if isinstance(tasks, dict) else {}
-    shared = {key: value for key, value in changes.items() if key.split(".")[0] not in ("data", *names)}
-    recipe = load_record("finetune", SeveralRecipe, name, shared)
-    data = {f"data.{key}": value for key, value in recipe.data.items()}
-    data |= {key: value for key, value in changes.items() if key.split(".")[0] == "data"}
-    folder = find_recipe(name, "finetune").parent
-    recipes = {}
-    for task, reference in recipe.tasks.items():
-        beside = folder / reference
-        changes_of_task = {key.partition(".")[2]: value for key, value in changes.items() if key.split(".")[0] == task}
-        for key in changes_of_task:
-            section, _, setting = key.partition(".")
-            if section == "model" or (section == "training" and setting not in _OWN):
-                raise RecipeError(f"{task}.{key}: all tasks share it", f"--set {key}=... changes it for all")
-        file = str(beside) if beside.suffix in (".yaml", ".yml") and beside.is_file() else reference
-        loaded = load_recipe(file, {"name": task, "model": recipe.model, **data, **changes_of_task})
-        # The training is that of all tasks, but for what a task may have for itself.
-        given = recipe.training.model_fields_set
-        own_keys = [key for key in _OWN if key not in given or f"training.{key}" in changes_of_task]
-        kept = {key: getattr(loaded.training, key) for key in own_keys}
-        # the last layer is shared by heads that read other tokens than the first
-        together = loaded.model_copy(update={"training": recipe.training})
-        recipes[task] = together.changed("training", **kept, cls_only_last_layer=False)
-        _check_recipe(task, recipes[task])
-    return SeveralTasks(recipe, recipes)
-
-
-def _check_recipe(task: str, recipe: Recipe) -> None:
-    together = "cannot be trained together with other tasks"
-    if recipe.distillation:
-        raise RecipeError(f"tasks.{task}: distillation {together}", "leave it out")
-    if recipe.data.streaming:
-        raise RecipeError(f"tasks.{task}: streamed rows {together}", "leave data.streaming out")
-    if isinstance(recipe.training.epochs, Auto) or isinstance(recipe.training.learning_rate, Auto):
-        raise RecipeError("training: auto is for one task at a time", "give training.epochs and training.learning_rate")
-    if recipe.training.lora is not None:
-        raise RecipeError("training.lora: adapters are trained for one task at a time", "leave it out")

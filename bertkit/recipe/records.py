@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
@@ -63,8 +62,6 @@ class Data(Section):
     """Train on only this many rows, drawn by `training.seed`; validation rows stay."""
     oversample: str | None = None
     """Canonical column: repeat training rows until each of its values has as many as the most frequent one."""
-    streaming: bool = False
-    """Read training rows during training, for data that does not fit in memory."""
     cache: bool = True
     """Keep the encoded rows of each split on disk for the next run."""
     _rows: dict[str, list[Row]] | None = PrivateAttr(None)
@@ -292,40 +289,3 @@ class PretrainRecipe(Section):
     training: Pretraining = Pretraining()
     options: dict[str, Any] = Field({})
     """Options of this objective."""
-
-
-MEAN = "mean"
-"""The score that chooses the best step: the mean of the best metrics of all tasks."""
-
-
-class SeveralRecipe(Section):
-    """How one encoder is trained on several tasks, each with a head of its own."""
-
-    name: FolderName
-    about: str = ""
-    model: Location = "google-bert/bert-base-uncased"
-    tasks: dict[str, str]
-    """Name of a task -> its recipe: a shipped one, or a file."""
-    sampling: Finite = Field(1.0, ge=0, le=1)
-    """A task has batches in proportion to its rows to this power: 0 is equally many."""
-    data: dict[str, Any] = Field({})
-    """Keys of `data` for all tasks, over those of their recipes."""
-    training: Training = Training()
-
-    @field_validator("tasks")
-    @classmethod
-    def _names_are_of_folders(cls, tasks: dict[str, str]) -> dict[str, str]:
-        if len(tasks) < 2:
-            raise ValueError("must name two tasks at least")
-        for name in tasks:
-            if not re.fullmatch(r"[A-Za-z]\w*", name) or name in (*cls.model_fields, MEAN):
-                raise ValueError(f"the name of a task must be a word and no key of this recipe, and {name!r} is not")
-        return tasks
-
-
-@dataclass(frozen=True)
-class SeveralTasks:
-    """A recipe of several tasks, and the whole recipe of each: with the model and the training of all."""
-
-    recipe: SeveralRecipe
-    recipes: dict[str, Recipe]

@@ -181,13 +181,13 @@ class CommonTraining(Section):
         return -(-rows // self.batch_size)
 
     def total_steps(self, rows: int | None) -> int:
-        """Return the number of optimizer steps of a run; `rows` is None for a stream, which needs `steps`."""
+        """Return the number of optimizer steps of a run; `rows` is None in pretraining, which needs `steps`."""
         if self.steps is not None or rows is None:
             return self.steps or 0
         return math.ceil(self.steps_per_epoch(rows) * self.epochs)
 
     def steps_per_evaluation(self, rows: int | None) -> int:
-        """Return the steps from one evaluation to the next: an epoch by default, a tenth of all steps for a stream."""
+        """Return the steps between evaluations: by default an epoch, or a tenth of all steps in pretraining."""
         if self.evaluate_every != "epoch":
             return int(self.evaluate_every)
         return -(-self.total_steps(None) // 10) if rows is None else self.steps_per_epoch(rows)

@@ -29,8 +29,8 @@ class CardFacts:
     auto_class: str
     """Class of transformers that loads the checkpoint, such as `AutoModelForTokenClassification`, or empty."""
     dataset: str
-    rows: Mapping[str, int | None]
-    """Split -> number of rows; None if they were streamed."""
+    rows: Mapping[str, int]
+    """Split -> number of rows."""
     predict_command: str
     columns: list[str] = field(default_factory=list)
     """Canonical columns that the model reads."""

@@ -47,8 +47,6 @@ class Facts:
     about: str = ""
     teachers: list[str] = field(default_factory=list)
     """Names of the checkpoints that the model was distilled from."""
-    averaged: bool = False
-    """Whether the weights are the mean of those of several runs."""
     seconds: float | None = None
     peak_memory: int | None = None
     """In bytes."""

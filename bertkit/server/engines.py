@@ -6,15 +6,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from bertkit.evaluation.together import Together
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import answer_rows
 from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, use_progress
 from bertkit.recipe import Row
 from bertkit.tokens.features import count_tokens
 from bertkit.vectors.embedder import Embedder
-
-TaskRow = tuple[str, Row]
-"""The name of a task, which is empty where there is one, and a row of it."""
 
 
 class Encoded(NamedTuple):
@@ -43,44 +41,33 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts rows as `bertkit predict` does, those of one model or of several tasks over one encoder.
+    """Engine that predicts rows as `bertkit predict` does; an input is a row, and an answer is its prediction."""
 
-    An input is a row with the name of its task, and an answer is a prediction.
-    """
+    checkpoint: Checkpoint
 
-    together: Together
+    def group(self, value: Row) -> Hashable:
+        """Return the columns of a row, because rows with a second text are encoded separately."""
+        return tuple(sorted(value))
 
-    def group(self, value: TaskRow) -> Hashable:
-        """Return the columns of a row, since rows with a second text are encoded apart from those without."""
-        return tuple(sorted(value[1]))
+    def encode(self, values: Sequence[Row]) -> list[Encoded]:
+        """Check rows, and return each with its features."""
+        task, setup = self.checkpoint.task, self.checkpoint.setup
+        rows = [task.read(row, setup.recipe) or row for row in values]
+        features: list[list[Any]] = [[] for _ in rows]
+        for feature in task.encode(rows, setup):
+            features[feature["row"]].append(feature)
+        return [
+            Encoded((row, row_features), sum(map(count_tokens, row_features)))
+            for row, row_features in zip(rows, features, strict=True)
+        ]
 
-    def encode(self, values: Sequence[TaskRow]) -> list[Encoded]:
-        """Check rows and encode them, each to its features."""
-        encoded = dict[int, Encoded]()
-        for name in dict.fromkeys(name for name, _ in values):
-            checkpoint = self.together.tasks[name]
-            task, setup = checkpoint.task, checkpoint.setup
-            rows = {
-                n: task.read(row, setup.recipe) or row for n, (of_task, row) in enumerate(values) if of_task == name
-            }
-            features: list[list[Any]] = [[] for _ in rows]
-            for feature in task.encode(list(rows.values()), setup):
-                features[feature["row"]].append(feature)
-            for (number, row), of_row in zip(rows.items(), features, strict=True):
-                encoded[number] = Encoded((row, of_row), sum(map(count_tokens, of_row)))
-        return [encoded[number] for number in range(len(values))]
-
-    def answer(self, values: Sequence[TaskRow], encoded: Sequence[Encoded]) -> list[Any]:
-        """Run the models over the features of all rows, and decode their outputs."""
-        rows, features = dict[str, list[Row]](), dict[str, list[Any]]()
-        for (name, _), (content, _) in zip(values, encoded, strict=True):
-            of_task = rows.setdefault(name, [])
-            # Features were encoded in other batches, so they get the number of their row in this one.
-            features.setdefault(name, []).extend({**feature, "row": len(of_task)} for feature in content[1])
-            of_task.append(content[0])
+    def answer(self, values: Sequence[Row], encoded: Sequence[Encoded]) -> list[Any]:
+        """Run the model over the features of all rows, and decode its outputs."""
+        rows = [content[0] for content, _ in encoded]
+        # Features were encoded in other batches, so they get the index of their row in this batch.
+        features = [{**feature, "row": index} for index, (content, _) in enumerate(encoded) for feature in content[1]]
         with use_progress(SILENT):
-            predictions = {name: iter(of_task) for name, of_task in self.together.predict(features, rows).items()}
-        return [next(predictions[name]) for name, _ in values]
+            return answer_rows(self.checkpoint, features, rows, "predicting")
 
 
 @dataclass(frozen=True)

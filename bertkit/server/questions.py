@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, StrictBool
 from bertkit.errors import DataError
 from bertkit.server.refusals import RefusedError, refusal_of
 from bertkit.server.schemas import Text
-from bertkit.server.service import ServedModel, choose_model
+from bertkit.server.service import ServedModel
 from bertkit.tokens.questions import Question, read_questions, read_state
 
 _MOST = 400  # questions of a request
@@ -202,27 +202,9 @@ def _as_message(item: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": item.get("type", ""), "content": json.dumps(content, ensure_ascii=False)}
 
 
-def choose_models(models: Mapping[str, ServedModel], name: str | None) -> list[ServedModel]:
-    """Return the models that answer a request: the one of a name, and those of the tasks of a run of this name.
-
-    Raises:
-        RefusedError: there is none, or the request names none of several.
-    """
-    of_tasks = [model for key, model in models.items() if name and key.startswith(f"{name}.")]
-    return of_tasks if of_tasks and name not in models else [choose_model(models, name), *of_tasks]
-
-
-def who_answers(models: Sequence[ServedModel], question: Question) -> ServedModel | None:
-    """Return the model that answers a question: one of typed questions, or the one with just these labels.
-
-    Of several with the labels, it is the one whose task has the question's name. None where none can answer.
-    """
-    for model in models:
-        if model.answers_any:
-            return model
-    fitting = [model for model in models if question.type == "choice" and set(model.labels) == set(question.options)]
-    called = [model for model in fitting if model.name.rpartition(".")[2] == question.name]
-    return next(iter(called or fitting), None)
+def can_answer(model: ServedModel, question: Question) -> bool:
+    """Return whether a model answers a question: any typed question, or a choice among its own labels."""
+    return model.answers_any or (question.type == "choice" and set(model.labels) == set(question.options))
 
 
 def row_of(model: ServedModel, state: str, questions: Sequence[Question]) -> dict[str, Any]:

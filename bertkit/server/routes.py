@@ -24,10 +24,9 @@ from bertkit.server.guard import NOTES
 from bertkit.server.questions import (
     DecisionsRequest,
     SystemOneRequest,
-    choose_models,
+    can_answer,
     decision_of,
     row_of,
-    who_answers,
 )
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
 from bertkit.server.schemas import (
@@ -46,7 +45,6 @@ from bertkit.server.schemas import (
 )
 from bertkit.server.service import ServedModel, Service, choose_model
 from bertkit.storage.files import to_json
-from bertkit.tokens.questions import Question
 from bertkit.vectors.vector_files import to_unit_length, truncate
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -55,8 +53,6 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 TIMEOUT = "X-Request-Timeout"
 """Header with the seconds after which nobody needs the answer any more."""
 _Render = Callable[[Any], Any]
-_Choose = Callable[[Mapping[str, ServedModel], str | None], Any]
-"""Chooses what answers by the name in a request: a model, or several."""
 _Answer = Callable[..., Awaitable[Response]]
 
 
@@ -65,18 +61,18 @@ def add_routes(app: FastAPI, service: Service) -> None:
     for model in service.models.values():
         if model.rows is not None:
             _add_rows(app, service, model)
-    shared: list[tuple[str, type[BaseModel], _Choose, _Answer, Any]] = [
-        ("/predict", ClassifyRequest, choose_model, _classify, list[ClassScore] | list[list[ClassScore]]),
-        ("/rerank", RerankRequest, choose_model, _rerank, list[RankedText]),
-        ("/embed", EmbedRequest, choose_model, _embed, list[list[float]]),
-        ("/v1/embeddings", EmbeddingsRequest, choose_model, _openai_embed, EmbeddingsAnswer),
-        ("/v1/decisions", DecisionsRequest, choose_models, _decide, dict[str, Any]),
-        ("/v1/systemone", SystemOneRequest, choose_models, _decide, dict[str, Any]),
+    shared: list[tuple[str, type[BaseModel], _Answer, Any]] = [
+        ("/predict", ClassifyRequest, _classify, list[ClassScore] | list[list[ClassScore]]),
+        ("/rerank", RerankRequest, _rerank, list[RankedText]),
+        ("/embed", EmbedRequest, _embed, list[list[float]]),
+        ("/v1/embeddings", EmbeddingsRequest, _openai_embed, EmbeddingsAnswer),
+        ("/v1/decisions", DecisionsRequest, _decide, dict[str, Any]),
+        ("/v1/systemone", SystemOneRequest, _decide, dict[str, Any]),
     ]
     mains = {model.main_route for model in service.models.values()}
-    for route, request_schema, choose, answer, schema in shared:
+    for route, request_schema, answer, schema in shared:
         if service.find(route):
-            endpoint = _make_endpoint(service, route, request_schema, choose, answer)
+            endpoint = _make_endpoint(service, route, request_schema, answer)
             about = request_schema.__doc__
             app.add_api_route(
                 route, endpoint, methods=["POST"], response_model=schema, responses=REFUSALS, summary=about
@@ -110,13 +106,11 @@ def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
     )
 
 
-def _make_endpoint(
-    service: Service, route: str, request_schema: type[BaseModel], choose: _Choose, answer: _Answer
-) -> Any:
+def _make_endpoint(service: Service, route: str, request_schema: type[BaseModel], answer: _Answer) -> Any:
     models = {model.name: model for model in service.find(route)}
 
     async def endpoint(request: Request, body: Any) -> Response:
-        return await answer(service, request, choose(models, body.model), body)
+        return await answer(service, request, choose_model(models, body.model), body)
 
     endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
     return endpoint
@@ -190,24 +184,16 @@ async def _openai_embed(service: Service, request: Request, model: ServedModel, 
 
 
 async def _decide(
-    service: Service, request: Request, models: Sequence[ServedModel], body: DecisionsRequest | SystemOneRequest
+    service: Service, request: Request, model: ServedModel, body: DecisionsRequest | SystemOneRequest
 ) -> Response:
     state, questions = body.read()
-    answering = [(question, who_answers(models, question)) for question in questions]
-    # Tasks of one run have one lane: asked together, they have the encoder read the state once.
-    asked = dict[Lane | None, list[tuple[ServedModel, list[Question]]]]()
-    for model in models:
-        if of_model := [question for question, chosen in answering if chosen is model]:
-            asked.setdefault(model.rows, []).append((model, of_model))
+    asked = [question for question in questions if can_answer(model, question)]
     decisions, tokens = dict[str, Any](), 0
-    for lane, of_lane in asked.items():
-        assert lane is not None
-        rows = [(model.name_of_task, row_of(model, state, of_model)) for model, of_model in of_lane]
-        predictions = await compute(service, request, of_lane[0][0], lane, rows, dict)
-        tokens += request.scope[NOTES]["tokens"]
-        for (model, of_model), prediction in zip(of_lane, predictions, strict=True):
-            decisions |= {question.name: decision_of(model, prediction, question) for question in of_model}
-    return json_response(to_json({"model": body.model or models[0].name, **body.show(decisions, tokens)}))
+    if asked:
+        [prediction] = await predict(service, request, model, [row_of(model, state, asked)], dict)
+        decisions = {question.name: decision_of(model, prediction, question) for question in asked}
+        tokens = request.scope[NOTES]["tokens"]
+    return json_response(to_json({"model": model.name, **body.show(decisions, tokens)}))
 
 
 def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> _Render:
@@ -237,7 +223,7 @@ async def predict(
 ) -> list[Any]:
     """Let rows be predicted; raises as `compute` does."""
     assert model.rows is not None
-    return await compute(service, request, model, model.rows, [(model.name_of_task, row) for row in rows], render)
+    return await compute(service, request, model, model.rows, rows, render)
 
 
 async def compute(

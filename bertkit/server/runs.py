@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.errors import ModelError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
 from bertkit.modeling.sentence.formats import DENSE, find_format
-from bertkit.recipe import load_recipe, names_several
+from bertkit.recipe import load_recipe
 from bertkit.recipe.load import recipe_command
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported
 from bertkit.storage.recipes import find_recipe, find_run
-from bertkit.storage.records import RunRecord
 
 
 @dataclass(frozen=True)
@@ -27,17 +26,10 @@ class SavedModel:
     """What predicts; None for a folder of sentence-transformers that is no run."""
     has_vectors: bool
     """Whether it is an encoder of texts to one vector each."""
-    run: str = ""
-    """The name of the run of several tasks that has it for one of them; empty for any other model."""
-
-    @property
-    def task(self) -> str:
-        """The name of its task in the run of several tasks; empty for any other model."""
-        return self.folder.name if self.run else ""
 
 
 def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedModel]:
-    """Find the models of runs, each given as ``RUN`` or ``NAME=RUN``; a run of several tasks has one for each.
+    """Find the models of runs, each given as ``RUN`` or ``NAME=RUN``.
 
     Args:
         names: folders of runs or of seeds, and model folders of other programs.
@@ -50,7 +42,7 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
     models: list[SavedModel] = []
     for name in names:
         given, equals, path = name.partition("=")
-        models += _find_model(path if equals else name, given if equals else None, recipe)
+        models.append(_find_model(path if equals else name, given if equals else None, recipe))
     if recipe is not None and all(find_recipe(model.folder) for model in models):
         what = f"--recipe {recipe}, and each of these models has a recipe of its own"
         raise UsageError(what, "leave --recipe out")
@@ -65,21 +57,17 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
     return models
 
 
-def _find_model(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
+def _find_model(path: str, name: str | None, recipe: str | None) -> SavedModel:
     folder = find_run(path)
     name = name or folder.resolve().name
     recipe_file = find_recipe(folder)
     if recipe_file is None:
-        return [_find_foreign(folder, path, name, recipe)]
-    if names_several(str(recipe_file)):
-        tasks = (runs.read_record(folder) or RunRecord()).get("tasks", [])
-        models = (_find_model(str(folder / task), f"{name}.{task}", recipe) for task in tasks)
-        return [replace(model, run=name) for of_task in models for model in of_task]
+        return _find_foreign(folder, path, name, recipe)
     if recipe_command(str(recipe_file)) == "pretrain":
         what = "a pretrained model has no answers to serve"
         raise ModelError(what, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
     saved = find_members(load_recipe(str(recipe_file), {"model": str(folder)}))
-    return [SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)]
+    return SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)
 
 
 def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> SavedModel:

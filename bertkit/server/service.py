@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import groupby
 
 from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.together import load_together
 from bertkit.hardware.device import find_device
 from bertkit.progress import stage
 from bertkit.server.batching import SHARES, Computer, Lane, Limits
@@ -105,8 +103,6 @@ class ServedModel:
     """Where rows wait to be predicted."""
     texts: Lane | None
     """Where texts wait to be embedded."""
-    name_of_task: str = ""
-    """The task of a run of several that it answers; `rows` is the same for all of these."""
 
     @property
     def task(self) -> Task | None:
@@ -223,38 +219,30 @@ def load_service(saved: Sequence[SavedModel], limits: Limits, *, api_key: str | 
     # OpenMP keeps helpers for each thread that has computed, until it ends. Those of a second thread are more than the
     # cores, and are then woken so slowly that small batches take twice as long: so this thread computes nothing.
     with ThreadPoolExecutor(1) as loader:
-        for name, of_run in groupby(saved, lambda model: (model.run, "" if model.run else model.name)):
-            with stage(f"loading {''.join(name)}"):
-                loaded = loader.submit(_load_models, list(of_run), limits, metrics).result()
-                models |= {model.name: model for model in loaded}
-    # several tasks of a run have one lane
-    lanes = dict.fromkeys(lane for model in models.values() for lane in (model.rows, model.texts) if lane)
-    return Service(models, limits, metrics, Computer(list(lanes)), api_key)
+        for model in saved:
+            with stage(f"loading {model.name}"):
+                models[model.name] = loader.submit(_load_model, model, limits, metrics).result()
+    lanes = [lane for model in models.values() for lane in (model.rows, model.texts) if lane]
+    return Service(models, limits, metrics, Computer(lanes), api_key)
 
 
-def _load_models(models: Sequence[SavedModel], limits: Limits, metrics: ServerMetrics) -> list[ServedModel]:
-    """Load a model, or those of the tasks of a run, which share one encoder and its lane."""
-    saved = {model.task: model.saved for model in models if model.saved is not None}
-    name, together, rows = models[0].run or models[0].name, None, None
+def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
     # on an accelerator, a whole batch takes milliseconds, and smaller ones leave it idle
-    shares = SHARES if is_exported(models[0].folder) or find_device().is_cpu else 1
-    as_lane = partial(Lane, limits=limits, observe=metrics.observer(name), shares=shares)
-    if saved:
-        together = load_together(saved)
-        rows = as_lane(Predictor(together))
-    lanes, loaded = [rows] if rows else [], []
-    for model in models:
-        vectorizer = Vectorizer(Embedder(str(model.folder))) if model.has_vectors else None
-        if vectorizer:
-            vectorizer.embedder.load()
-            lanes.append(as_lane(vectorizer))
-        texts = lanes[-1] if vectorizer else None
-        identity = _identify_model(model)
-        metrics.identify(model.name, **asdict(identity))
-        checkpoint = together.tasks[model.task] if together else None
-        loaded.append(ServedModel(model.name, identity, checkpoint, vectorizer, rows, texts, model.task))
-    metrics.watch(name, lanes)
-    return loaded
+    shares = SHARES if is_exported(model.folder) or find_device().is_cpu else 1
+    as_lane = partial(Lane, limits=limits, observe=metrics.observer(model.name), shares=shares)
+    checkpoint = vectorizer = rows = texts = None
+    if model.saved is not None:
+        checkpoint = model.saved.load(inference=True)
+        checkpoint.pack_texts()
+        rows = as_lane(Predictor(checkpoint))
+    if model.has_vectors:
+        vectorizer = Vectorizer(Embedder(str(model.folder)))
+        vectorizer.embedder.load()
+        texts = as_lane(vectorizer)
+    identity = _identify_model(model)
+    metrics.identify(model.name, **asdict(identity))
+    metrics.watch(model.name, [lane for lane in (rows, texts) if lane])
+    return ServedModel(model.name, identity, checkpoint, vectorizer, rows, texts)
 
 
 def _identify_model(model: SavedModel) -> ModelIdentity:

@@ -46,17 +46,6 @@ def check_model(folder: Path) -> None:
         compare_files(folder, _directly_in(f"{real.name}/", files), f"restore it, or {_unchecked(real.parent)}")
 
 
-def refuse_several(folder: Path, record: RunRecord) -> None:
-    """Refuse a run of several tasks where one model is needed.
-
-    Raises:
-        ModelError: it is one; the message names the folder of a task.
-    """
-    if tasks := record.get("tasks"):
-        what = f"a run of several tasks ({', '.join(tasks)}), not one model"
-        raise ModelError(what, f"name the folder of one: {folder / tasks[0]}", file=folder)
-
-
 def _check_checkpoint(folder: Path) -> None:
     try:
         files = checkpoints.read_manifest(folder)["files"]
@@ -72,7 +61,6 @@ def _check_run(folder: Path) -> None:
         newest, _ = checkpoints.newest_whole(folder)
         remedy = "repeat the command that started it" + (f", or name its newest checkpoint: {newest}" if newest else "")
         raise ModelError(f"the run is not finished ({record['status']})", remedy, file=folder)
-    refuse_several(folder, record)
     if "files" not in record:
         say_once(f"{folder} has no checksums, since an earlier bertkit wrote it: its files are used unchecked")
         return

@@ -65,9 +65,6 @@ class RunRecord(TypedDict, total=False):
     """Experiment tracker -> what it calls the run; ``run`` is the part of its name that no other run has."""
     format: int
     """Number of the form that an evaluation is recorded in."""
-    tasks: list[str]
-    """Names of tasks that were trained together."""
-    task_results: dict[str, Any]
     compared_models: list[dict[str, Any]]
     """Teachers and student of a distillation, the student last."""
     predictions: dict[str, Any]

@@ -2,7 +2,6 @@
 
 runs/cola-seeds/
 ├── seed-1/, seed-2/ ...    ordinary run folders
-├── soup/                   the mean of their weights, where it was asked for: an ordinary run folder too
 ├── report.html, README.md
 └── seeds.json              which seeds, their scores and the summary; written last
 """
@@ -18,7 +17,6 @@ from bertkit.errors import ResourceError
 from bertkit.storage import records, runs
 
 SUMMARY = "seeds.json"
-SOUP = "soup"
 _NAME = "the folder of the seeds"
 _SCHEMA = 1
 _SEED = "seed-"
@@ -62,7 +60,7 @@ def read_seeds(folder: Path) -> dict[str, Any] | None:
 
 
 def members_of(summary: Mapping[str, Any]) -> list[str]:
-    """List the run folders of a summary that an ensemble or a soup is made of.
+    """List the run folders of a summary that make up an ensemble.
 
     These are the finished runs that have not failed; where these are fewer than two, all that are finished.
     """

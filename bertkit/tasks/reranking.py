@@ -60,14 +60,11 @@ def read(row: Row, recipe: Recipe) -> Row:
 
     Raises:
         DataError: a text that is not text, or a relevance that is not such a number.
-        RecipeError: a range that does not begin at 0; lists of a stream, which may end in the middle of one.
+        RecipeError: a range that does not begin at 0.
     """
     check_texts(row, "query", "passage")
     if "relevance" not in row:
         return row
-    if recipe.data.streaming and recipe.options.get("loss") == "listwise":
-        what = "options.loss = listwise needs all rows of a query at once, and data.streaming reads a part of all rows"
-        raise RecipeError(what, "leave one of them out")
     relevance = read_number(row, "relevance", "give a number, 0 for a passage that is not relevant")
     if relevance < 0:
         raise DataError(f"relevance {relevance:g} is below 0", "give 0 for what is not relevant", column="relevance")

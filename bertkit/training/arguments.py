@@ -40,8 +40,6 @@ from bertkit.tokens.static_shapes import (
 )
 from bertkit.training.batching import Batches, InMemoryBatches, check_batch
 from bertkit.training.pretrain_batches import PretrainBatches
-from bertkit.training.streaming import StreamedBatches
-from bertkit.training.task_batches import TaskBatches
 from bertkit.training.trackers import tracking_arguments
 
 _BUSY_TOKENS = 4096  # of a step; an H100 computes fewer in less time than launching their kernels takes
@@ -161,15 +159,12 @@ def fitting_collator(
     if device.shapes_may_change and not (training.torch_compile or graphs):
         return collate
     most, texts = training.max_length, ONE_TEXT
-    if isinstance(batches, (InMemoryBatches, TaskBatches)):
-        tasks = [batches] if isinstance(batches, InMemoryBatches) else list(batches.tasks.values())
-        texts = texts_of_rows(model, batches.features) if len(tasks) == 1 else ONE_TEXT
-        adds_up = training.gradient_accumulation > 1 or any(task.items is not None for task in tasks)
+    if isinstance(batches, InMemoryBatches):
+        texts = texts_of_rows(model, batches.features)
+        adds_up = training.gradient_accumulation > 1 or batches.items is not None
         adds_up = adds_up or (texts.are_windows and texts.most > 1)
-        few = (WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS) // len(tasks)
-        widths = choose_widths(longest_of(batches.features), max(few, 1))
-    elif isinstance(batches, StreamedBatches):
-        widths = (most // 4, most)
+        few = WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS
+        widths = choose_widths(longest_of(batches.features), few)
     else:
         widths = tuple(sorted({most, getattr(training, "short_length", None) or most}))
     # texts of evaluations may be longer
@@ -203,8 +198,7 @@ def captures_steps(
     if training.cuda_graphs and reason:
         raise RecipeError(f"training.cuda_graphs: the steps of a run {reason} cannot be captured", "leave it out")
     excluded = any(getattr(training, name) is True for name in NOT_CAPTURED)
-    # a stream does not know its tokens yet
-    if not (training.cuda_graphs or reason or excluded) and 0 < batches.step_size()[1] < _BUSY_TOKENS:
+    if not (training.cuda_graphs or reason or excluded) and batches.step_size()[1] < _BUSY_TOKENS:
         log.info(
             "cuda_graphs: off; with so few tokens a step, --set training.cuda_graphs=true may be several times as fast"
         )

@@ -51,7 +51,7 @@ def choose_rate(width: int, layers: int) -> float:
 
 
 def choose_training(
-    recipe: Recipe, rows: Mapping[str, int | None], labels: int, config: Mapping[str, Any]
+    recipe: Recipe, rows: Mapping[str, int], labels: int, config: Mapping[str, Any]
 ) -> tuple[Recipe, str]:
     """Return a recipe with numbers in place of `auto`, and what was chosen and why, in one line; empty without `auto`.
 
@@ -59,7 +59,7 @@ def choose_training(
 
     Args:
         recipe: as it was loaded.
-        rows: how many each split has; None for a stream of training rows, which has steps in place of epochs.
+        rows: how many each split has.
         labels: how many there are; 0 for numbers and other answers.
         config: of the encoder; where it names no sizes, these count as BERT base's.
     """
@@ -80,17 +80,17 @@ def choose_training(
     return resolved, f"auto: {'; '.join(reasons)}" if reasons else ""
 
 
-def _choose_length(recipe: Recipe, rows: Mapping[str, int | None], labels: int) -> tuple[dict[str, Any], list[str]]:
+def _choose_length(recipe: Recipe, rows: Mapping[str, int], labels: int) -> tuple[dict[str, Any], list[str]]:
     """Choose the epochs, how often a run is evaluated, and when it stops early; return them with the reasons."""
     training, count = recipe.training, rows["train"]
-    if training.steps is not None or count is None:
+    if training.steps is not None:
         return {"epochs": FEWEST_EPOCHS}, []  # which do not count
     per_epoch = training.steps_per_epoch(count)
     epochs = choose_epochs(per_epoch, labels)
     chosen: dict[str, Any] = {"epochs": epochs}
     of_labels = f", {labels} labels" if STEPS_PER_LABEL * labels > STEPS else ""
     reasons = [f"{epochs} epochs of {per_epoch:,} steps ({count:,} training rows{of_labels})"]
-    can_choose = (rows["validation"] or 0) >= FEWEST_TO_CHOOSE
+    can_choose = rows["validation"] >= FEWEST_TO_CHOOSE
     if training.evaluate_every == "epoch" and (epochs > EVALUATIONS or not can_choose):
         chosen["evaluate_every"] = math.ceil(epochs * per_epoch / (EVALUATIONS if can_choose else 1))
     if not can_choose:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from bertkit.data.streams import SORT_WINDOW
 from bertkit.errors import RecipeError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import log
@@ -19,8 +18,11 @@ from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_
 from bertkit.tokens.features import Collator, Feature, Features
 from bertkit.training.stopping import Budget
 
+SORT_WINDOW = 50
+"""Number of batches whose rows are sorted by length together: little padding, and an order that stays random."""
+
 Lengths: TypeAlias = "Sequence[int] | Numbers"
-_Batch = TypeVar("_Batch", range, list[Feature], Numbers)
+_Batch = TypeVar("_Batch", range, Numbers)
 
 
 @dataclass(frozen=True)
@@ -341,7 +343,7 @@ class InMemoryBatches:
 
 
 def check_batch(training: CommonTraining, rows: int | None, processes: int) -> None:
-    """Check that every batch can be divided evenly; the number of rows may be unknown.
+    """Check that every batch can be divided evenly; in pretraining, the number of rows is unknown.
 
     Raises:
         UsageError: the batch size is no multiple of processes times micro-batches, or there are too few rows.

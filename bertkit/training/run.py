@@ -23,7 +23,7 @@ from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
 from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import log, stage
-from bertkit.recipe import PretrainRecipe, Recipe, SeveralRecipe, write_yaml
+from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.fingerprints import list_files
@@ -31,7 +31,7 @@ from bertkit.storage.records import RunRecord
 from bertkit.tokens.features import Tokenizer
 from bertkit.training.trackers import FOLDER, tracked
 
-AnyRecipe = Recipe | PretrainRecipe | SeveralRecipe
+AnyRecipe = Recipe | PretrainRecipe
 
 _RECIPE = "recipe.yaml"
 _STAGING = ".export"

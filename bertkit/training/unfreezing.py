@@ -36,13 +36,13 @@ class LayerPlan:
     Args:
         model: as it is trained, with what stands in for its embeddings.
         training: settings that have rates or stages of layers.
-        rows: of one epoch; None for a stream.
+        rows: of one epoch.
 
     Raises:
-        RecipeError: the model has no head to train first, or its epochs are not known.
+        RecipeError: the model has no head to train first.
     """
 
-    def __init__(self, model: PreTrainedModel, training: Training, rows: int | None) -> None:
+    def __init__(self, model: PreTrainedModel, training: Training, rows: int) -> None:
         depths = find_depths(model)
         trained = {weights: depth for weights, depth in depths.of.items() if weights.requires_grad}
         self.depths = Depths(depths.layers, trained)
@@ -136,7 +136,9 @@ class LayerPlan:
 
 def plan_layers(model: PreTrainedModel, training: CommonTraining, rows: int | None) -> LayerPlan | None:
     """Return the plan of a run whose layers differ in when or how fast they are trained; None for any other."""
-    return LayerPlan(model, training, rows) if isinstance(training, Training) and training.sets_layers else None
+    if rows is None or not isinstance(training, Training) or not training.sets_layers:
+        return None
+    return LayerPlan(model, training, rows)
 
 
 class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
@@ -164,7 +166,7 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
                 self.record({_COUNT: count})
 
 
-def _stages(depths: Depths, training: Training, rows: int | None, *, has_head: bool) -> list[Stage]:
+def _stages(depths: Depths, training: Training, rows: int, *, has_head: bool) -> list[Stage]:
     """List the stages of a run; none where the same weights are trained from the first step to the last."""
     period, head_only_epochs = training.gradual_unfreezing, training.head_only_epochs
     bottom = min(depths.of.values())
@@ -172,11 +174,7 @@ def _stages(depths: Depths, training: Training, rows: int | None, *, has_head: b
         return [Stage(0, bottom)] if bottom or training.lora else []
     if head_only_epochs is not None and not has_head:
         raise RecipeError("training.head_only_epochs: this model has no head with weights", "leave it out")
-    if rows is None and (period == "epoch" or head_only_epochs is not None):
-        key = "gradual_unfreezing" if period == "epoch" else "head_only_epochs"
-        what = f"training.{key}: the epochs of a stream are not known"
-        raise RecipeError(what, "leave data.streaming out, or set training.gradual_unfreezing to a number of steps")
-    epoch = training.steps_per_epoch(rows) if rows is not None else 0
+    epoch = training.steps_per_epoch(rows)
     every = epoch if period == "epoch" else period
     step = every if head_only_epochs is None else max(1, round(head_only_epochs * epoch))
     stages = [Stage(0, depths.head)] if has_head else []

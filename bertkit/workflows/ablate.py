@@ -60,8 +60,8 @@ class AblationPlan:
     folder: str
     variants: dict[str, Estimate]
     """Name of a variant -> what its pretraining would take."""
-    rows: dict[str, dict[str, int | None]]
-    """Recipe of a task -> split -> rows; None where they are streamed."""
+    rows: dict[str, dict[str, int]]
+    """Recipe of a task -> split -> rows."""
     finetunings: int
 
 
@@ -178,7 +178,7 @@ def _pretrain_all(job: Ablation) -> None:
             run_inputs(read_inputs(own, job.pretrained(variant)), fresh=False)
 
 
-def _check_inputs(job: Ablation) -> dict[str, dict[str, int | None]]:
+def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
     """Read the rows of all tasks, prepare all text and build the held-out examples before anything is trained.
 
     Returns:

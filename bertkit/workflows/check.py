@@ -19,7 +19,7 @@ from bertkit.checks.shortcuts import find_shortcuts
 from bertkit.checks.tag_errors import find_tag_errors
 from bertkit.data.checks import describe_skew
 from bertkit.data.rows import find_unread
-from bertkit.errors import RecipeError, UnavailableError
+from bertkit.errors import UnavailableError
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import stage
 from bertkit.recipe import Recipe, typed_path
@@ -76,9 +76,6 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckRes
         BertkitError: the data cannot be read at all, or the copy not be written; see `bertkit.errors`.
     """
     task = load_task(recipe)
-    if recipe.data.streaming:
-        raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
-
     # The copy is claimed before the work.
     folder = None if settings.fix is None else typed_path(settings.fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)

@@ -245,7 +245,7 @@ def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Reci
         return
     log.info(f"{file.name}: predicting {file.rows:,} rows")
     saved = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
-    predicted = list(predict_records({"": saved}, records, file.name))
+    predicted = list(predict_records(saved, records, file.name))
     lines = submission_lines(task, file, recipe.labels or (), predicted)
     write_text(target, "\n".join([_HEADER, *lines, ""]))
     made[file.name] = {**identity, "sha256": file_fingerprint(target)}

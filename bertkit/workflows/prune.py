@@ -128,8 +128,6 @@ def _read_inputs(
             raise UsageError(what, f"--recipe RECIPE with --data DATA, or {instead}")
         return _Inputs(model, source, folder, shape, None, None, None, 0)
     saved = open_checkpoint(recipe, load_task(recipe), source)
-    if recipe.data.streaming and needs_rows:
-        raise UsageError("the training rows are streamed", "--data FILE with some of them --set data.streaming=false")
     validation = judge_training_rows(saved, splits_to_score(saved, "validation"), "refuse")["validation"]
     train = splits_to_score(saved, "train")["train"] if needs_rows else None
     return _Inputs(model, source, folder, shape, saved, train, validation, measured_rows)

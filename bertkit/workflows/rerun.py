@@ -209,11 +209,6 @@ def _read_finished(folder: Path) -> RunRecord:
     if record["status"] != "finished":
         what = f"the run is not finished ({record['status']})"
         raise ModelError(what, "repeat the command that started it", file=folder)
-    if "tasks" in record or "trained_together" in record["identity"]:
-        what = "several tasks were trained together, and one command repeats them all"
-        raise UsageError(what, f"{record.get('command', 'bertkit finetune')}, with another --output", file=folder)
-    if "soup" in record["identity"]:
-        raise UsageError("a soup is the mean of other runs, and trains nothing", "repeat these runs", file=folder)
     if "pruned" in record["identity"]:
         what = "a pruned model was made of a run, and trains nothing"
         raise UsageError(what, f"repeat that run, then {record.get('command', 'bertkit prune')}", file=folder)

@@ -97,14 +97,13 @@ def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = 
 
 
 def _find_summaries(folder: Path) -> list[RunSummary]:
-    """Find the runs and the folders of seeds that a folder is or holds; of several tasks at once, those of each."""
-    run = summarize(folder)
-    if run is None or (run.state == "finished" and not run.seeds and "tasks" in (runs.read_record(folder) or {})):
-        found = [run for run in find_runs(folder) if run.recipe]
-        if not found:
-            raise UsageError("no runs in this folder", "`bertkit runs list` shows the runs", file=folder)
-        return found
-    return [run]
+    """Find the runs and the folders of seeds that a folder is or holds."""
+    if (run := summarize(folder)) is not None:
+        return [run]
+    found = [run for run in find_runs(folder) if run.recipe]
+    if not found:
+        raise UsageError("no runs in this folder", "`bertkit runs list` shows the runs", file=folder)
+    return found
 
 
 def _short_names(models: Sequence[str]) -> dict[str, str]:

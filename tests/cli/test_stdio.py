@@ -118,7 +118,7 @@ def test_predictions_stop_when_the_reader_has_enough(zygote, trained, tmp_path):
         "data.format=lines",
     ]
     fault = {
-        "function": "bertkit.evaluation.together.answer_rows",
+        "function": "bertkit.workflows.predict.answer_rows",
         "call": 2,
         "signal": "SIGKILL",
     }  # of the second chunk

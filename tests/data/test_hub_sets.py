@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from bertkit.data import hub_sets
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.errors import DataError, UnavailableError
 from bertkit.recipe import Data, load_recipe
@@ -26,9 +27,9 @@ def glue(loopback, tmp_path):
     return folder
 
 
-def read(split="train", source="me/glue", **options):
+def read(split="train", source="me/glue", *, streaming=False, **options):
     repositories._look_up.cache_clear()  # as in a new process
-    return list(read_hub_split(Data(source=source, **options), split))
+    return list(read_hub_split(Data(source=source, **options), split, streaming=streaming))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -155,3 +156,20 @@ def test_a_damaged_file_is_not_used(loopback, glue):
     with pytest.raises(UnavailableError, match=f"me/glue, {TRAIN}: what has arrived is damaged"):
         read("train")
     assert len(read("train")) == 4
+
+
+def test_an_interrupted_connection_ends_in_one_line(monkeypatch):
+    class Broken:
+        features = None
+
+        def __iter__(self):
+            yield {"text": "a", "label": 1}
+            raise ConnectionResetError("gone\naway")
+
+    monkeypatch.setattr(hub_sets, "_open_split", lambda data, split, *, streaming: Broken())
+    rows = read_hub_split(Data(source="a/b"), "train", streaming=True)
+    assert next(rows) == (1, {"text": "a", "label": 1})
+    with pytest.raises(
+        UnavailableError, match=r"a/b: reading was interrupted \(gone away\) - the same command continues"
+    ):
+        next(rows)

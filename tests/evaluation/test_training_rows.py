@@ -11,11 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.data.checks import share_of
-from bertkit.data.row_digests import digest_trained, read_digests, write_digests
+from bertkit.data.row_digests import digest_trained, write_digests
 from bertkit.data.rows import Split
-from bertkit.data.streams import RowStream
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.splits import add_streamed_rows, find_training_rows, judge_training_rows
+from bertkit.evaluation.splits import find_training_rows, judge_training_rows
 from tests.conftest import toy_rows, write_csv
 
 
@@ -110,17 +109,6 @@ def test_rows_of_the_models_that_a_run_starts_or_learns_from_are_known_too(tmp_p
     ]
     assert (len(trained), len(marked["validation"].training_rows)) == (150, 15)
     assert marked["validation"].fingerprint() == splits["validation"].fingerprint()
-
-
-def test_streamed_rows_are_known_when_the_run_ends(tmp_path):
-    def read():
-        yield from enumerate(rows_of(range(130)), 2)
-        raise DataError("a bad row that no step has reached")
-
-    head = digest_trained(rows_of(range(100)), "label")
-    for steps, count in ((50, 100), (60, 130)):
-        add_streamed_rows(tmp_path, head, RowStream("rows.csv", read, 100), "label", steps)
-        assert len(read_digests(tmp_path)) == count
 
 
 def test_a_run_from_a_run_warns_of_what_that_was_trained_on(run, tiny_model, tmp_path):

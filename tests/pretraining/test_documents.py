@@ -198,8 +198,8 @@ def test_files_may_be_named_one_by_one_and_be_folders(here):
 def test_a_data_set_of_the_hub_is_requested_for_its_splits(monkeypatch, streaming):
     requested = []
 
-    def read(data, split):
-        requested.append((data.source, data.config, data.revision, data.streaming, split))
+    def read(data, split, *, streaming):
+        requested.append((data.source, data.config, data.revision, streaming, split))
         if split != "train":
             raise DataError(f"x/y: Unknown split {split!r}", "see data.config and data.splits")
         yield 1, {"text": "one"}

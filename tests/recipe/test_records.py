@@ -24,7 +24,7 @@ def test_steps_are_counted_from_rows(settings, rows, epoch, total, evaluation):
     assert steps == (epoch, total, evaluation)
 
 
-def test_a_stream_counts_steps_only():
+def test_pretraining_counts_steps_only():
     assert Training(steps=95).total_steps(None) == 95
     assert Training(steps=95).steps_per_evaluation(None) == 10
     assert Training().total_steps(None) == 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 def test_rows_are_encoded_apart_and_answered_together(service):
     engine = service.models["run"].rows.engine
-    rows = [("", {"text": "good"}), ("", {"text": "a very dull film"})]
+    rows = [{"text": "good"}, {"text": "a very dull film"}]
     encoded = [engine.encode([row])[0] for row in rows]
     assert [one.tokens for one in encoded] == [3, 6]
     assert [answer["prediction"] for answer in engine.answer(rows, encoded)] == ["good", "bad"]
-    assert engine.group(rows[0]) == engine.group(rows[1]) != engine.group(("", {"text": "a", "text_pair": "b"}))
+    assert engine.group(rows[0]) == engine.group(rows[1]) != engine.group({"text": "a", "text_pair": "b"})
 
 
 def test_texts_count_with_their_prompt(service):

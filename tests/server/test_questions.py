@@ -8,15 +8,14 @@ import pytest
 
 from bertkit.evaluation.calibration import SavedCalibration, write_calibration
 from bertkit.modeling.load import fingerprint
-from bertkit.recipe import load_recipe, load_several
+from bertkit.recipe import load_recipe
 from bertkit.server.app import app_of
 from bertkit.server.batching import Limits
 from bertkit.server.runs import find_models
 from bertkit.server.service import load_service
 from bertkit.workflows.finetune import finetune
-from bertkit.workflows.finetune.several import finetune_several
 from bertkit.workflows.predict import predict
-from tests.conftest import WORDS, toy_rows, write_csv, write_jsonl
+from tests.conftest import WORDS, write_jsonl
 from tests.server.conftest import Client
 
 STATE = "the good film"
@@ -54,7 +53,7 @@ def decider(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def asking(decider, trained):
-    service = load_service(find_models([f"any={decider}", f"film.sentiment={trained}"]), Limits())
+    service = load_service(find_models([f"any={decider}", f"film={trained}"]), Limits())
     service.computer.start()
     yield Client(app_of(service))
     service.computer.stop()
@@ -139,7 +138,7 @@ def test_a_classifier_answers_a_choice_among_its_labels_and_refuses_the_rest(ask
     reply = asking.post("/v1/decisions", {"model": "film", "input": STATE, "questions": [OPENAI[0], labels]})
     assert reply.json["answers"][0] == {"type": "refusal", "name": "liked"}
     mood = reply.json["answers"][1]
-    [plain] = asking.post("/v1/models/film.sentiment:predict", {"instances": [{"text": STATE}]}).json["predictions"]
+    [plain] = asking.post("/v1/models/film:predict", {"instances": [{"text": STATE}]}).json["predictions"]
     assert {each["value"]: each["probability"] for each in mood["probabilities"]} == pytest.approx(
         plain["probabilities"], abs=1e-6
     )
@@ -151,7 +150,7 @@ def test_a_classifier_answers_a_choice_among_its_labels_and_refuses_the_rest(ask
 @pytest.mark.parametrize(
     ("change", "status", "message"),
     [
-        ({"model": "none"}, 404, "model: none is called 'none' here; there are any, film.sentiment"),
+        ({"model": "none"}, 404, "model: none is called 'none' here; there are any, film"),
         ({"questions": []}, 422, "questions: List should have at least 1 item"),
         ({"questions": [{"type": "box", "instructions": "x"}]}, 422, "questions\\[0\\]: .* 'box'"),
         ({"questions": [{"type": "predicate"}]}, 422, "questions\\[0\\].*instructions: Field required"),
@@ -181,42 +180,3 @@ def test_models_are_listed_for_both_clients(asking):
     listed = asking.get("/v1/models").json
     assert [model["name"] for model in listed["models"]] == [model["id"] for model in listed["data"]]
     assert set(listed["models"][0]) == {"name", "description", "release_date"}
-
-
-@pytest.fixture(scope="module")
-def several(tiny_model, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("several")
-    rows = toy_rows(48, seed=1)
-    write_csv(folder / "moods" / "train.csv", rows)
-    write_csv(folder / "sizes" / "train.csv", [{**row, "label": len(row["text"]) % 3} for row in rows])
-    for task in ("moods", "sizes"):
-        (folder / f"{task}.yaml").write_text(f"extends: classify\ndata: {{source: {folder}/{task}}}\n")
-    (folder / "both.yaml").write_text(f"model: {tiny_model}\ntasks: {{mood: moods.yaml, size: sizes.yaml}}\n")
-    changes = {"training.epochs": 1, "training.precision": "fp32"}
-    finetune_several(load_several(str(folder / "both.yaml"), changes), output=folder / "run")
-    return folder / "run"
-
-
-def test_tasks_of_one_run_read_a_state_once(several):
-    service = load_service(find_models([f"film={several}"]), Limits())
-    mood, size = service.models["film.mood"], service.models["film.size"]
-    read = []
-    mood.rows.engine.together.joined.base_model.encoder.register_forward_hook(
-        lambda _, inputs, output: read.append(len(inputs[0]))
-    )
-    service.computer.start()
-    asked = [
-        {"type": "choice", "name": name, "instructions": "?", "choices": [{"value": label} for label in model.labels]}
-        for name, model in (("mood", mood), ("size", size))
-    ]
-    client = Client(app_of(service))
-    answers = client.post("/v1/decisions", {"model": "film", "input": STATE, "questions": asked}).json["answers"]
-    assert read == [1]
-    for name, answer in zip(("mood", "size"), answers, strict=True):
-        [alone] = client.post(f"/v1/models/film.{name}:predict", {"instances": [{"text": STATE}]}).json["predictions"]
-        given = {each["value"]: each["probability"] for each in answer["probabilities"]}
-        assert given == pytest.approx(alone["probabilities"], abs=1e-6)
-        recipe = load_recipe(str(several / name / "recipe.yaml"), {"model": str(several / name)})
-        [predicted] = predict(recipe, row={"text": STATE})
-        assert given == pytest.approx(predicted["probabilities"], abs=1e-6)
-    service.computer.stop()

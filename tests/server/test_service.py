@@ -24,12 +24,12 @@ def test_without_a_key_all_are_admitted(service):
 def test_models_are_loaded_in_a_thread_that_ends_so_that_its_openmp_pool_does(monkeypatch):
     loaders = []
 
-    def load(models, *_):
+    def load(model, *_):
         loaders.append(threading.current_thread())
-        return [SimpleNamespace(name=model.name, rows=None, texts=None) for model in models]
+        return SimpleNamespace(name=model.name, rows=None, texts=None)
 
-    monkeypatch.setattr(module, "_load_models", load)
-    module.load_service([SimpleNamespace(name="a", run=""), SimpleNamespace(name="b", run="")], Limits())
+    monkeypatch.setattr(module, "_load_model", load)
+    module.load_service([SimpleNamespace(name="a"), SimpleNamespace(name="b")], Limits())
     assert len(loaders) == 2
     assert not any(thread.is_alive() for thread in loaders)
 

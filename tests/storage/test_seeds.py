@@ -20,7 +20,7 @@ from bertkit.storage.seeds import (
 
 
 def test_seeds_are_found_in_the_order_of_their_numbers(tmp_path):
-    for name in ("seed-10", "seed-2", "seed-02", "seed-x", "soup"):
+    for name in ("seed-10", "seed-2", "seed-02", "seed-x", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "seed-3").touch()
     assert find_seeds(tmp_path) == [2, 10]

@@ -90,12 +90,6 @@ def test_a_range_of_relevance_begins_at_0():
         task.read({"query": "a", "passage": "b", "relevance": 0}, recipe)
 
 
-def test_a_stream_has_no_lists():
-    recipe = load_recipe("rerank", {"options.loss": "listwise", "data.streaming": True})
-    with pytest.raises(RecipeError, match=r"options\.loss = listwise needs all rows of a query at once"):
-        task.read({"query": "a", "passage": "b", "relevance": 1}, recipe)
-
-
 def test_a_list_has_the_passages_of_one_query_wherever_they_are():
     setup = setup_of("listwise")
     rows = rows_of([0, 1, 0], [1, 0])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import load_recipe, load_several, parse_changes, read_yaml
+from bertkit.recipe import load_recipe, parse_changes, read_yaml
 from bertkit.training.automatic import choose_epochs, choose_rate, choose_training
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune.dry_run import dry_run
@@ -79,12 +79,9 @@ def test_the_users_numbers_come_first_then_those_of_the_demo_model(tmp_path):
     assert str(load_recipe("cola", {"model": "demo", **changes}).training.epochs) == "auto"
 
 
-def test_auto_is_refused_where_it_cannot_be_resolved(tmp_path):
+def test_auto_is_refused_where_it_cannot_be_resolved():
     with pytest.raises(RecipeError, match=r"must be less than training\.epochs \(given as a number\)"):
         load_recipe("classify", {"training.head_only_epochs": 1})
-    (tmp_path / "both.yaml").write_text("model: demo\ntasks: {a: classify, b: tag}\ndata: {source: demo}\n")
-    with pytest.raises(RecipeError, match="auto is for one task at a time"):
-        load_several(str(tmp_path / "both.yaml"), {"training.epochs": "auto"})
 
 
 def test_a_run_keeps_the_numbers_and_why(here, tiny_model):

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.streams import SORT_WINDOW
 from bertkit.recipe import Training
 from bertkit.tokens.feature_cache import items_of
-from bertkit.training.batching import InMemoryBatches, SeededBatches, Shares, plan_epoch
+from bertkit.training.batching import SORT_WINDOW, InMemoryBatches, SeededBatches, Shares, plan_epoch
 
 
 @settings(deadline=None)

@@ -61,13 +61,6 @@ def test_an_encoder_without_a_head_begins_with_its_top_layer(model):
         plan_of(encoder, head_only_epochs=1)
 
 
-@pytest.mark.parametrize("key", [{"gradual_unfreezing": "epoch"}, {"head_only_epochs": 1}])
-def test_the_epochs_of_a_stream_are_not_known(model, key):
-    with pytest.raises(RecipeError, match=f"training.{next(iter(key))}: the epochs of a stream are not known"):
-        plan_of(model, rows=None, steps=20, **key)
-    assert len(plan_of(model, rows=None, steps=20, gradual_unfreezing=4).stages) == 4
-
-
 def test_a_run_that_ends_before_the_last_stage_says_so(model, caplog):
     plan_of(model, epochs=2, gradual_unfreezing="epoch")
     assert caplog.messages == [

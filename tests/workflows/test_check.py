@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
+from bertkit.errors import DataError, UnavailableError, UsageError
 from bertkit.recipe import load_recipe
 from bertkit.workflows.check import CheckSettings, check
 from tests.conftest import WORDS, write_jsonl
@@ -212,9 +212,6 @@ def test_data_that_cannot_be_read_at_all_is_refused(tmp_path, tiny_model):
     rows = write_rows(30, 1)
     with pytest.raises(DataError, match="no column 'text'"):
         run_check(tmp_path / "data", tiny_model, [{"words": "a", "label": "b"}], rows)
-    with pytest.raises(RecipeError, match="stream"):
-        streamed = {"data.streaming": True, "training.steps": 5}
-        run_check(tmp_path / "data", tiny_model, rows, rows, **streamed)
     result, found = run_check(tmp_path / "data", tiny_model, [{"text": "", "label": "b"}], rows)
     assert found["empty_texts"][0] == "fail"
     assert result.left_out == ["everything else: no training row can be read"]

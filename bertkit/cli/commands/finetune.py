@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,9 +23,7 @@ from bertkit.cli.options import (
     SeedsOption,
     SetOption,
     common_settings,
-    flag,
     load,
-    merge_changes,
     option,
     output_option,
 )
@@ -38,10 +35,8 @@ from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
-    from bertkit.recipe import Recipe, SeveralTasks
+    from bertkit.recipe import Recipe
     from bertkit.workflows.finetune.dry_run import DryRun
-
-SoupOption = Annotated[bool, flag("--soup", "With --seeds: average the weights of the runs, and score that model too.")]
 
 ORDER = 12
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
@@ -61,7 +56,6 @@ def command(
     seed: SeedOption = None,
     seeds: SeedsOption = None,
     jobs: Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")] = 1,
-    soup: SoupOption = False,
     limit: LimitOption = None,
     report_to: ReportToOption = None,
     changes: SetOption = None,
@@ -76,18 +70,8 @@ def command(
     printed. Options override the recipe.
     """
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed, report_to)
-    from bertkit.recipe import load_several, names_several
-
     if smoke:
-        refuse_with_smoke(output=output, seeds=seeds, soup=soup, dry_run=dry_run, fresh=fresh, pinned=pinned)
-    # A recipe of several tasks is one run with one encoder, and takes no options of many runs.
-    if names_several(recipe):
-        if seeds is not None or soup or jobs != 1 or smoke or pinned:
-            what = "--seeds, --soup, --jobs, --smoke or --pinned with a recipe of several tasks"
-            raise UsageError(what, "run one --seed, or one of its recipes, at a time")
-        several = load_several(recipe, merge_changes({**common, "model": model}, changes))
-        _finetune_several(several, output, dry_run=dry_run, fresh=fresh)
-        return
+        refuse_with_smoke(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
     loaded = load(recipe, {**common, "model": model}, changes)
     if smoke:
         from bertkit.workflows.finetune.smoke import smoke_finetune
@@ -98,10 +82,10 @@ def command(
     if pinned is not None and chosen:
         raise UsageError("--pinned with --seeds", "pin one --seed at a time")
     if chosen:
-        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs)
+        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, jobs=jobs)
         return
-    if soup or jobs != 1:
-        raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
+    if jobs != 1:
+        raise UsageError("--jobs without --seeds", "it is for several runs: --seeds 5")
     _finetune_one(loaded, output, dry_run=dry_run, fresh=fresh, pinned=pinned)
 
 
@@ -114,37 +98,12 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
         print_result(check(recipe, output=output, fresh=fresh, pinned=pinned), print_dry_run)
         return
     results = finetune(recipe, output=output, fresh=fresh, pinned=pinned)
-    _end_training(results, lambda: print_next_steps(results))
-
-
-def _end_training(results: Sequence[Result], next_steps: Callable[[], None]) -> None:
     gates = [case for result in results for case in result.gates]
-    print_gated({"results": results}, lambda _: print_results(results, next_steps), gates)
-
-
-def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool) -> None:
-    from bertkit.workflows.finetune.several import dry_run as check
-    from bertkit.workflows.finetune.several import finetune_several
-
-    if dry_run:
-        print_result(check(several, output=output, fresh=fresh), print_dry_run)
-        return
-    results = finetune_several(several, output=output, fresh=fresh)
-
-    def print_next_commands() -> None:
-        from bertkit.tasks import example_row, load_task
-
-        folder = shlex.quote(str(Path(str(results[0].folder)).parent))
-        rows = {example_row(load_task(of_task), of_task) for of_task in several.recipes.values()}
-        # tasks that read different columns are predicted from a file that has them all
-        predict = f"bertkit predict {folder} {rows.pop() if len(rows) == 1 else 'FILE'}"
-        print_next(predict, *(f"bertkit eval {folder}/{name}" for name in several.recipes))
-
-    _end_training(results, print_next_commands)
+    print_gated({"results": results}, lambda _: print_results(results, lambda: print_next_steps(results)), gates)
 
 
 def _finetune_seeds(
-    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, soup: bool, jobs: int
+    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, jobs: int
 ) -> None:
     from bertkit.workflows.finetune.seeds import dry_run as check
     from bertkit.workflows.finetune.seeds import finetune_seeds
@@ -153,7 +112,7 @@ def _finetune_seeds(
         plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup)
+    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
     if error is not None:
         print_result(summary, print_seeds, error=error)
         return

@@ -19,7 +19,6 @@ from bertkit.cli.options import (
     find_trained,
     flag,
     load,
-    merge_changes,
     option,
     parse_row,
     zero_shot_task,
@@ -28,7 +27,7 @@ from bertkit.cli.output import print_file, print_records
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Recipe, SeveralTasks
+    from bertkit.recipe import Recipe
 
 ORDER = 20
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
@@ -113,16 +112,8 @@ def split_names(text: str | None) -> tuple[str, ...]:
 
 def _load_recipe(
     recipe: str, settings: dict[str, Any], changes: list[str] | None, thresholds: dict[str, Any], *, zero_shot: bool
-) -> Recipe | SeveralTasks:
-    """Load the recipe of a task, with the thresholds of its calibration, or that of several tasks."""
-    from bertkit.recipe import load_several, names_several
-
-    # Thresholds and label names are of one task, so these options cannot be shared out over several.
-    if names_several(recipe):
-        if any(thresholds.values()) or settings["options.abstain_below"] or zero_shot:
-            what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
-            raise UsageError(what, "name the recipe of one task")
-        return load_several(recipe, merge_changes(settings, changes))
+) -> Recipe:
+    """Load the recipe of a task, with the thresholds of its calibration."""
     settings["task"] = zero_shot_task(recipe) if zero_shot else None
     loaded = load(recipe, settings, changes)
     if all(share is None for share in thresholds.values()):

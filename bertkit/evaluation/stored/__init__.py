@@ -19,7 +19,6 @@ from bertkit.evaluation.stored.script_predictions import ENDINGS, parse_script_p
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
-from bertkit.storage.checksums import refuse_several
 from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, seed_folder
@@ -166,7 +165,6 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
         if fault := _unfinished(made):
             what = f"the {'run' if record else 'evaluation'} is not finished ({fault})"
             raise ModelError(what, "repeat the command that started it", file=folder)
-        refuse_several(folder, made)
         run = _read_run(str(path), folder, made, split)
         return _single(run if record else replace(run, model=made["model"]))
     if files := sorted(folder.glob("predictions*.jsonl")):

@@ -82,7 +82,7 @@ def deploy(
         limit: score on the first rows only.
 
     Raises:
-        UsageError: a model twice, or models of several tasks or label sets.
+        UsageError: a model twice, or models of different tasks or label sets.
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     # All ways answer the same rows, those of the first model, so their scores can be compared row by row.

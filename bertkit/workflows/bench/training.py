@@ -134,13 +134,10 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     scored, saved or left on disk.
 
     Raises:
-        UsageError: no steps, a batch larger than all training rows, streamed rows, or one of several processes.
+        UsageError: no steps, a batch larger than all training rows, or one of several processes.
     """
     if steps < 1:
         raise UsageError(f"--steps {steps}", "give at least 1")
-    if recipes[0].data.streaming:
-        what = "bench needs rows that can be counted"
-        raise UsageError(what, "leave data.streaming out, or give a file of some rows")
     refuse_launch("bench measures one process", "start it without torchrun or accelerate launch")
     with stage("reading the data", total=1):
         inputs = read_inputs(recipes[0], None)

@@ -37,12 +37,12 @@ def examine_folder(folder: Path) -> list[Finding]:
         raise UsageError("a file, not a folder", remedy, file=folder)
     if not folder.is_dir():
         raise UsageError("no such folder", "`bertkit runs list` shows the runs", file=folder)
-    parts = sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}"))
-    is_run = (folder / runs.RECORD).is_file()
-    if is_run or parts:  # a run of several tasks has one for each
-        findings = _examine_run(folder) if is_run else [*_examine_several(folder, parts)]
+    if (folder / runs.RECORD).is_file():
+        return _examine_run(folder)
+    if parts := sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}")):
         of_parts = ((part.name, finding) for part in parts for finding in _examine_run(part))
-        return findings + [replace(finding, text=f"{name}: {finding.text}") for name, finding in of_parts]
+        named = [replace(finding, text=f"{name}: {finding.text}") for name, finding in of_parts]
+        return [*_examine_several(folder, parts), *named]
     # alone, or in a package
     exported = [folder / exports.MANIFEST, *sorted(folder.glob(f"*/model/{exports.MANIFEST}"))]
     if exported[-1].is_file():

@@ -50,8 +50,7 @@ def run_inputs(inputs: FinetuneInputs, *, fresh: bool, compare: Compare | None =
         if run.is_finished:
             results = read_results(run.record["results"], inputs.plan.folder)
         else:
-            if inputs.stream is None:
-                write_training_rows(inputs.plan.folder, inputs.trained)
+            write_training_rows(inputs.plan.folder, inputs.trained)
             results = _train_and_publish(_with_recorded_batching(inputs, run.record), run, compare)
     # gates are no part of a run: a finished one has today's
     from bertkit.evaluation.gates import judge_result
@@ -101,7 +100,7 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
 
     recipe, checkpoint = inputs.recipe, scorer.checkpoint
     judge = Judge(scorer.score_step, recipe.best_metric, not is_lower_better(recipe.best_metric))
-    with make_trainee(inputs, checkpoint, scorer.features.get("train", ())) as trainee:
+    with make_trainee(inputs, checkpoint, scorer.features["train"]) as trainee:
         return fit(trainee, judge, recipe.training, checkpoint.machine, inputs.plan.folder)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -15,7 +14,7 @@ from bertkit.data.sources import ALL
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.scoring import Result
 from bertkit.progress import Events, Progress, takes_progress, use_progress
-from bertkit.recipe import Recipe, SeveralTasks, Training, load_one_or_several
+from bertkit.recipe import Recipe, Training, load_recipe
 from bertkit.storage.runs import run_folder
 from bertkit.workflows.finetune import finetune as run
 from bertkit.workflows.predict.in_memory import DataFrame, Rows, as_records, is_dataframe
@@ -64,7 +63,7 @@ class Finetuned(list[Result]):
 
 @takes_progress
 def finetune(
-    recipe: str | Path | Recipe | SeveralTasks,
+    recipe: str | Path | Recipe,
     *,
     model: str | Path | None = None,
     data: str | Path | DataFrame | Rows | Mapping[str, DataFrame | Rows] | None = None,
@@ -80,7 +79,6 @@ def finetune(
         model: the encoder, in place of the recipe's: folder, hub name, or ``demo``.
         data: rows with the columns that the recipe names: a path or hub name; a DataFrame, a `datasets.Dataset` or
             dictionaries, of which validation rows are held out; or a mapping (a ``DatasetDict``) from splits to these.
-            For a recipe of several tasks, a mapping from its tasks to any of these.
         training: keys of the recipe's section ``training``, such as ``{"epochs": 3}``.
         output: the run folder, ``runs/RECIPE`` by default.
         events: called with each line of ``metrics.jsonl``: a step with its loss, or with the scores of an evaluation.
@@ -97,36 +95,27 @@ def finetune(
         changes["model"] = str(model)
     if isinstance(data, (str, Path)):
         changes["data.source"] = str(data)
-    if in_memory and not isinstance(recipe, (Recipe, SeveralTasks)):
+    if in_memory and not isinstance(recipe, Recipe):
         # what the recipe says of its own source is dropped
         changes.setdefault("data.source", "")
     # Rows in memory follow the recipe: what it says of columns and labels is how they are read.
     loaded = _load_recipe(recipe, changes)
-    if isinstance(loaded, SeveralTasks) and in_memory:
-        loaded = replace(loaded, recipes=_with_rows_of_each(loaded, data))
-    elif isinstance(loaded, Recipe) and in_memory:
+    if in_memory:
         loaded = with_rows(loaded, data)
     fresh = options.get("fresh", False)
     with use_progress(None if events is None else Events(events)):
-        if isinstance(loaded, SeveralTasks):
-            from bertkit.workflows.finetune.several import finetune_several
-
-            if options.get("pinned"):
-                raise UsageError("`pinned` with a recipe of several tasks", "train one of its recipes at a time")
-            results = finetune_several(loaded, output=output, fresh=fresh)
-            return Finetuned(results, run_folder(output, loaded.recipe.name))
         results = run(loaded, pinned=options.get("pinned"), output=output, fresh=fresh)
         return Finetuned(results, run_folder(output, loaded.name))
 
 
-def _load_recipe(recipe: str | Path | Recipe | SeveralTasks, changes: Mapping[str, Any]) -> Recipe | SeveralTasks:
+def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Recipe:
     """Load a recipe with changes."""
-    if isinstance(recipe, (Recipe, SeveralTasks)):
-        if changes:
-            what = f"a loaded recipe and changes of it: {', '.join(changes)}"
-            raise UsageError(what, "give the name of the recipe, or make the changes with load_recipe(NAME, CHANGES)")
-        return recipe
-    return load_one_or_several(str(recipe), changes)
+    if not isinstance(recipe, Recipe):
+        return load_recipe(str(recipe), changes)
+    if changes:
+        what = f"a loaded recipe and changes of it: {', '.join(changes)}"
+        raise UsageError(what, "give the name of the recipe, or make the changes with load_recipe(NAME, CHANGES)")
+    return recipe
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
@@ -137,14 +126,6 @@ def _check_names(options: Mapping[str, Any]) -> None:
         if name == "seeds":
             remedy = "bertkit.finetune_seeds(bertkit.with_rows(recipe, rows), seeds)"
         raise UsageError(f"finetune has no argument {name!r}", remedy)
-
-
-def _with_rows_of_each(several: SeveralTasks, data: Any) -> dict[str, Recipe]:
-    """Return the recipe of each of several tasks with its rows."""
-    if not isinstance(data, Mapping) or data.keys() != several.recipes.keys():
-        names = ", ".join(f'"{name}": ...' for name in several.recipes)
-        raise UsageError("rows in memory for several tasks", f"give those of each: data={{{names}}}")
-    return {name: with_rows(recipe, data[name]) for name, recipe in several.recipes.items()}
 
 
 def with_rows(recipe: Recipe, data: Any) -> Recipe:

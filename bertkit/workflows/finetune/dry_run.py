@@ -32,7 +32,7 @@ class DryRun:
     recipe: str
     model: str
     folder: str
-    rows: dict[str, int | None]
+    rows: dict[str, int]
     labels: list[str]
     steps: int
     disk_bytes: int
@@ -72,14 +72,14 @@ def dry_run(
     else:
         runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
         setup, model = load_setup(inputs)
-        check_batches(inputs.plan, model, inputs.rows)
+        _check_batches(inputs.plan, model, inputs.rows)
     from bertkit.tokens.lost import find_long
 
     rows = inputs.splits["train"].rows[:_FIRST]
     if long := find_long(rows, inputs.task.encode, setup)[0]:
         many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
         say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
-    steps, needed = plan_steps(inputs.plan, inputs.rows["train"], weights, fresh=fresh)
+    steps, needed = _plan_steps(inputs.plan, inputs.rows["train"], weights, fresh=fresh)
     plan = DryRun(
         recipe=recipe.name,
         model=inputs.recipe.model_name,
@@ -101,8 +101,6 @@ def _with_times(plan: DryRun, inputs: FinetuneInputs, setup: Setup, model: Model
     """Add the time and the memory of a run, or why they are not known."""
     if model is None:
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])
-    if inputs.stream is not None:
-        return replace(plan, notes=["time and memory of a stream are not measured"])
     if is_one_of_several():
         return replace(plan, notes=["time and memory are measured by one process alone"])
     from bertkit.workflows.bench.training import measure_some
@@ -117,7 +115,7 @@ def _with_times(plan: DryRun, inputs: FinetuneInputs, setup: Setup, model: Model
     )
 
 
-def check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int | None]) -> None:
+def _check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int]) -> None:
     """Check, for a dry run, what is known of a training once its model is loaded."""
     from bertkit.training.arguments import make_arguments
     from bertkit.training.micro_batches import check_shares
@@ -127,7 +125,7 @@ def check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int | None]) -
     check_shares(model, training, arguments.world_size)
 
 
-def plan_steps(plan: RunPlan, rows: int | None, weights: int, *, fresh: bool, models: int = 1) -> tuple[int, int]:
+def _plan_steps(plan: RunPlan, rows: int, weights: int, *, fresh: bool) -> tuple[int, int]:
     """Return the steps of a run and the bytes that it needs on disk, once it is checked that these are free.
 
     Args:
@@ -135,12 +133,11 @@ def plan_steps(plan: RunPlan, rows: int | None, weights: int, *, fresh: bool, mo
         rows: of an epoch.
         weights: bytes of the weights of a model, which are taken to be trained all.
         fresh: whether what is in the folder is moved aside, and keeps its room.
-        models: how many are published.
     """
     training = plan.recipe.training
     steps = training.total_steps(rows)
     saves = training.evaluations(steps, rows)
     # each weight has two moments in a checkpoint
-    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (models - 1) * weights
+    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves))
     check_space(plan.folder, needed - (0 if fresh else written_bytes(plan.folder)))
     return steps, needed

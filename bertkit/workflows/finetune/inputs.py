@@ -23,9 +23,8 @@ from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.row_digests import Digests
 from bertkit.data.rows import Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
-from bertkit.data.streams import RowStream
 from bertkit.errors import UnavailableError, pip_install
-from bertkit.evaluation.splits import find_training_rows, open_training_rows, read_task_splits, report_head
+from bertkit.evaluation.splits import find_training_rows, read_task_splits
 from bertkit.hardware.device import check_asked_device
 from bertkit.hardware.launch import check_launch
 from bertkit.hardware.precision import product_widths
@@ -59,20 +58,18 @@ class FinetuneInputs:
     recipe: Recipe
     task: Task
     splits: dict[str, Split]
-    """What was read; of a stream of training rows, its first buffer."""
     labels: tuple[str, ...]
     model_folder: Path
     supervision: Supervision
     trained: Digests
     """Digests of the rows that train the run, or have trained the models that it starts or learns from."""
-    stream: RowStream | None = None
     warnings: tuple[str, ...] = ()
     """What is odd about the rows."""
 
     @property
-    def rows(self) -> dict[str, int | None]:
-        """The number of rows of each split; None for a stream, whose end is not known."""
-        return _count_rows(self.splits, is_streamed=self.stream is not None)
+    def rows(self) -> dict[str, int]:
+        """The number of rows of each split."""
+        return _count_rows(self.splits)
 
     def on(self, machine: Mapping[str, Any] | None) -> FinetuneInputs:
         """Return the same inputs, to compute as another run did whose machine it is."""
@@ -103,14 +100,12 @@ def read_inputs(
     # a student may have fewer layers than its teacher
     if recipe.training.layer_keys and not recipe.distillation and (count := count_layers(config)) is not None:
         check_layers(recipe.training, count)
-    stream, splits = _read_splits(recipe, task)
+    splits = _read_splits(recipe, task)
     recipe = _with_pair(recipe, splits)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
-    if stream is not None:
-        report_head(recipe, task, splits["train"])
     if recipe.data.oversample:
         splits["train"] = oversample(splits["train"], recipe.data.oversample, recipe.training.seed)
-    rows = _count_rows(splits, is_streamed=stream is not None)
+    rows = _count_rows(splits)
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
         say_once(chosen)
@@ -140,9 +135,7 @@ def read_inputs(
     )
     if pinned is not None:
         check_pinned(identity, typed_path(pinned))
-    return FinetuneInputs(
-        plan, recipe, task, splits, labels, model_folder, supervision, trained, stream, (*warnings, *known)
-    )
+    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, supervision, trained, (*warnings, *known))
 
 
 def _check_recipe(recipe: Recipe, task: Task) -> None:
@@ -176,18 +169,18 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
     return recipe.changed("data", columns=columns, unread=unread)
 
 
-def read_rows(recipe: Recipe) -> dict[str, int | None]:
+def read_rows(recipe: Recipe) -> dict[str, int]:
     """Read and check the rows of a recipe whose model may not be there yet, and count them by split."""
-    return _count_rows(read_labeled(recipe)[1], is_streamed=recipe.data.streaming)
+    return _count_rows(read_labeled(recipe)[1])
 
 
 def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
     """Read and check the rows of a recipe, whatever its model; return label names, and the splits.
 
-    Gold values that are labels are names. Of streamed training rows, the split is the first buffer.
+    Gold values that are labels are names.
     """
     task = load_task(recipe)
-    labels, splits, _ = _find_checked_labels(recipe, task, _read_splits(recipe, task)[1])
+    labels, splits, _ = _find_checked_labels(recipe, task, _read_splits(recipe, task))
     return labels, splits
 
 
@@ -203,8 +196,6 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     others = (split.column(gold) for name, split in splits.items() if name != "train")
     names = recipe.labels or reduce(with_unseen, others, find_names(splits["train"].column(gold)))
     named = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
-    if recipe.data.streaming:
-        return tuple(names), named
     if recipe.data.draws:
         unseen = find_unseen_names(named, gold)
         drawn_from = [name for name in names if name not in unseen]
@@ -214,18 +205,13 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     return tuple(names), named
 
 
-def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str, Split]]:
-    """Read the training and validation rows; of streamed training rows, the first buffer."""
-    stream = open_training_rows(recipe, task) if recipe.data.streaming else None
-    splits = read_task_splits(
-        recipe, task, lambda name: (name == "train" and stream is None) or is_validation(name), check_rest=True
-    )
-    if stream is not None:
-        splits = {"train": stream.head(), **splits}
+def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
+    """Read the training and validation rows."""
+    splits = read_task_splits(recipe, task, lambda name: name == "train" or is_validation(name), check_rest=True)
     for required in ("train", "validation"):
         if required not in splits:
             raise missing_split(required, recipe.data, splits)
-    return stream, splits
+    return splits
 
 
 def _find_checked_labels(
@@ -233,11 +219,11 @@ def _find_checked_labels(
 ) -> tuple[tuple[str, ...], dict[str, Split], tuple[str, ...]]:
     """Return what `find_labels` does, and what is odd about the rows, which is logged once.
 
-    Nothing is said about made-up rows, nor about a stream, of which only a part is known.
+    Nothing is said about made-up rows.
     """
     data, columns = recipe.data, task.COLUMNS
     finds_names = task.NAMED and not recipe.labels
-    is_checked = data.source != "demo" and not data.streaming
+    is_checked = data.source != "demo"
     if finds_names:
         refuse_swapped(splits["train"], columns, data)
     if unread := find_unread(splits):
@@ -278,5 +264,5 @@ def _find_identity(
     }
 
 
-def _count_rows(splits: dict[str, Split], *, is_streamed: bool) -> dict[str, int | None]:
-    return {name: None if is_streamed and name == "train" else len(split.rows) for name, split in splits.items()}
+def _count_rows(splits: dict[str, Split]) -> dict[str, int]:
+    return {name: len(split.rows) for name, split in splits.items()}

@@ -20,7 +20,6 @@ from bertkit.evaluation.baselines import (
 )
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
-from bertkit.evaluation.splits import add_streamed_rows
 from bertkit.metrics import Numbers
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import describe_positive_label, why_undefined
@@ -106,8 +105,6 @@ def publish(
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
     (folder / "README.md").write_text(_make_card(inputs, facts, model), encoding="utf-8")
-    if inputs.stream:
-        add_streamed_rows(folder, inputs.trained, inputs.stream, inputs.task.COLUMNS.gold, fit_result.steps)
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
     return outcome.results
 
@@ -154,11 +151,11 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
     training, steps = recipe.training, []
     per_epoch = max(1, round(fit_result.steps / max(fit_result.epochs, 1e-9)))
     enough = choose_epochs(per_epoch)
-    is_short = fit_result.planned < (enough - 1) * per_epoch and not recipe.data.streaming
+    is_short = fit_result.planned < (enough - 1) * per_epoch
     if is_short:
         longer = f"--set training.steps={enough * per_epoch}" if training.steps else f"--epochs {enough}"
         steps.append(f"{longer} (too few steps so far: {fit_result.planned:,})")
-    if (missing or frequent) and training.class_weights is None and not recipe.data.streaming:
+    if (missing or frequent) and training.class_weights is None:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         why = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"
         steps.append(f"--set training.class_weights=balanced ({why})")
@@ -194,21 +191,18 @@ def _find_warnings(inputs: FinetuneInputs, fit_result: FitResult) -> list[str]:
 
 def _write_results(outcome: _Outcome, folder: Path) -> None:
     """Write the result files under the names and keys of the Hugging Face example scripts."""
-    fit_result, seconds, training = outcome.fit_result, outcome.seconds, outcome.inputs.recipe.training
+    fit_result, seconds = outcome.fit_result, outcome.seconds
     rows = outcome.inputs.rows["train"]
-    seen = fit_result.steps * training.batch_size if rows is None else rows * fit_result.epochs
-    # the epochs of a stream are not counted
-    epochs = None if rows is None else fit_result.epochs
     train = {
-        "epoch": epochs,
+        "epoch": fit_result.epochs,
         "train_loss": fit_result.train_loss,
         "train_runtime": round(seconds, 4),
         "train_samples": rows,
-        "train_samples_per_second": round(seen / seconds, 3),
+        "train_samples_per_second": round(rows * fit_result.epochs / seconds, 3),
         "train_steps_per_second": round(fit_result.steps / seconds, 3),
     }
     # All splits are in one file, so the keys of any split but `validation` end with its name.
-    evaluation: dict[str, Any] = {"epoch": epochs}
+    evaluation: dict[str, Any] = {"epoch": fit_result.epochs}
     for result in outcome.results:
         suffix = suffix_of(result.split)
         evaluation[f"eval_loss{suffix}"] = outcome.scored[result.split].loss
@@ -233,8 +227,7 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         teachers=_teachers(recipe),
         split=split.name,
         rows=first.rows,
-        averaged=not inputs.supervision.trains,
-        seed=recipe.training.seed if inputs.supervision.trains else None,
+        seed=recipe.training.seed,
         best_metric=recipe.best_metric,
         scores=first.scores,
         score_notes=describe_positive_label(first.scores, first.positive_label),
@@ -284,7 +277,7 @@ def _provenance(inputs: FinetuneInputs, record: RunRecord) -> dict[str, str]:
     return {
         "seed": str(recipe.training.seed),
         "data": recipe.data.source,
-        **{f"rows: {name}": _rows_text(count, identity["data"][name][:12]) for name, count in inputs.rows.items()},
+        **{f"rows: {name}": f"{count:,} (sha256 {identity['data'][name][:12]})" for name, count in inputs.rows.items()},
         "model weights": f"sha256 {identity['model'][:12]}",
         **{f"teacher {name}": f"sha256 {digest[:12]}" for name, digest in digests},
         **record["versions"],
@@ -341,7 +334,7 @@ def _make_card(inputs: FinetuneInputs, facts: Facts, model: Model) -> str:
         dataset_id=hub.split_revision(recipe.data.source)[0] if on_hub else None,
         dataset_config=recipe.data.config if on_hub else None,
         language=recipe.data.language,
-        fingerprint=inputs.plan.identity["data"]["train"] + (" (of the first buffer)" if inputs.stream else ""),
+        fingerprint=inputs.plan.identity["data"]["train"],
     )
     return model_card(name_models(facts, recipe), card)
 
@@ -353,7 +346,3 @@ def _teachers(recipe: Recipe) -> list[str]:
 def _as_text(column: str, value: object) -> str:
     separator = " " if column == "tokens" else " | "
     return separator.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _rows_text(rows: int | None, digest: str) -> str:
-    return f"streamed (sha256 {digest} of the first buffer)" if rows is None else f"{rows:,} (sha256 {digest})"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from bertkit.data.sources import is_validation
-from bertkit.errors import RecipeError
 from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, run_part, score_split
@@ -27,7 +25,7 @@ _UNTRAINED = "encoder before training"
 
 
 def load_scorer(inputs: FinetuneInputs, run: Run) -> StepScorer:
-    """Load the model of a run, or of one task of several, with what scores it."""
+    """Load the model of a run, with what scores it."""
     setup, model = load_setup(inputs)
     baselines = _score_baselines(inputs, setup)
     return StepScorer(inputs, Checkpoint(model, inputs.task, setup, run.machine), baselines)
@@ -39,7 +37,7 @@ class StepScorer:
     def __init__(self, inputs: FinetuneInputs, checkpoint: Checkpoint, baselines: ScoredBaselines) -> None:
         self.inputs, self.checkpoint, self.baselines = inputs, checkpoint, baselines
         self.features: dict[str, Features] = {}
-        """Split -> its features, once they are encoded; without streamed rows."""
+        """Split -> its features, once they are encoded."""
         self.best: tuple[int, Scored] | None = None
         self.truncated: dict[str, int] = {}
         """What the maximum length takes away; see `RunRecord.truncated`."""
@@ -49,17 +47,15 @@ class StepScorer:
         from bertkit.tokens.feature_cache import encode_split
 
         inputs, checkpoint, task = self.inputs, self.checkpoint, self.inputs.task
-        in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
         with stage("tokenizing"):
-            for name, split in in_memory.items():
+            for name, split in inputs.splits.items():
                 self.features[name] = encode_split(split, checkpoint.setup, task.encode)
-        self.truncated = {"max_tokens": max_tokens(checkpoint.setup), "lost_gold": self._count_lost_gold()}
-        if inputs.stream is None:
-            rows = len(inputs.splits["train"].rows)
-            self.truncated["training_rows"] = _report_lengths(self.features["train"], rows, checkpoint.setup, task)
-        examples = self.features.get("train") or self.features[inputs.validation.name]
-        report_tokens(checkpoint.setup.tokenizer, examples)
-        features = _WithoutTrain(self.features) if inputs.stream else self.features
+        self.truncated = {
+            "max_tokens": max_tokens(checkpoint.setup),
+            "lost_gold": self._count_lost_gold(),
+            "training_rows": _report_lengths(self.features["train"], inputs.rows["train"], checkpoint.setup, task),
+        }
+        report_tokens(checkpoint.setup.tokenizer, self.features["train"])
         run_features = partial(run_part, checkpoint)
         trains = inputs.supervision.trains
         # Vectors need no training, so the encoder is a baseline: what training adds is the lead over it.
@@ -67,7 +63,7 @@ class StepScorer:
             for name, by_baseline in self.baselines.judged.items():
                 scored = self._score_split(name, checkpoint)
                 by_baseline[_UNTRAINED], self.baselines.scores[name][_UNTRAINED] = scored.compared, scored.scores
-        return not trains or task.precompute(checkpoint.model, features, checkpoint.setup, run_features)
+        return not trains or task.precompute(checkpoint.model, self.features, checkpoint.setup, run_features)
 
     def score_step(self, model: Model, step: int) -> dict[str, float]:
         """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
@@ -103,24 +99,6 @@ class StepScorer:
     def _score_split(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
         split, features = self.inputs.splits[name], self.features[name]
         return score_split(checkpoint, split, features=features, tune=tune)
-
-
-class _WithoutTrain(Mapping[str, "Features"]):
-    """The features of a run that streams its training rows; those of ``train`` cannot be had."""
-
-    def __init__(self, in_memory: Mapping[str, Features]) -> None:
-        self.in_memory = in_memory
-
-    def __getitem__(self, name: str) -> Features:
-        if name == "train":
-            raise RecipeError("this method needs all training rows before training", "leave data.streaming out")
-        return self.in_memory[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("train", *self.in_memory))
-
-    def __len__(self) -> int:
-        return 1 + len(self.in_memory)
 
 
 def _score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
@@ -17,8 +16,7 @@ from bertkit.hardware.launch import refuse_launch
 from bertkit.hardware.threads import fitting_threads
 from bertkit.metrics.basic import describe_positive_label
 from bertkit.modeling.architectures import detect_machine
-from bertkit.modeling.info import Model
-from bertkit.modeling.load import fingerprint, load_tokenizer
+from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe import Recipe
 from bertkit.reports.seeds import write_seeds_report
@@ -28,14 +26,12 @@ from bertkit.storage.checksums import check_model
 from bertkit.storage.files import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.storage.runs import find_machine
-from bertkit.tasks import Task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.dry_run import DryRun
 from bertkit.workflows.finetune.dry_run import dry_run as plan_run
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs
 from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
-from bertkit.workflows.finetune.supervision import GoldSupervision
 
 
 @takes_progress
@@ -46,13 +42,11 @@ def finetune_seeds(
     output: str | Path | None = None,
     fresh: bool = False,
     jobs: int = 1,
-    soup: bool = False,
     progress: Progress | None = None,
 ) -> tuple[SeedsSummary, BertkitError | None]:
     """Fine-tune with each seed in turn, resume what is unfinished, and summarize all finished runs of the folder.
 
-    A run that diverges does not end the others. So many `jobs` train at the same time, each in a process. With `soup`,
-    the mean of their weights becomes a run beside them; see `bertkit.storage.seeds.members_of`.
+    A run that diverges does not end the others. So many `jobs` train at the same time, each in a process.
 
     Returns:
         the summary, which is in ``seeds.json`` too, and the error of a run that diverged.
@@ -73,8 +67,6 @@ def finetune_seeds(
         errors = _run_at_once(recipe, pending, folder, at_once) if at_once > 1 else _run_in_turn(pending, folder)
         diverged = next((errors[seed].named(f"seed {seed} diverged") for seed in seeds if seed in errors), None)
         summary = _summarize_runs(inputs, folder, sorted({*seeds, *_find_others(inputs, folder, seeds)}))
-        if soup:
-            summary = replace(summary, soup=_make_soup(inputs, summary))
         # With the summary, the command counts as finished.
         content = without_folder(summary)
         with disk_errors(folder):
@@ -218,47 +210,3 @@ def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) 
         best_seed=find_best(described, validation.name, metric),
         warnings=warnings,
     )
-
-
-def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary) -> dict[str, Any] | None:
-    """Average the weights of the runs, as a run of its own, and return its scores by split.
-
-    A soup of other runs is moved aside. None, which is logged, where fewer than two runs are finished.
-    """
-    folder = Path(summary.folder)
-    sources = [folder / name for name in storage.members_of(dataclasses.asdict(summary))]
-    if len(sources) < 2:
-        log.info("no soup: it takes at least two finished runs")
-        return None
-    names = ", ".join(source.name for source in sources)
-    log.info(f"soup of {names}")
-    inputs = inputs.on(find_machine(storage.seed_folders(folder)))
-    identity = {**inputs.plan.identity, "soup": [fingerprint(source) for source in sources]}
-    note = f"The weights are the mean of those of {len(sources)} runs that differ in their seed ({names})."
-    souped = replace(
-        inputs,
-        plan=replace(inputs.plan, folder=folder / storage.SOUP, identity=identity),
-        supervision=GoldSupervision(inputs.recipe, lambda setup: average(sources, inputs.task, setup)),
-        warnings=(*inputs.warnings, note),
-    )
-    record = runs.read_record(souped.plan.folder)
-    results = run_inputs(souped, fresh=record is not None and record["identity"] != souped.plan.identity)
-    return {result.split: result.scores for result in results}
-
-
-def average(folders: Sequence[Path], task: Task, setup: Setup) -> Model:
-    """Load the models of some folders, and return the first with the mean of the weights of all (Wortsman et al. 2022).
-
-    The sums are in float64, so the mean does not depend on the order of the folders.
-    """
-    import torch
-
-    model = task.load_model(folders[0], setup, new_head=False)
-    with torch.no_grad():
-        sums = {name: parameter.double() for name, parameter in model.named_parameters()}
-        for folder in folders[1:]:
-            for name, parameter in task.load_model(folder, setup, new_head=False).named_parameters():
-                sums[name] += parameter
-        for name, parameter in model.named_parameters():
-            parameter.copy_(sums[name] / len(folders))
-    return model

@@ -47,7 +47,7 @@ class SmokeResult:
     recipe: str
     model: str
     rows: dict[str, int] = field(default_factory=dict)
-    """Split, or task where there are several -> rows."""
+    """Split -> rows."""
     stages: list[SmokeStage] = field(default_factory=list)
 
 
@@ -140,7 +140,7 @@ class _Failed(Exception):
 
 
 def count_rows(inputs: FinetuneInputs) -> dict[str, int]:
-    """Count the rows of each split; of a stream, those of its first buffer."""
+    """Count the rows of each split."""
     return {name: len(split.rows) for name, split in inputs.splits.items()}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -42,24 +41,19 @@ def make_trainee(inputs: FinetuneInputs, checkpoint: Checkpoint, features: Featu
     """Yield a model with its batches, the terms of its loss and its collator, for as long as it is trained.
 
     Args:
-        inputs: of the run; a stream has its training rows.
+        inputs: of the run.
         checkpoint: the model.
-        features: of the training rows; none of a stream.
+        features: of the training rows.
     """
     from bertkit.training.batching import InMemoryBatches
-    from bertkit.training.streaming import StreamedBatches
     from bertkit.training.target_scale import scale_targets
     from bertkit.training.trainer import Trainee
 
     training, task, setup = inputs.recipe.training, inputs.task, checkpoint.setup
     train = inputs.splits["train"]
-    # The rows count for class weights only; of a stream, they are its first buffer.
+    # The rows count for class weights only.
     gold = gold_terms(task, training, inputs.labels, train.rows)
-    batches = (
-        StreamedBatches(inputs.stream, partial(task.encode, setup=setup), training)
-        if inputs.stream
-        else InMemoryBatches(features, training)
-    )
+    batches = InMemoryBatches(features, training)
     # Gold labels alone, or teachers too: `learning` decides, and takes its hooks off when training ends.
     with inputs.supervision.learning(checkpoint, train, features, gold) as (terms, collate):
         if training.collator:

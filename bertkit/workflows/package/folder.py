@@ -44,7 +44,7 @@ _LEFT_OUT = (
 _NOT_SERVED = ("training_rows.npy", "baselines.json", "parity.json")
 _OF_TASK = ("COLUMNS", "read", "encode", "collator", "decode")
 _TRAINING = ("max_length", "class_weights", "label_smoothing")
-_DATA = ("columns", "unread", "label_range", "streaming")
+_DATA = ("columns", "unread", "label_range")
 _PROGRAM = "bertkit.runtime.program"
 _OPENING = '''"""A model that predicts: `Model().predict(...)`, or `python -m {name}`."""
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bertkit.data.columns import refuse_clash
+from bertkit.data.columns import describe_unread, refuse_clash, source_columns
 from bertkit.data.files import read_records
 from bertkit.data.layout import PLAIN, FileLayout, check_layout, follow_source
 from bertkit.data.output import as_columns, write_records, writer_for
@@ -18,24 +20,31 @@ from bertkit.data.rows import canonical_records, is_blank, place_row
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest, located
-from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
-from bertkit.evaluation.together import find_tasks, load_models, say_unread
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.scoring import answer_rows
+from bertkit.evaluation.stored.folder import describe_maker
 from bertkit.hardware.launch import Launch, refuse_launch
-from bertkit.progress import Progress, log, takes_progress
-from bertkit.recipe import Recipe, Row, SeveralTasks, typed_path
+from bertkit.progress import Progress, log, stage, takes_progress
+from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage.files import to_json
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.parts import PartFolder, is_whole, read_part, write_part
 from bertkit.tasks import Prediction, Task, row_columns
-from bertkit.workflows.predict.shared import ByTask, Load, Share, SharedPredictions
 
 _Read = tuple[int, dict[str, Any], Row]
 """The line of a row, its columns, and the canonical ones."""
+_Load = Callable[[Row], Checkpoint]
+"""Loads the model after the first row is read."""
+_Share = Callable[[list[Row], Callable[[], list[Prediction]]], list[Prediction] | None]
+"""Returns the predictions of a chunk of rows, or None if another process computes them."""
+_Written = TypeVar("_Written")
 
 CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enough for any file
 
 
 @takes_progress
 def predict(
-    recipe: Recipe | SeveralTasks,
+    recipe: Recipe,
     *,
     source: str | Path | None = None,
     row: Row | None = None,
@@ -45,17 +54,17 @@ def predict(
 
     Returns:
         one record per row, in order: ``id`` (the row's own, or its number from 0), its original columns, and what
-        the task family predicts; of a run of several tasks, each task's prediction under its name.
+        the task family predicts.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     refuse_launch("several processes without an --output", "name the file that all of them work on")
-    return _predict_source(find_by_task(recipe), source, row)
+    return _predict_source(find_members(recipe), source, row)
 
 
 def predict_to_file(
-    recipe: Recipe | SeveralTasks,
+    recipe: Recipe,
     output: str | Path,
     *,
     source: str | Path | None = None,
@@ -64,9 +73,8 @@ def predict_to_file(
 ) -> int | None:
     """Predict as `predict` does, write the records with `write_records`, and return their number.
 
-    In csv and tsv, numbers are rounded, and what the layout leaves open is as in the file with the rows. Columns of one
-    of several tasks begin with its name. Processes of a launch, or shards, share the rows; what a killed one has
-    predicted, the same command does not predict again.
+    In csv and tsv, numbers are rounded, and what the layout leaves open is as in the file with the rows. Processes of a
+    launch, or shards, share the rows; what a killed one has predicted, the same command does not predict again.
 
     Returns:
         the number of records; None where another process writes them.
@@ -81,14 +89,12 @@ def predict_to_file(
     output = typed_path(output)
     writer_for(output)
     layout = check_layout(layout, output)
-    saved = find_by_task(recipe)
-    for of_task in saved.values():
-        refuse_inputs(output, input_files(source, of_task))
+    saved = find_members(recipe)
+    refuse_inputs(output, input_files(source, saved))
     columns = None if output.suffix == ".jsonl" else layout
-    recipe = next(iter(saved.values())).recipe  # its data are those of all tasks
 
     def write(records: Iterable[dict[str, Any]]) -> int:
-        return write_records(records, output, follow_source(layout, output, source, recipe.data))
+        return write_records(records, output, follow_source(layout, output, source, saved.recipe.data))
 
     # One process writes records as they come; several write shares, which one of them joins.
     launch = Launch.join()
@@ -98,16 +104,13 @@ def predict_to_file(
     if source is None or str(source) == "-":
         raise UsageError("several processes without a file to predict", "name a FILE, which each of them reads")
 
-    def predict_chunks(load: Load, share: Share) -> Iterator[dict[str, Any]]:
-        records = open_records(source, None, recipe)
+    def predict_chunks(load: _Load, share: _Share) -> Iterator[dict[str, Any]]:
+        records = open_records(source, None, saved.recipe)
         return predict_records(saved, records, str(source), columns, load, share)
 
-    return SharedPredictions(saved, output, launch).write(predict_chunks, write)
-
-
-def find_by_task(recipe: Recipe | SeveralTasks) -> dict[str, SavedCheckpoint]:
-    """Find the checkpoint of each task by its name, which is empty for a single one."""
-    return {"": find_members(recipe)} if isinstance(recipe, Recipe) else find_tasks(recipe)
+    return _predict_in_parts(
+        saved, PartFolder(output, {"checkpoint": describe_maker(saved)}, launch), predict_chunks, write
+    )
 
 
 def input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
@@ -125,77 +128,137 @@ def input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[t
 
 
 def _predict_source(
-    saved: Mapping[str, SavedCheckpoint],
-    source: str | Path | None,
-    row: Row | None,
-    columns: FileLayout | None = None,
+    saved: SavedCheckpoint, source: str | Path | None, row: Row | None, columns: FileLayout | None = None
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does; `columns` is that of `predict_records`."""
     if row is not None:
-        saved = {
-            name: replace(of_task, recipe=with_columns_of(row, of_task.recipe, of_task.task))
-            for name, of_task in saved.items()
-        }
-    records = open_records(source, row, next(iter(saved.values())).recipe)
-    return predict_records(saved, records, str(source or "--row"), columns)
+        saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
+    return predict_records(saved, open_records(source, row, saved.recipe), str(source or "--row"), columns)
 
 
 def predict_records(
-    saved: Mapping[str, SavedCheckpoint],
+    saved: SavedCheckpoint,
     records: Iterable[Record],
     source: str,
     columns: FileLayout | None = None,
-    load: Load | None = None,
-    share: Share = lambda rows, compute: compute(),
+    load: _Load | None = None,
+    share: _Share = lambda rows, compute: compute(),
 ) -> Iterator[dict[str, Any]]:
-    """Do what `predict` does with rows that are read elsewhere; errors call them by `source`.
+    """Predict rows that the caller reads.
 
-    With the layout of a file with `columns`, each record has one field per column. What `load` returns predicts; by
-    default the models are loaded. Rows that `share` leaves to another process have no record.
+    Args:
+        saved: Model.
+        records: Rows as they were read, with their line.
+        source: Name of the rows in error messages.
+        columns: Layout of a file with columns, for which each record has one field per column.
+        load: Returns the loaded model; by default, the model is loaded.
+        share: Returns the predictions of a chunk, or None if its rows get no record.
     """
-    copies = itertools.tee(records, len(saved))
-    by_task = [read_chunks(copy, of_task, source) for copy, of_task in zip(copies, saved.values(), strict=True)]
-    # a task that has met a fault raises it in its turn, even where others have no more rows
-    chunks = itertools.zip_longest(*by_task)
-    # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
+    chunks = read_chunks(records, saved, source)
+    # A file that cannot be read, or whose columns would be lost, is an error before the model is loaded.
     first = next(chunks)
-    fields = {name: _predicted_fields(of_task) for name, of_task in saved.items()}
-    names = _name_fields(fields, columns and replace(columns, digits=None))
-    refuse_clash(first[0][0][0], names, "predictions have", source)
+    example = first[0][0]
+    refuse_clash(
+        example,
+        _as_fields(_predicted_fields(saved), columns and replace(columns, digits=None)),
+        "predictions have",
+        source,
+    )
     if load is None:
-        say_unread(first[0][0][0], list(saved.values()))
-    together = load_models(saved) if load is None else load(first[0][0][0])
+        warn_of_unread(example, saved)
+    checkpoint = load_to_predict(saved) if load is None else load(example)
     from bertkit.tokens.lost import Truncation
 
-    tasks, number = together.tasks, itertools.count()
-    truncations = {name: Truncation(of_task.setup, of_task.task.encode) for name, of_task in tasks.items()}
-    predict = together.predict
+    task, setup = checkpoint.task, checkpoint.setup
+    truncation, number = Truncation(setup, task.encode), itertools.count()
 
-    def compute(rows: dict[str, list[Row]]) -> ByTask:
-        features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
-        for name, truncation in truncations.items():
-            truncation.add(features[name], rows[name])
-        return predict(features, rows)
+    def compute(rows: list[Row]) -> list[Prediction]:
+        features = task.encode(rows, setup)
+        truncation.add(features, rows)
+        return answer_rows(checkpoint, features, rows, "predicting")
 
     def answer() -> Iterator[dict[str, Any]]:
-        for chunk in itertools.chain([first], chunks):
-            rows = dict(zip(tasks, (rows for _, rows in chunk), strict=True))
-            predicted = share(rows, partial(compute, rows))
-            if predicted is None:
+        for originals, rows in itertools.chain([first], chunks):
+            predictions = share(rows, partial(compute, rows))
+            if predictions is None:
                 continue
-            predictions = [predicted[name] for name in tasks]
-            # of a stream, tasks may have read up to different faults
-            for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
-                canonical, *answers = of_row
-                fields = _name_fields(dict(zip(tasks, answers, strict=True)), columns)
+            for original, row, prediction in zip(originals, rows, predictions, strict=True):
+                fields = _as_fields(prediction, columns)
                 # also those that only some predictions have
                 refuse_clash(original, fields, "predictions have", source)
-                given = next((row["id"] for row in canonical if "id" in row), None)
-                yield {**_id_field(next(number), original, given, columns), **original, **fields}
-        for truncation in truncations.values():
-            truncation.say()
+                yield {**_id_field(next(number), original, row.get("id"), columns), **original, **fields}
+        truncation.say()
 
     return answer()
+
+
+def _predict_in_parts(
+    saved: SavedCheckpoint,
+    folder: PartFolder,
+    predict_chunks: Callable[[_Load, _Share], Iterator[dict[str, Any]]],
+    write: Callable[[Iterable[dict[str, Any]]], _Written],
+) -> _Written | None:
+    """Predict this process's parts; if it joins the parts of all processes, write the records and return the result.
+
+    One pass over the rows computes the parts, and the process that joins them reads the rows again.
+
+    Args:
+        saved: Model.
+        folder: Parts of the output.
+        predict_chunks: Yields the records of all chunks that have predictions.
+        write: Writes the records.
+    """
+    files, loaded = list[Path](), list[Checkpoint]()
+
+    def name_part(index: int, rows: list[Row]) -> Path:
+        return folder.file(index, hashlib.sha256(to_json(rows).encode()).hexdigest())
+
+    def load_in(precision: str | None) -> str:
+        loaded.append(load_to_predict(saved.in_precision(precision)))
+        return loaded[0].machine.precision
+
+    def load(first: Row) -> Checkpoint:
+        if not loaded:
+            warn_of_unread(first, saved)
+            opened.enter_context(folder.opened(load_in))
+        return loaded[0]
+
+    def write_own(rows: list[Row], compute: Callable[[], list[Prediction]]) -> None:
+        file = name_part(len(files), rows)
+        if folder.launch.owns(len(files)) and not is_whole(file):
+            write_part(file, json.dumps(compute()).encode())
+        files.append(file)
+
+    def read(rows: list[Row], compute: Callable[[], list[Prediction]]) -> list[Prediction]:
+        file = next(remaining)
+        if file != name_part(files.index(file), rows):
+            raise DataError("the rows have changed meanwhile", "repeat the command")
+        predictions: list[Prediction] = json.loads(read_part(file).to_pybytes())
+        return predictions
+
+    with ExitStack() as opened:
+        for _ in predict_chunks(load, write_own):
+            pass
+        remaining = iter(files)
+        with folder.joined(files) as joins:
+            return write(predict_chunks(load, read)) if joins else None
+
+
+def load_to_predict(saved: SavedCheckpoint) -> Checkpoint:
+    """Load a model that computes predictions and no loss; raises what `SavedCheckpoint.load` does."""
+    with stage(f"loading {saved.recipe.model_name}"):
+        checkpoint = saved.load(inference=True)
+        checkpoint.pack_texts()
+        return checkpoint
+
+
+def warn_of_unread(row: Iterable[str], saved: SavedCheckpoint) -> None:
+    """Log the columns of a row that look like input and that the model does not read."""
+    recipe = saved.recipe
+    used = {column for name in row_columns(saved.task, recipe) for column in source_columns(name, recipe.data)}
+    unread = [name for name in row if name not in used]
+    for line in describe_unread(unread, recipe.data.model_copy(update={"unread": []}), ()):
+        log.warning(f"warning: {line}")
 
 
 def _predicted_fields(saved: SavedCheckpoint) -> dict[str, Any]:
@@ -207,20 +270,9 @@ def _predicted_fields(saved: SavedCheckpoint) -> dict[str, Any]:
     return fields
 
 
-def _name_fields(predictions: Mapping[str, Prediction], columns: FileLayout | None) -> dict[str, Any]:
-    """Return the fields of a row's record; in a file with columns, those of one of several tasks begin with its name.
-
-    >>> answers = {"topic": {"prediction": "a", "probabilities": {"a": 0.96}}, "names": {"prediction": []}}
-    >>> _name_fields(answers, FileLayout(digits=1))
-    {'topic_prediction': 'a', 'topic_confidence': 1.0, 'topic_probability_a': 1.0, 'names_prediction': []}
-    """
-    if columns is None:
-        return predictions.get("") or dict(predictions)
-    return {
-        f"{name}_{field}".removeprefix("_"): value
-        for name, prediction in predictions.items()
-        for field, value in as_columns(prediction, columns.digits).items()
-    }
+def _as_fields(prediction: Prediction, columns: FileLayout | None) -> dict[str, Any]:
+    """Return the fields of a record that has a prediction: one per column in a file with columns."""
+    return prediction if columns is None else as_columns(prediction, columns.digits)
 
 
 def with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, overload
 
 from bertkit.data.layout import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
-from bertkit.errors import UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.splits import Choice, judge_training_rows
-from bertkit.evaluation.together import Together, load_models, say_unread
 from bertkit.progress import Progress, takes_progress
-from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several, typed_path
+from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage.recipes import find_run, recipe_of
 from bertkit.tasks import row_columns
 from bertkit.workflows.evaluate import score_splits, splits_to_score
-from bertkit.workflows.predict import find_by_task, predict_records
+from bertkit.workflows.predict import load_to_predict, predict_records, warn_of_unread
 from bertkit.workflows.predict.in_memory import (
     DataFrame,
     DataFrameT,
@@ -68,16 +66,12 @@ class LoadedModel:
     Spark take.
     """
 
-    def __init__(self, given: Recipe | SeveralTasks) -> None:
+    def __init__(self, given: Recipe) -> None:
         self.given = given
-        self._by_columns: dict[tuple[str, ...], dict[str, SavedCheckpoint]] = {}
+        self._by_columns: dict[tuple[str, ...], SavedCheckpoint] = {}
 
     def __repr__(self) -> str:
-        return f"bertkit.load({self._model!r})"
-
-    @property
-    def _model(self) -> str:
-        return self.given.model if isinstance(self.given, Recipe) else self.given.recipe.model
+        return f"bertkit.load({self.given.model!r})"
 
     @property
     def recipe(self) -> Recipe:
@@ -90,25 +84,13 @@ class LoadedModel:
         return self.saved.labels
 
     @cached_property
-    def by_task(self) -> dict[str, SavedCheckpoint]:
-        """What is on disk: the checkpoint of each task by its name, which is empty for a single one."""
-        return find_by_task(self.given)
-
-    @property
     def saved(self) -> SavedCheckpoint:
-        """The checkpoint on disk.
-
-        Raises:
-            UsageError: there are several, of several tasks.
-        """
-        if len(self.by_task) > 1:
-            remedy = f'load one: load("{self._model}/{next(iter(self.by_task))}")'
-            raise UsageError(f"a run of the tasks {', '.join(self.by_task)}", remedy)
-        return next(iter(self.by_task.values()))
+        """The checkpoint on disk."""
+        return find_members(self.given)
 
     @cached_property
-    def _together(self) -> Together:
-        return load_models(self.by_task)
+    def _checkpoint(self) -> Checkpoint:
+        return load_to_predict(self.saved)
 
     @cached_property
     def _to_explain(self) -> Checkpoint:
@@ -122,7 +104,7 @@ class LoadedModel:
             BertkitError: no such model, an untrained head, or damaged weights.
         """
         with _COMPUTING:
-            _ = self._together
+            _ = self._checkpoint
         return self
 
     @overload
@@ -189,8 +171,7 @@ class LoadedModel:
             saved = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=False), training_rows)
         with _COMPUTING:
-            (checkpoint,) = self._ready().tasks.values()
-            return score_splits(checkpoint, saved, splits, None)[0]
+            return score_splits(self._ready(), saved, splits, None)[0]
 
     @takes_progress
     def explain(
@@ -206,43 +187,40 @@ class LoadedModel:
         from bertkit.insight.settings import Settings
         from bertkit.workflows.explain import explain_records
 
-        _ = self.saved  # of several tasks, one has to be loaded
         records = self._read_rows(rows)
         if not records:
             return []
         with _COMPUTING:
-            saved = self._saved_for(tuple(records[0]))[""]
+            saved = self._saved_for(tuple(records[0]))
             self._to_explain.use_machine()
             return list(explain_records(self._to_explain, saved, enumerate(records, 1), Settings(**settings)))
 
     def _read_rows(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
-        saved = next(iter(self.by_task.values()))
-        inputs = [name for name, is_needed in row_columns(saved.task, saved.recipe).items() if is_needed]
-        return as_records(rows, inputs, saved.task.COLUMNS)
+        task = self.saved.task
+        inputs = [name for name, is_needed in row_columns(task, self.recipe).items() if is_needed]
+        return as_records(rows, inputs, task.COLUMNS)
 
-    def _saved_for(self, names: tuple[str, ...]) -> dict[str, SavedCheckpoint]:
-        """Return what is on disk, with recipes that read rows of these columns; columns that no one reads are told."""
+    def _saved_for(self, names: tuple[str, ...]) -> SavedCheckpoint:
+        """Return the checkpoint with a recipe that reads rows of these columns, and warn of columns that it ignores."""
         if names not in self._by_columns:
-            readers = {
-                name: replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
-                for name, saved in self.by_task.items()
-                for data in [map_given(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)]
-            }
-            say_unread(dict.fromkeys(names), list(readers.values()))
-            self._by_columns[names] = readers
+            saved = self.saved
+            data = map_given(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
+            reader = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
+            warn_of_unread(names, reader)
+            self._by_columns[names] = reader
         return self._by_columns[names]
 
     def _predict(self, records: list[dict[str, Any]], layout: FileLayout | None = None) -> Iterator[dict[str, Any]]:
         if not records:
             return
         with _COMPUTING:
-            together, saved = self._ready(), self._saved_for(tuple(records[0]))
-            yield from predict_records(saved, enumerate(records, 1), ROWS, layout, lambda _: together)
+            checkpoint, saved = self._ready(), self._saved_for(tuple(records[0]))
+            yield from predict_records(saved, enumerate(records, 1), ROWS, layout, lambda _: checkpoint)
 
-    def _ready(self) -> Together:
-        """Return what is loaded, once torch multiplies as that was loaded for."""
-        next(iter(self._together.tasks.values())).use_machine()
-        return self._together
+    def _ready(self) -> Checkpoint:
+        """Return the loaded model after setting torch's matrix products to its precision."""
+        self._checkpoint.use_machine()
+        return self._checkpoint
 
     def _predict_columns(self, records: list[dict[str, Any]]) -> dict[str, list[Any]]:
         predicted = list(self._predict(records, PLAIN))
@@ -275,7 +253,7 @@ def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Chan
     if isinstance(recipe, Recipe):
         return LoadedModel(recipe.model_copy(update={"model": name})).load()
     recipe = recipe or recipe_of(str(find_run(str(model))), "name a run folder, or the recipe: load(MODEL, RECIPE)")
-    return LoadedModel(load_one_or_several(recipe, {**(changes or {}), "model": name})).load()
+    return LoadedModel(load_recipe(recipe, {**(changes or {}), "model": name})).load()
 
 
 def _as_text(value: object) -> str:

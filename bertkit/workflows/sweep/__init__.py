@@ -53,7 +53,7 @@ class SweepPlan:
     trials: int
     settings: list[Point]
     """Settings of each trial; empty where they depend on scores."""
-    rows: dict[str, int | None]
+    rows: dict[str, int]
     disk_bytes: int
 
 

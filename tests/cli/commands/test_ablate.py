@@ -71,7 +71,7 @@ def test_columns_that_nothing_fills_are_left_out(capsys):
 
 def test_a_plan_has_the_time_of_each_pretraining(capsys):
     own = Estimate("mlm", 1000, 10, 5, 640, 90.0, 100.0, None, None, {}, "x", 10**6)
-    print_ablation_plan(AblationPlan("runs/a", {"mlm": own, "clm": own}, {"pos": {"train": 40, "validation": None}}, 4))
+    print_ablation_plan(AblationPlan("runs/a", {"mlm": own, "clm": own}, {"pos": {"train": 40, "validation": 20}}, 4))
     out = capsys.readouterr().out
-    assert "1 min 30 s" in out and "pos: train 40, validation streamed" in out
+    assert "1 min 30 s" in out and "pos: train 40, validation 20" in out
     assert "2 pretrainings, 4 fine-tunings in runs/a" in out

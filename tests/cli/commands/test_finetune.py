@@ -16,7 +16,7 @@ PLAN = DryRun(
     recipe="cola",
     model="demo",
     folder="runs/cola",
-    rows={"train": None, "validation": 1043},
+    rows={"train": 8551, "validation": 1043},
     labels=[f"label{n}" for n in range(30)],
     steps=1200,
     disk_bytes=10_000_000,
@@ -27,7 +27,7 @@ PLAN = DryRun(
 def test_a_plan_has_its_rows_labels_steps_and_disk(capsys):
     print_dry_run(PLAN)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == ["name: cola", "", "rows     train streamed, validation 1,043"]
+    assert lines[:3] == ["name: cola", "", "rows     train 8,551, validation 1,043"]
     assert lines[3].endswith("label18, label19")
     assert lines[4:] == ["steps    1,200", "disk     10 MB in runs/cola", lines[-1]]
     assert lines[-1].startswith("Nothing was written. `bertkit bench` ")
@@ -70,7 +70,6 @@ def test_no_results_have_no_next_steps(capsys):
     ("options", "message"),
     [
         (["--epochs", "0"], "training.epochs = 0.0 is out of range"),
-        (["--soup"], "--soup without --seeds"),
         (["--jobs", "2"], "--jobs without --seeds"),
         (["--seeds", "3", "--seed", "1"], "one seed and --seeds are both given"),
         (["--seeds", "3", "--set", "training.seed=1"], "one seed and --seeds are both given"),

@@ -79,10 +79,10 @@ def test_keys_that_end_alike_keep_their_whole_names():
 
 
 def test_a_plan_lists_its_trials(capsys):
-    plan = SweepPlan("runs/a", 2, [{SIZE: 16}, {SIZE: 32}], {"train": None, "validation": 40}, 3_000_000)
+    plan = SweepPlan("runs/a", 2, [{SIZE: 16}, {SIZE: 32}], {"train": 400, "validation": 40}, 3_000_000)
     print_sweep_plan(plan)
     out = capsys.readouterr().out
-    assert "2 trials" in out and "rows     train streamed, validation 40" in out and "disk     3 MB in runs/a" in out
+    assert "2 trials" in out and "rows     train 400, validation 40" in out and "disk     3 MB in runs/a" in out
     print_sweep_plan(SweepPlan("runs/a", 2, [], {}, 0))
     assert "each follows from the scores of those before" in capsys.readouterr().out
 

@@ -12,7 +12,7 @@ import pytest
 import bertkit
 from bertkit.errors import DataError, RecipeError, UsageError
 from bertkit.recipe import load_recipe
-from tests.conftest import toy_rows, write_csv, write_jsonl
+from tests.conftest import toy_rows, write_csv
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -104,9 +104,6 @@ def test_wrong_rows_are_told_in_one_line(tiny_model, data, error, message):
 def test_a_wrong_key_is_told_as_the_command_does(tiny_model):
     with pytest.raises(RecipeError, match=r"epoch.* did you mean epochs\?"):
         bertkit.finetune("classify", model=tiny_model, data=TRAIN, training={"epoch": 1})
-    with pytest.raises(RecipeError, match="the rows are in memory already"):
-        changes = {"data.streaming": True, "labels": ["bad", "good"], "training.steps": 5}
-        bertkit.finetune("classify", model=tiny_model, data=TRAIN, changes=changes)
 
 
 def test_an_argument_that_there_is_not_is_refused(tiny_model):
@@ -131,25 +128,3 @@ def test_seeds_are_trained_on_rows_in_memory_one_after_the_other_and_at_once(tin
     assert [run.scores for run in in_turn.runs] == [run.scores for run in at_once.runs]
     changed = load_recipe("classify", {"model": str(tiny_model), **changes, "training.seed": 2})
     assert bertkit.finetune(changed, data=TRAIN, output="two").scores == in_turn.runs[1].scores["validation"]
-
-
-SEVERAL = """about: two tasks
-tasks: {topic: classify, words: tag}
-training: {epochs: 1, batch_size: 16, precision: fp32}
-"""
-
-
-@pytest.mark.slow
-def test_each_of_several_tasks_has_rows_of_its_own(tiny_model):
-    Path("both.yaml").write_text(SEVERAL)
-    words = [{"tokens": row["text"].split(), "tags": ["O"] + ["B-X"] * (len(row["text"].split()) - 1)} for row in TRAIN]
-    rows = {"topic": {"train": TRAIN, "dev": VALIDATION}, "words": words}
-    results = bertkit.finetune("both.yaml", model=tiny_model, data=rows, output="memory")
-    write_csv(Path("rows/train.csv"), TRAIN), write_csv(Path("rows/validation.csv"), VALIDATION)
-    write_jsonl(Path("words.jsonl"), words)
-    changes = {"topic.data.source": "rows", "words.data.source": "words.jsonl"}
-    assert [result.scores for result in bertkit.finetune("both.yaml", model=tiny_model, changes=changes)] == [
-        result.scores for result in results
-    ]
-    with pytest.raises(UsageError, match=r'give those of each: data=\{"topic": ..., "words": ...\}'):
-        bertkit.finetune("both.yaml", model=tiny_model, data=TRAIN)

@@ -10,7 +10,6 @@ from bertkit.training import timing
 from bertkit.workflows.bench import training as measuring
 from bertkit.workflows.finetune.dry_run import DryRun, dry_run
 from tests.conftest import toy_rows
-from tests.workflows.test_streaming import arguments
 
 LOCAL = {"training.precision": "fp32", "training.batch_size": 8}
 
@@ -78,8 +77,6 @@ def test_callbacks_of_a_user_are_told_of_no_trial(plan_run, monkeypatch):
 
 
 def test_why_there_is_no_estimate(run, tiny_model, toy_data, monkeypatch):
-    ended = run(*arguments(tiny_model, toy_data), "--dry-run")
-    assert "  time and memory of a stream are not measured" in ended.out.splitlines()
     monkeypatch.setattr("bertkit.workflows.finetune.dry_run.is_one_of_several", lambda: True)
     ended = run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--dry-run")
     assert "  time and memory are measured by one process alone" in ended.out.splitlines()

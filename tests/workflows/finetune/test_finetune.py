@@ -223,3 +223,16 @@ def test_a_run_on_added_rows_keeps_the_head_of_the_run_it_starts_from(run, train
     new = finetune(run, trained, "stars.csv", "--epochs", 1, "--output", "new")
     why = f"because that of {trained} is for the labels bad, good, not 1, 5"
     assert f"the head is new: it starts from random weights, {why}\n" in new.err
+
+
+def test_steps_replace_epochs(run, tiny_model, toy_data):
+    command = ["finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", "training.steps=8"]
+    command += ["--epochs", 5, "--batch-size", 16, "--set", "training.log_every=1"]
+    assert "steps    8" in run(*command, "--dry-run").out
+    assert run(*command, "--output", "run").code == 0
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 9))
+    assert [line["step"] for line in lines if "eval_accuracy" in line] == [6, 8]  # each epoch, and at the end
+    results = json.loads(Path("run/train_results.json").read_text())
+    assert results["epoch"] == pytest.approx(8 / 6)
+    assert results["train_samples"] == json.loads(Path("run/run.json").read_text())["rows"]["train"]

@@ -1,4 +1,4 @@
-"""The rows of a run, read before anything is trained; of a stream, the first window."""
+"""The rows of a run, read before anything is trained."""
 
 from __future__ import annotations
 
@@ -14,36 +14,6 @@ from bertkit.storage import runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.sweeps import write_settings
 from tests.conftest import LEARN, toy_rows, write_csv, write_jsonl
-from tests.workflows.test_streaming import arguments
-
-
-def test_a_dry_run_reads_the_first_window_only(run, tiny_model, toy_data):
-    rows = [*toy_rows(100, seed=1), {"text": "", "label": ""}]
-    write_csv(toy_data / "train.csv", rows)
-    ended = run(*arguments(tiny_model, toy_data), "--dry-run")
-    assert ended.code == 0, ended.err
-    assert "rows     train streamed, validation 40" in ended.out
-    assert "steps    110" in ended.out
-    assert "training rows are streamed: the baseline knows only the first 100 of them" in ended.err
-    rows[99] = {"text": "", "label": "good"}
-    write_csv(toy_data / "train.csv", rows)
-    assert "train.csv:101, column 'text'" in run(*arguments(tiny_model, toy_data), "--dry-run").last
-
-
-def test_rows_that_lie_sorted_are_noticed(run, tiny_model, toy_data):
-    write_csv(toy_data / "train.csv", sorted(toy_rows(400, seed=1), key=lambda row: row["label"]))
-    ended = run(*arguments(tiny_model, toy_data), "--dry-run")
-    assert ended.code == 0
-    assert "all of these have the label 'bad': rows are read in order, so shuffle them on disk" in ended.err
-
-
-def test_a_file_alone_has_no_rows_to_validate_on_and_says_how_to_name_them(run, tiny_model, toy_data):
-    command = arguments(tiny_model, toy_data / "train.csv")
-    ended = run(*command, "--dry-run")
-    assert ended.code == 3
-    assert "nothing is held out from a stream" in ended.last
-    remedy = ended.last.rpartition(" - ")[2].replace("FILE", str(toy_data / "validation.csv"))
-    assert run(*command, *shlex.split(remedy), "--dry-run").code == 0
 
 
 @pytest.fixture
@@ -92,10 +62,8 @@ def test_odd_rows_are_in_the_results_and_the_report(run, tiny_model, odd_data):
     assert "Is &#39;good&#39; meant?" in Path("runs/classify/report.html").read_text()
 
 
-def test_declared_labels_demo_rows_and_streams_are_not_doubted(run, tiny_model, odd_data):
+def test_demo_rows_are_not_doubted(run):
     say_once.cache_clear()
-    ended = run(*arguments(tiny_model, odd_data), "--set", "labels=[bad, good, Good]", "--dry-run", "--json")
-    assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
     ended = run("finetune", "cola", "--model", "demo", "--data", "demo", "--limit", 200, "--dry-run", "--json")
     assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
 
@@ -139,8 +107,6 @@ def test_rows_are_drawn_per_label_and_where_there_are_labels_only(run, tiny_mode
     command = ["finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", "data.per_class=8"]
     ended = run(*command, "--dry-run")
     assert ended.code == 0 and "rows     train 16, validation 40" in ended.out
-    ended = run(*arguments(tiny_model, toy_data), "--set", "data.per_class=8", "--dry-run")
-    assert (ended.code, "a stream is not known whole" in ended.last) == (2, True)
     command[1] = "regress"
     ended = run(*command, "--dry-run")
     assert (ended.code, "the rows of text_regression have no labels" in ended.last) == (2, True)
@@ -181,6 +147,7 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
         ("{warmup: 1}", "TrainingArguments has no field 'warmup' - write training.warmup_ratio"),
         ("{report_to: wandb}", "training.extra.report_to is decided by training.report_to - leave it out"),
         ("{num_train_epochs: 3}", "training.extra.num_train_epochs is decided by training.epochs - leave it out"),
+        ("{max_steps: 7}", "training.extra.max_steps is decided by training.steps - leave it out"),
     ],
 )
 def test_a_dry_run_checks_what_is_handed_to_the_trainer(run, tiny_model, toy_data, extra, message):
@@ -314,11 +281,6 @@ def plan_of(run, model, data, *settings):
         ),
         (("data.train_limit=401",), 3, "data.train_limit is 401, and there are 400 training rows"),
         (("data.train_limit=1",), 3, "every row has the same label"),
-        (
-            ("data.train_limit=9", "data.streaming=true", "training.steps=1", "labels=[bad, good]"),
-            2,
-            "data.train_limit draws from all training rows, and a stream is not known whole",
-        ),
     ],
 )
 def test_fewer_training_rows_leave_validation_whole_or_are_refused(run, tiny_model, toy_data, settings, code, what):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
 
 from bertkit.errors import DivergedError, UsageError
 from bertkit.recipe import load_recipe
@@ -16,26 +13,19 @@ from bertkit.storage import runs
 from bertkit.storage.runs import find_machine
 from bertkit.storage.seeds import read_seeds, seed_folders
 from bertkit.workflows.finetune import seeds as workflow
-from bertkit.workflows.finetune.seeds import average, dry_run, finetune_seeds
+from bertkit.workflows.finetune.seeds import dry_run, finetune_seeds
 from tests.conftest import finetune
-from tests.kills import TRAINING_STEP, check_equal, weights_of
+from tests.kills import TRAINING_STEP, check_equal
 
 
 def test_each_seed_is_an_ordinary_run_and_only_missing_ones_are_trained(run, tiny_model, toy_data, monkeypatch):
     options = ["--epochs", 0.5, "--output"]
-    ended = finetune(run, tiny_model, toy_data, *options, "both", "--seeds", 2, "--soup", "--json")
+    ended = finetune(run, tiny_model, toy_data, *options, "both", "--seeds", 2, "--json")
     assert ended.code == 0, ended.err
     printed = json.loads(ended.out)
     assert printed["runs"] == read_seeds(Path("both"))["runs"]
     assert finetune(run, tiny_model, toy_data, *options, "alone", "--seed", 2).code == 0
     check_equal(Path("both/seed-2"), Path("alone"))
-    weights = [weights_of(Path("both", name)) for name in ("seed-1", "seed-2", "soup")]
-    for name, souped in weights[2].items():
-        np.testing.assert_allclose(souped, np.mean([one[name] for one in weights[:2]], axis=0), atol=1e-7)
-    assert (
-        "- The weights are the mean of those of several runs. Another seed" in Path("both/soup/README.md").read_text()
-    )
-    assert printed["soup"]["validation"] == runs.read_record(Path("both/soup"))["results"][0]["scores"]
     monkeypatch.setattr(workflow, "run_inputs", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
     again = finetune(run, tiny_model, toy_data, *options, "both", "--seeds", "1")
     assert (again.code, "seed 1: finished on" in again.err) == (0, True)
@@ -138,34 +128,14 @@ def test_a_killed_command_goes_on_where_it_was(zygote, tmp_path, toy_data, tiny_
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     for folder in (broken, whole):
         folder.mkdir()
-    code, text = zygote.run(whole, [*arguments, "--seeds", "1,2,3", "--soup"])
+    code, text = zygote.run(whole, [*arguments, "--seeds", "1,2,3"])
     assert code == 0, text
     code, text = zygote.run(broken, [*arguments, "--seeds", "2"], {**fault, "signal": name})
     assert code == {"SIGKILL": -9, "SIGTERM": 143}[name], text
     assert not (broken / "run" / "seeds.json").exists()
     code, text = zygote.run(broken, [*arguments, "--seeds", "2"])
     assert code == 0, text
-    code, text = zygote.run(broken, [*arguments, "--seeds", "3", "--soup"])
+    code, text = zygote.run(broken, [*arguments, "--seeds", "3"])
     assert (code, text.count("finished on")) == (0, 2), text
-    for name in ("seed-1", "seed-2", "seed-3", "soup"):
+    for name in ("seed-1", "seed-2", "seed-3"):
         check_equal(broken / "run" / name, whole / "run" / name)
-
-
-def test_a_soup_has_the_mean_of_the_weights_whatever_their_order():
-    models = {}
-    for seed in (1, 2, 3):
-        torch.manual_seed(seed)
-        models[f"seed-{seed}"] = torch.nn.Linear(3, 2)
-
-    def load_model(folder, setup, *, new_head):
-        assert not new_head
-        model = torch.nn.Linear(3, 2)
-        model.load_state_dict(models[folder].state_dict())
-        return model
-
-    task = SimpleNamespace(load_model=load_model)
-    souped, reversed_ = average([*models], task, None), average([*models][::-1], task, None)
-    for name, parameter in souped.named_parameters():
-        expected = torch.stack([dict(model.named_parameters())[name] for model in models.values()]).mean(dim=0)
-        torch.testing.assert_close(parameter, expected)
-        assert torch.equal(parameter, dict(reversed_.named_parameters())[name])

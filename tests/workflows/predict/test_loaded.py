@@ -23,8 +23,6 @@ from tests.conftest import toy_rows, write_csv, write_jsonl
 from tests.insight.test_explanations import RECIPES, fine_tune
 from tests.kills import slow_unless
 from tests.runtime.hand_made import write_exported
-from tests.workflows.finetune.test_several import finished as finished  # a run of several tasks
-from tests.workflows.finetune.test_several import recipe as recipe
 
 ROWS = [{"uid": f"r{number}", "text": row["text"]} for number, row in enumerate(toy_rows(40, seed=9))]
 TEXTS = [row["text"] for row in ROWS]
@@ -116,14 +114,6 @@ def test_an_exported_folder_needs_no_torch(run, light_zygote, tmp_path):
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == from_command(run, "classify", "--model", folder, "--text", "a good film")
-
-
-@pytest.mark.slow
-def test_a_run_of_several_tasks_answers_for_each(finished, run):
-    loaded = bertkit.load(finished)
-    assert as_json(loaded.predict(ROWS)) == from_command(run, finished, write_jsonl(Path("rows.jsonl"), ROWS))
-    with pytest.raises(UsageError, match=r"a run of the tasks topic, words - load one: load\(\".*/topic\"\)"):
-        _ = loaded.labels
 
 
 def test_a_dataframe_comes_back_with_columns(model, run, trained):

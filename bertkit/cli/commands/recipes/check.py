@@ -11,19 +11,15 @@ EXAMPLE = "bertkit recipes check mine.yaml"
 
 def command(recipe: RecipeArgument, changes: SetOption = None) -> None:
     """Check the keys, values, task and metrics of a recipe."""
-    from bertkit.recipe import PretrainRecipe, load_any_recipe, load_several, names_several, parse_changes
+    from bertkit.recipe import PretrainRecipe, load_any_recipe, parse_changes
 
-    settings = parse_changes(changes or [])
-    is_several = names_several(recipe)
-    for loaded in (
-        load_several(recipe, settings).recipes.values() if is_several else [load_any_recipe(recipe, settings)]
-    ):
-        if isinstance(loaded, PretrainRecipe):
-            from bertkit.pretraining.objectives import load_objective
+    loaded = load_any_recipe(recipe, parse_changes(changes or []))
+    if isinstance(loaded, PretrainRecipe):
+        from bertkit.pretraining.objectives import load_objective
 
-            load_objective(loaded)
-        else:
-            from bertkit.tasks import load_task
+        load_objective(loaded)
+    else:
+        from bertkit.tasks import load_task
 
-            load_task(loaded)
+        load_task(loaded)
     print_result({"checked": {recipe: "valid"}}, lambda found: print_pairs(found["checked"]))

@@ -32,7 +32,7 @@ def commands(trained, tmp_path):
 
 
 PARTS = {
-    "predict": "bertkit.workflows.predict.shared.write_part",
+    "predict": "bertkit.workflows.predict.write_part",
     "eval": "bertkit.evaluation.output_parts._write_share",
 }
 
@@ -99,13 +99,13 @@ def test_every_value_of_a_prediction_survives_its_part(run, trained, small_chunk
 
 def test_rows_that_change_meanwhile_are_refused(run, trained, small_chunks, monkeypatch):
     write_csv(Path("rows.csv"), rows := [{"text": row["text"]} for row in toy_rows(8, seed=1)])
-    joined = workflow.shared.PartFolder.joined
+    joined = workflow.PartFolder.joined
 
     def change(self, files):
         write_csv(Path("rows.csv"), [*rows[:7], {"text": "another"}])
         return joined(self, files)
 
-    monkeypatch.setattr(workflow.shared.PartFolder, "joined", change)
+    monkeypatch.setattr(workflow.PartFolder, "joined", change)
     assert run("predict", trained, "rows.csv", "-o", "out.csv", "--shard", "1/2").code == 0
     ended = run("predict", trained, "rows.csv", "-o", "out.csv", "--shard", "2/2")
     assert ended.code == 0 and not Path("out.csv").exists()  # its last part is of other rows, so one is missing
