@@ -46,7 +46,6 @@ COMMANDS = {
     "tokenize": "cat --model {run}",
     "fill-mask": "'a [MASK]' --model {run}",
     "attention show": "cat --model {run}",
-    "attention importance": "{run} --data demo --rows 4",
     "push": "{run} me/run --dry-run",
     "doctor": "{run}",
     "runs list": "{run}",

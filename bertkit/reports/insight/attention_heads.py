@@ -1,4 +1,4 @@
-"""Pages about the heads of an encoder: what they attend to and how alike they are, and which of them a run needs."""
+"""The page about the heads of an encoder: their mean attention over the rows of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.reports.insight.attention import pack, write_script_page
-from bertkit.reports.templates import write_page
 from bertkit.reports.text import score_text
 
 _BYTE = 255
@@ -44,28 +43,6 @@ def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:
     maps.append({"name": _ENTROPY, "note": note, "rows": _cells(normalized, entropy)})
     template = "insight/attention_heads.html.j2"
     write_script_page(file, template, "attention_heads.js", data, page=result, maps=maps, score=score_text)
-
-
-def write_importance(file: Path, result: Any) -> None:
-    """Write a page about what `bertkit.workflows.attention.importance.rank_by_importance` has found."""
-    most = max(abs(one.difference) for one in result.heads) or 1.0
-    layers: dict[int, list[Any]] = {}
-    for one in sorted(result.heads, key=lambda one: (one.layer, one.head)):
-        layers.setdefault(one.layer, []).append(one)
-    write_page(
-        file,
-        "insight/attention_importance.html.j2",
-        page=result,
-        layers=list(layers.values()),
-        ranked=result.ranked(),
-        sure={
-            (one.layer, one.head)
-            for one in result.heads
-            if one.interval and not one.interval[0] <= 0 <= one.interval[1]
-        },
-        share=lambda one: round(100 * abs(one.difference) / most),
-        score=score_text,
-    )
 
 
 def _cells(shares: np.ndarray, values: np.ndarray) -> list[list[tuple[int, str]]]:

@@ -9,12 +9,10 @@ import re
 import numpy as np
 import pytest
 
-from bertkit.compression.importance import HeadImportance
 from bertkit.insight.attention.heads import MeasuredHead, MeasuredHeads
 from bertkit.insight.attention.patterns import PATTERNS
 from bertkit.insight.attention.relations import RelationScore
-from bertkit.reports.insight.attention_heads import write_heads, write_importance
-from bertkit.workflows.attention.importance import ImportantHeads
+from bertkit.reports.insight.attention_heads import write_heads
 from tests.reports.insight.test_attention import CHROMIUM, HOSTILE, browse, read_data, unpack
 
 
@@ -43,25 +41,6 @@ def test_the_page_is_whole_and_safe(tmp_path):
     assert '<tr class="wins"><th scope="row">' in page and "<td>1.0</td>" in page and "1 left out" in page
     data = read_data(page)
     assert (unpack(data["distances"]) / 255 * data["most"]).reshape(4, 4)[0] == pytest.approx([0, 0.25, 0.5, 0.75])
-
-
-def test_the_page_of_needed_heads_colors_losses_and_gains_and_is_safe(tmp_path):
-    differences = [(-0.5, (-0.75, -0.25)), (0.0, (-0.1, 0.1)), (0.25, (0.0, 0.5)), (0.125, None)]
-    heads = [HeadImportance(n // 2, n % 2, 0.75 + one, one, ends, 0.5) for n, (one, ends) in enumerate(differences)]
-    found = ImportantHeads(HOSTILE, HOSTILE, "validation", 1200, "accuracy", 0.75, (0.7, 0.8), heads[::-1])
-    write_importance(tmp_path / "page.html", found)
-    page = (tmp_path / "page.html").read_text()
-    assert "<img" not in page and page.isascii() and "<script" not in page and "https://" not in page
-    assert page.count("&lt;img") == 3  # title, heading, recipe
-    cells = re.findall(r'<td class="([a-z ]*)" style="--share:(\d+)">([^<]*)</td>', page)
-    assert cells == [(" sure", "100", "-0.500"), ("", "0", "0"), ("gain", "50", "+0.250"), ("gain", "25", "+0.125")]
-    assert re.findall(r'<th scope="row">(\d\.\d)</th>', page) == [
-        "0.0",
-        "0.1",
-        "1.1",
-        "1.0",
-    ]  # the one that is missed most first
-    assert "1,200 of validation" in page and "<td>n/a</td>" in page
 
 
 @pytest.mark.slow
