@@ -14,10 +14,11 @@ from bertkit.data.text import Record
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.insight.mistakes.outcomes import find_outcomes, sort_pairs
+from bertkit.insight.mistakes.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.spool import spool_sorted
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of
@@ -159,10 +160,10 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     Raises:
         UsageError: it has got nothing wrong, or has stored no predictions.
     """
-    scorer, (run,), rows = read_predictions([path])
+    scorer, run, rows = read_predictions(path)
     outcomes = find_outcomes(scorer, run, rows)
     answered = zip(outcomes.answers, outcomes.units, strict=True)
-    wrong = sort_pairs(itertools.compress(answered, outcomes.errors > 0), "confidence", 0)
+    wrong = spool_sorted((pair for pair in answered if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
     if not wrong:
         raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
     return [rows[number] for _, numbers in wrong[:count] for number in numbers]

@@ -22,8 +22,6 @@ COMMANDS = {
     "calibrate": f"{{run}} {FEW} --training-rows keep",
     "compare": "{run} {again}",
     "errors": "{run}",
-    "errors two": "{run} {again}",
-    "errors robustness": "{run} --robustness --limit 4",
     "eval": f"{{run}} {FEW} --training-rows keep",
     "eval output": f"{{run}} {FEW} --training-rows keep --output scored",
     "explain": "{run} --mistakes 2 --integration-steps 16",

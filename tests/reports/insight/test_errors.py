@@ -12,18 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.insight.mistakes.behavior import BehaviorResult, BehaviorTrial
 from bertkit.insight.mistakes.outcomes import RowAnswer
-from bertkit.insight.mistakes.robustness import Robustness
 from bertkit.insight.mistakes.slices import ComparedSlice
-from bertkit.reports.insight.errors import write_disagreement, write_mistakes
-from bertkit.workflows.errors import Disagreement, Mistakes
+from bertkit.reports.insight.errors import write_mistakes
+from bertkit.workflows.errors import Mistakes
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'
 ANSWERS = [RowAnswer(str(n), f"{HOSTILE} {n}", "good", "bad", 1.0, n / 10, 9 - n) for n in (1, 3, 2)]
 SLICE = ComparedSlice("label", HOSTILE, 30, 0.5, 0.1, 0.4, (0.2, 0.6), 0.001, 0.01, True, ["1"])
-TRIAL = BehaviorTrial("1", HOSTILE, "b", "good", "bad", True)
-FLIPS = BehaviorResult("typo", "invariance", False, 9, 1, 1 / 9, (0.0, 0.4), None, 1, 0, [TRIAL])
 FOUND = {
     **{"recipe": "r", "task": "t", "split": "validation", "rows": 60, "units": 60, "what": "share of wrong rows"},
     **{"test": "Fisher's exact test", "slices": [SLICE], "notes": ["a note"]},
@@ -38,7 +34,6 @@ def make_page(folder):
         wrong=3,
         scores={"accuracy": 0.95},
         mistakes=ANSWERS,
-        robustness=Robustness(9, "text", [FLIPS], []),
     )
     write_mistakes(folder / "page.html", found)
     return folder / "page.html"
@@ -56,23 +51,6 @@ def test_the_page_is_whole_and_safe(tmp_path):
     assert page.count("&lt;img") >= 5
     assert "http://" not in page and "https://" not in page
     assert page.isascii()
-
-
-def test_two_runs_have_a_table_each(tmp_path):
-    pairs = [(answer, answer) for answer in ANSWERS]
-    found = Disagreement(
-        **FOUND,
-        first="a",
-        second="b",
-        rates=(0.1, 0.2),
-        both_right=40,
-        both_wrong=5,
-        only_first_wrong=pairs,
-        only_second_wrong=pairs[:1],
-    )
-    write_disagreement(tmp_path / "page.html", found)
-    page = (tmp_path / "page.html").read_text()
-    assert "Only a is wrong, or more so" in page and 'id="second-table"' in page
 
 
 @pytest.mark.slow
