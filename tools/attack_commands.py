@@ -69,7 +69,7 @@ MADE = {
     "explained.html": "explain run --text 'the good film' --integration-steps 16 -o explained.html",
     "attention.html": "attention show 'the good film' --model demo -o attention.html",
     "heads.html": "attention heads rows.csv --model demo -o heads.html",
-    "probe.html": "probe classify --model demo --data data --limit 40 --seeds 1 --precision fp32 -o probe.html",
+    "probe.html": "probe classify --model demo --data data --limit 40 --precision fp32 -o probe.html",
     "table.csv": "runs table run distilled -o table.csv",
     "mine.yaml": "recipes copy cola mine.yaml",
     "guessed.yaml": "recipes guess rows.csv --output guessed.yaml",

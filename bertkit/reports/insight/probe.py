@@ -1,4 +1,4 @@
-"""The page of `bertkit probe`: layers against scores, the table behind it, and how layers are mixed."""
+"""The page of `bertkit probe`: layers against scores, and the table behind it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from bertkit.reports import svg
 from bertkit.reports.canvas import draw_axes, draw_dot, draw_picture, draw_whisker, escape_text, fit_area
 from bertkit.reports.templates import write_page
 
@@ -16,12 +15,9 @@ _LEGEND = 20  # of height, per line of it
 
 
 class LayerPoint(NamedTuple):
-    """What a line is at a layer."""
+    """A point of a line at a layer."""
 
     value: float
-    low: float
-    """The lowest of the seeds, where the band begins."""
-    high: float
     hover: str
     interval: tuple[float, float] | None = None
 
@@ -39,20 +35,15 @@ def layer_chart(
         marked: the layer with the ring.
     """
     points = [point for line in lines.values() for point in line]
-    ends = [end for point in points for end in (point.low, point.high, *(point.interval or ()))]
+    ends = [end for point in points for end in (point.value, *(point.interval or ()))]
     area = fit_area([0, max(map(len, lines.values())) - 1], [*ends, *guides.values()])
     elements = [draw_axes(area, "layer (0: embeddings)", y)]
     for score in guides.values():
         up = area.up(score)
         elements.append(f'<line class="guide" x1="{area.left}" y1="{up:.1f}" x2="{area.end}" y2="{up:.1f}"/>')
     for number, line in enumerate(lines.values()):
-        above = [f"{area.right(layer):.1f},{area.up(point.high):.1f}" for layer, point in enumerate(line)]
-        below = [f"{area.right(layer):.1f},{area.up(point.low):.1f}" for layer, point in enumerate(line)]
         path = " ".join(f"{area.right(layer):.1f},{area.up(point.value):.1f}" for layer, point in enumerate(line))
-        elements.append(
-            f'<g class="s{number}"><polygon class="band" points="{" ".join([*above, *reversed(below)])}"/>'
-            f'<polyline class="line" points="{path}"/>'
-        )
+        elements.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
         for layer, point in enumerate(line):
             across = area.right(layer)
             if point.interval:
@@ -84,7 +75,6 @@ def write_probe(file: Path, result: Any) -> None:
         page=result,
         count=count_items,
         picture=draw_layers(result),
-        mixing=_draw_mixing(result),
         control=describe_control(result.control, result.group),
     )
 
@@ -114,22 +104,10 @@ def describe_control(control: str, group: str) -> str:
 def draw_layers(result: Any) -> Markup:
     """Draw the scores of the probes and of those of the control task, with the baselines."""
     probed = result.probed
-    probe = [
-        LayerPoint(one.score, min(one.scores), max(one.scores), f"layer {one.layer}: {one.score:.4f}", one.interval)
-        for one in probed.layers
-    ]
+    probe = [LayerPoint(one.score, f"layer {one.layer}: {one.score:.4f}", one.interval) for one in probed.layers]
     control = [
-        LayerPoint(one.control, one.control, one.control, f"control task at layer {one.layer}: {one.control:.4f}")
-        for one in probed.layers
+        LayerPoint(one.control, f"control task at layer {one.layer}: {one.control:.4f}") for one in probed.layers
     ]
-    lines = {"probe: mean, range of seeds, 95% interval": probe, "control task": control}
+    lines = {"probe, with its 95% interval": probe, "control task": control}
     name = f"{result.metric} of {result.task} at each layer"
     return layer_chart(lines, probed.baselines, name=name, y=result.metric, marked=probed.best_layer)
-
-
-def _draw_mixing(result: Any) -> Markup:
-    bars = [
-        svg.Bar(str(layer), share, share, share, f"layer {layer}: {share:.1%}")
-        for layer, share in enumerate(result.probed.mixing)
-    ]
-    return svg.bar_chart(bars, name="share of each layer in the mix", x="layer", y="share")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from bertkit.insight.layer_vectors import LayerVectors
-from bertkit.insight.probing.items import ItemVectors, ProbeItems, ProbeTask
+from bertkit.insight.probe_tasks import ProbeItems, ProbeTask
+from bertkit.insight.probes import ItemVectors
 
 LAYERS, WIDTH = 4, 12
 
