@@ -196,7 +196,7 @@ def find_center_of_gravity(layers: Numbers, targets: Numbers, strength: float, *
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
-    optimizer.step(compute_loss)
+    optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
     return float(scalars.softmax(0).detach() @ torch.arange(len(layers), dtype=torch.float32))
 
 

@@ -102,7 +102,7 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
     Raises:
         UsageError: the output is not an ``.html`` file, or is a file that is read.
     """
-    from bertkit.reports.insight.explain import write_explanations
+    from bertkit.reports.explain import write_explanations
 
     output = typed_path(output)
     refuse_inputs(output, input_files(source, find_checkpoint(recipe)))

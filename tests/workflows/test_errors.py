@@ -10,7 +10,7 @@ import pytest
 from bertkit.cli.output import to_plain
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
-from bertkit.reports.insight.errors import write_mistakes
+from bertkit.reports.errors import write_mistakes
 from bertkit.storage import spool
 from bertkit.workflows.errors import find_errors
 from bertkit.workflows.explain import _find_mistaken_rows

@@ -48,7 +48,7 @@ def command(
     the columns of --by.
     """
     from bertkit.recipe import load_recipe
-    from bertkit.reports.insight.errors import write_mistakes
+    from bertkit.reports.errors import write_mistakes
     from bertkit.workflows.errors import find_errors
 
     loaded = None if recipe is None else load_recipe(recipe)

@@ -57,7 +57,7 @@ def command(
     Prints for each layer the score with its interval, and the selectivity compared with a control task. Vectors of all
     layers are computed once and kept.
     """
-    from bertkit.reports.insight.probe import write_probe
+    from bertkit.reports.probe import write_probe
     from bertkit.workflows.probe import load_probe_recipe, probe
 
     recipe = load_probe_recipe(task, merge_changes({"model": model, "data.source": data}, changes))
@@ -67,7 +67,7 @@ def command(
 
 def print_probe(result: ProbeResult) -> None:
     """Print the score of each layer with its baselines, and the center of gravity."""
-    from bertkit.reports.insight.probe import count_items, describe_control
+    from bertkit.reports.probe import count_items, describe_control
 
     probed = result.probed
     print_text(f"{result.task} in {result.model}: {result.about}")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bertkit.cli.commands import probe
-from tests.reports.insight.test_probe import make_result
+from tests.reports.test_probe import make_result
 
 
 def test_layers_are_a_table(capsys):
