@@ -1,10 +1,10 @@
-"""How often `check`, `errors`, `compare` and `rank` find something where there is nothing to find.
+"""How often `check`, `errors` and `compare` find something where there is nothing to find.
 
-    python -m benchmarks.null_tables --pairs FILE [--models DIR ...]
+    python -m benchmarks.null_tables --pairs FILE
 
 `--pairs` has JSON lines with `text`, `text_pair` and any label. Labels are drawn anew, at random and as skewed as a row
 of the table says; mistakes fall on rows at random. Results are written to benchmarks/results/null_tables.json, and
-`make scores` puts them into docs/scores.md. `rank` is measured with two or more models. One core takes 15 minutes.
+`make scores` puts them into docs/scores.md. One core takes 15 minutes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.harness import read_lines, read_options, write_results
 
 RESULTS = FOLDER / "null_tables.json"
 DRAWS, SKEWS = 100, (0.5, 0.8, 0.95)
-TRAIN, VALIDATION, RANKED = 400, 200, 300
+TRAIN, VALIDATION = 400, 200
 WRONG = 0.15  # of the rows
 
 
@@ -82,53 +82,20 @@ def errors_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Ge
     compared = compare_paired(lambda judged: {"accuracy": float(judged["right"].mean())}, *sides, samples=1000)
     p = compared["accuracy"].p
 
-    def is_any(errors: np.ndarray, *, two_sided: bool) -> bool:
-        found = compare_slices(errors, np.ones(count), slices, two_sided=two_sided)
-        return any(one is not None and one.is_beyond_chance for one in found)
-
+    tested = compare_slices(first, np.ones(count), slices)
     return {
-        "errors: any slice of a run": is_any(first, two_sided=False),
-        "errors: any slice of two runs": is_any(second - first, two_sided=True),
+        "errors: any slice of a run": any(one is not None and one.is_beyond_chance for one in tested),
         "compare: accuracy of two runs": p is not None and p < 0.05,
     }
-
-
-def rank_draw(vectors: Sequence[np.ndarray], share: float, draw: np.random.Generator) -> dict[str, bool]:
-    """Tell whether encoders are told apart, or from shuffled labels, by labels that are random."""
-    from bertkit.insight.ranking.measure import log_me
-    from bertkit.insight.ranking.uncertainty import are_alike, deal_blocks, interval_of, leave_blocks_out
-
-    labels = draw_labels(RANKED, share, draw)
-    blocks = deal_blocks(np.arange(RANKED))
-    gains, left_out, is_better = [], [], False
-    for matrix in vectors:
-        score = log_me(matrix, labels)
-        shuffled = float(np.mean([log_me(matrix, draw.permutation(labels)) for _ in range(5)]))
-        parts = leave_blocks_out(lambda kept, matrix=matrix: log_me(matrix[kept], labels[kept]), blocks)  # type: ignore[misc]
-        is_better |= interval_of(score, parts)[0] > shuffled
-        gains.append(score - shuffled)
-        left_out.append(parts)
-    apart = not are_alike((gains[0], gains[1]), (left_out[0], left_out[1]))
-    return {"rank: two encoders told apart": apart, "rank: any encoder above shuffled labels": bool(is_better)}
-
-
-def read_vectors(model: str, rows: Sequence[dict[str, Any]]) -> np.ndarray:
-    """Read the vectors that `rank` scores, (rows, width): the mean of all layers."""
-    from bertkit.insight.layer_vectors import LayerReader
-
-    texts = [{"text": row["text"]} for row in rows[:RANKED]]
-    return np.asarray(LayerReader(model, 64, "fp32").read(texts, "text").vectors[:, 1:].mean(axis=1), dtype=np.float64)
 
 
 def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Count the alarms of all draws at each share of the more frequent label."""
     rows = [{name: row[name] for name in ("text", "text_pair")} for row in read_lines(asked.pairs)]
-    vectors = [read_vectors(model, rows) for model in asked.models]
     for share in SKEWS:
         draw, alarms, draws = np.random.default_rng(round(100 * share)), Counter[str](), Counter[str]()
         for _ in range(asked.draws):
             found = check_draw(rows, share, draw) | errors_draw(rows, share, draw)
-            found |= rank_draw(vectors, share, draw) if len(vectors) > 1 else {}
             draws.update(found.keys())
             alarms.update(name for name, is_alarm in found.items() if is_alarm)
         yield from (
@@ -137,12 +104,11 @@ def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    asked = read_options(__doc__, "", pairs=Path, models=[str], draws=DRAWS)
+    asked = read_options(__doc__, "", pairs=Path, draws=DRAWS)
     results = {
         "draws": asked.draws,
         "train": TRAIN,
         "validation": VALIDATION,
-        "ranked": RANKED,
         "wrong": WRONG,
         "cells": list(measure(asked)),
     }

@@ -44,7 +44,6 @@ FILES = sorted(Path(report.__file__).parent.glob("*.py"))
         "load",
         "null_tables",
         "quality",
-        "ranking",
         "speed",
     ],
 )

@@ -57,7 +57,7 @@ NOT_RUN = {
     "bertkit eval xnli": "reads rows of the hub; tests/workflows/test_evaluate.py scores languages of a folder",
     "bertkit eval classify --model runs/classify --data 'rows/": "the same; reads a folder per language",
     "bertkit glue --model google-bert/bert-base-uncased": "reads all of GLUE from the hub",
-    "bertkit probe arcs": "reads trees; tests/insight/probing/test_trees.py has some",
+    "bertkit probe depth": "reads trees; tests/insight/test_probe_tasks.py has some",
     "bertkit finetune cola --data nyu-mll/glue": "reads rows of the hub; tests/cli/test_hub.py does that",
 }
 """Beginning of a line -> why no test runs it."""

@@ -82,7 +82,6 @@ BESIDE = {
     "glue": "--tasks cola --model demo --data demo --limit 16 --set training.steps=2 --output made",
     "predict zero-shot": "classify --zero-shot --model demo --text 'the cat is here' --set labels=[cat,dog]",
     "probe": "{recipe} --model demo --data demo --limit 16",
-    "rank": "{recipe} demo --data demo --limit 16",
     "search add": "index {texts}",
     "search query": "index 'a cat' -k 2",
     "sweep": "{recipe} --model demo --data demo --limit 16 --space training.learning_rate=1e-4,2e-4 "

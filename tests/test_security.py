@@ -53,7 +53,7 @@ HELD = {
     "A recipe cannot read your environment.": ("test_security.py::test_a_recipe_is_plain_text",),
     "A text cannot become a script of a page.": (
         "reports/test_html.py::test_text_of_the_data_is_escaped",
-        "reports/insight/test_errors.py::test_the_page_is_whole_and_safe",
+        "reports/test_errors.py::test_the_page_is_whole_and_safe",
         "server/test_page.py::test_the_page_is_whole_in_itself",
     ),
     "A text cannot give orders to your terminal.": (

@@ -69,9 +69,7 @@ MADE = {
     "explained.html": "explain run --text 'the good film' --integration-steps 16 -o explained.html",
     "attention.html": "attention show 'the good film' --model demo -o attention.html",
     "heads.html": "attention heads rows.csv --model demo -o heads.html",
-    "importance.html": "attention importance run --data data --rows 4 -o importance.html",
-    "probe.html": "probe classify --model demo --data data --limit 40 --seeds 1 --precision fp32 -o probe.html",
-    "rank.html": "rank classify --models demo pretrained --data data --rows 40 -o rank.html",
+    "probe.html": "probe classify --model demo --data data --limit 40 --precision fp32 -o probe.html",
     "table.csv": "runs table run distilled -o table.csv",
     "mine.yaml": "recipes copy cola mine.yaml",
     "guessed.yaml": "recipes guess rows.csv --output guessed.yaml",
@@ -148,7 +146,7 @@ UNCHECKED = {
     *("rows.csv", "mine.yaml", "data"),
 }
 """Files of the user, of which nobody has a checksum: they may be read as they are."""
-KEEPS = ("run", "distilled", "pretrained", "probe.html", "rank.html", "heads.html", "map.html", "ablation")
+KEEPS = ("run", "distilled", "pretrained", "probe.html", "heads.html", "map.html", "ablation")
 """What is made with the help of the cache, which is damaged."""
 RESUMES = ("run", "seeds", "sweep", "pretrained", "vectors.npy", "vectors.parquet", "index", "distilled", "glue")
 """What is made further where it was broken off, of which the rest is damaged."""

@@ -85,10 +85,10 @@ FALSE_ALARMS = """
 ## False alarms
 
 Where there is nothing to find, nothing should be found. The rows are pairs of MRPC, {train} to train on and
-{validation} to validate, drawn anew each time. Their labels are random, as skewed as the column says, for `check` and
-`rank`. For `errors` and `compare`, the mistakes of two runs fall on rows at random ({wrong:.0%} of the training rows);
+{validation} to validate, drawn anew each time. Their labels are random, as skewed as the column says, for `check`.
+For `errors` and `compare`, the mistakes of two runs fall on rows at random ({wrong:.0%} of the training rows);
 `errors` tests up to 14 slices of them, by label among others. A cell is how often something is found in {draws} draws,
-with Wilson's 95% interval. `rank` reads {ranked} texts with all-MiniLM-L6-v2 and the demo model.
+with Wilson's 95% interval.
 
 `check --label-errors` is not here: random labels are wrong, and it says so. `probe` calls nothing a
 finding; a control stands beside each of its scores. `python -m benchmarks.null_tables` counts again.

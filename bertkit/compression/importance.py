@@ -1,6 +1,6 @@
-"""How much heads and neurons matter: by the gradient of a mask, which one backward pass gives, and by leaving one out.
+"""Importance of heads and neurons, by the gradient of a mask, which one backward pass gives.
 
-The first is a Taylor score of the first order. The loss changes by the gradient of the loss with respect to a mask of
+It is a Taylor score of the first order. The loss changes by the gradient of the loss with respect to a mask of
 ones if the mask becomes zero, as far as it is linear (Molchanov et al. 2017, section 2.2). The absolute value is taken
 row by row, so that rows that need a unit and rows that it hurts do not cancel out (Michel et al. 2019, section 4.1).
 """
@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import sorted_batches
-from bertkit.evaluation.scoring import Scored, score_split
-from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
-from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks, without_unit
-from bertkit.progress import SILENT, stage, use_progress
+from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks
+from bertkit.progress import stage
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Batch, Features, count_items
 
@@ -31,20 +28,6 @@ class UnitScores:
 
     heads: np.ndarray
     neurons: np.ndarray
-
-
-@dataclass(frozen=True)
-class HeadImportance:
-    """One head: what the score is without it, and its importance by gradient."""
-
-    layer: int
-    head: int
-    score: float
-    difference: float
-    """The score without the head less the score with it."""
-    interval: Interval
-    """Interval of the difference, over resampled rows."""
-    gradient: float
 
 
 def score_units(checkpoint: Checkpoint, features: Features, *, most: int | None = None) -> UnitScores:
@@ -123,46 +106,3 @@ def choose_units(scores: np.ndarray, keep: int, together: int = 1) -> list[list[
     best = np.sort(np.argsort(-groups, axis=1, kind="stable")[:, : keep // together], axis=1)
     units: list[list[int]] = (best[..., None] * together + np.arange(together)).reshape(len(scores), keep).tolist()
     return units
-
-
-def score_heads(checkpoint: Checkpoint, split: Split, features: Features) -> list[HeadImportance]:
-    """Score a model without each of its heads in turn (Michel et al. 2019, section 3.2), and by gradient.
-
-    The metric is the recipe's best one.
-
-    Args:
-        checkpoint: its model is one of transformers', not loaded for inference only.
-        split: rows that it was not trained on.
-        features: those of the split.
-
-    Raises:
-        UsageError: the model computes no loss on these rows.
-        ModelError: its layers are not known.
-    """
-    gradients = score_units(checkpoint, features).heads
-    whole = score_split(checkpoint, split, features=features)
-    outputs, (layers, heads) = attention_outputs_of(checkpoint.model), gradients.shape
-    scored = []
-    with stage("leaving out heads", layers * heads) as tick:
-        for layer, head in np.ndindex(layers, heads):
-            with without_unit(outputs[layer], head, heads), use_progress(SILENT):
-                ablated = score_split(checkpoint, split, features=features)
-            scored.append(_compare_head(checkpoint, whole, ablated, layer, head, float(gradients[layer, head])))
-            tick(1)
-    return scored
-
-
-def _compare_head(
-    checkpoint: Checkpoint, whole: Scored, ablated: Scored, layer: int, head: int, gradient: float
-) -> HeadImportance:
-    metric = checkpoint.setup.recipe.best_metric
-
-    def subtract(rows: np.ndarray) -> dict[str, float]:
-        with_head, without = (
-            checkpoint.task.score(take(scored.compared, rows), scored.setup)[metric] for scored in (whole, ablated)
-        )
-        return {metric: without - with_head}
-
-    score, difference = float(ablated.scores[metric]), float(ablated.scores[metric] - whole.scores[metric])
-    interval = bootstrap_intervals(subtract, count_units(whole.compared))[metric]
-    return HeadImportance(layer, head, score, difference, interval, gradient)

@@ -9,12 +9,11 @@ from typing import Any
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.insight.attributions import Explained, integrated_gradients, occlusion
-from bertkit.insight.settings import Settings
-from bertkit.insight.words import Word, find_words
+from bertkit.insight.words import find_words
 from bertkit.modeling.heads.targets import Target, targets_of_logits
 from bertkit.recipe import Row
 from bertkit.tasks import Prediction
-from bertkit.tokens.features import Features, Tokenizer, special_ids
+from bertkit.tokens.features import Features, special_ids
 
 
 @dataclass(frozen=True)
@@ -56,17 +55,36 @@ class Answered:
     outputs: Sequence[Mapping[str, Any]]
 
 
-def explain(checkpoint: Checkpoint, answered: Answered, settings: Settings) -> list[Explanation]:
-    """Explain a row: the number behind each target that is asked for, word by word.
+def explain(
+    checkpoint: Checkpoint, answered: Answered, *, targets: Sequence[str] = (), max_steps: int = 512
+) -> list[Explanation]:
+    """Explain a row: the number behind each target, word by word.
+
+    Args:
+        checkpoint: Model that has answered the row.
+        answered: Row with its prediction.
+        targets: Names of targets, or the words that they are about; empty for those of the prediction.
+        max_steps: Maximum steps of integrated gradients.
 
     Raises:
-        UsageError: no target is called as asked for.
-        RecipeError: the task family does not say what there is to explain.
+        UsageError: If no target has one of the names.
+        RecipeError: If the task family does not define what to explain.
     """
+    tokenizer = checkpoint.setup.tokenizer
+    mask = tokenizer.mask_token_id
+    baseline = int(tokenizer.pad_token_id if mask is None else mask)
     explanations = []
-    for target in find_targets(checkpoint, answered, settings.targets):
-        explained, words = open_target(checkpoint, answered, target, settings)
-        gradients = integrated_gradients(explained, settings.most_steps)
+    for target in find_targets(checkpoint, answered, targets):
+        explained = Explained(
+            checkpoint.model.eval(),
+            {**answered.features[target.feature], "row": 0},
+            checkpoint.task.collator(checkpoint.setup),
+            target.score,
+            baseline,
+            frozenset(special_ids(tokenizer)),
+        )
+        words = find_words(explained.texts(), tokenizer)
+        gradients = integrated_gradients(explained, max_steps)
         dropped = occlusion(explained, [word.positions for word in words])
         values = [
             WordValue(
@@ -96,26 +114,3 @@ def find_targets(checkpoint: Checkpoint, answered: Answered, wanted: Sequence[st
             raise UsageError(f"no target is called {name!r}", closest(name, [target.name for target in targets]))
         chosen += named
     return chosen
-
-
-def open_target(
-    checkpoint: Checkpoint, answered: Answered, target: Target, settings: Settings
-) -> tuple[Explained, list[Word]]:
-    """Return the input that a target is computed from, and its words."""
-    tokenizer, feature = checkpoint.setup.tokenizer, answered.features[target.feature]
-    explained = Explained(
-        checkpoint.model.eval(),
-        {**feature, "row": 0},
-        checkpoint.task.collator(checkpoint.setup),
-        target.score,
-        _baseline(tokenizer, settings.baseline),
-        frozenset(special_ids(tokenizer)),
-    )
-    names = [name for name in checkpoint.task.COLUMNS.names if name != "id"]
-    columns = {name: answered.row[name] for name in names if name in answered.row}
-    return explained, find_words(explained.texts(), tokenizer, columns)
-
-
-def _baseline(tokenizer: Tokenizer, name: str) -> int:
-    mask, padding = tokenizer.mask_token_id, tokenizer.pad_token_id
-    return int(padding if mask is None or name == "padding" else mask)

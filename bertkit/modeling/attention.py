@@ -308,28 +308,6 @@ def attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
     return weights
 
 
-def queries_and_keys(model: Model, batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
-    """Compute the queries, scaled, and the keys of each layer, both (rows, heads, tokens, head size).
-
-    Returns:
-        None where a model computes attention in a way of its own, as DeBERTa and MPNet do.
-    """
-    products: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def attend(module: nn.Module, query: torch.Tensor, key: torch.Tensor, *arguments: object, **keywords: Any) -> Any:
-        scaling = keywords.get("scaling") or query.size(-1) ** -0.5
-        shared = query.size(1) // key.size(1)  # heads that have their keys in common
-        products.append((query * scaling, key.repeat_interleave(shared, dim=1)))
-        return sdpa_attention_forward(module, query, key, *arguments, **keywords)
-
-    name = f"{_KEEPING}-queries"
-    with patched_attention(model, name, attend, splits_rows=False), torch.inference_mode():
-        if model.config._attn_implementation != name:
-            return None
-        model(**batch)
-    return products
-
-
 def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:
     """Return what the attention of a layer has left: (texts, heads, tokens, tokens)."""
     return next(maps[module] for module in layer.modules() if module in maps)

@@ -105,7 +105,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
     write_page(
         path,
         "report.html.j2",
-        scripts=["insight/tables.js"],
+        scripts=["tables.js"],
         facts=facts,
         run=shlex.quote(name_paths(str(folder))),
         metrics=metric_names(facts),

@@ -221,7 +221,7 @@ def _write_rows(
 
 def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
     """Write map.parquet with all rows, and map.html with a picture of them."""
-    from bertkit.reports.insight.map import MapLayer, MapPage, MapPoint, write_map
+    from bertkit.reports.map import MapLayer, MapPage, MapPoint, write_map
 
     plane = project(vectors)
     rows = [

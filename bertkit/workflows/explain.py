@@ -1,37 +1,30 @@
-"""Explain what a checkpoint predicts: for each row what every word adds, and over a file how faithful that is."""
+"""Explain what a checkpoint predicts: for each row, what every word adds."""
 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bertkit.data.files import first_of
 from bertkit.data.sources import ROWS
 from bertkit.data.text import Record
-from bertkit.errors import DataError, UsageError
+from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.insight.mistakes.outcomes import find_outcomes, sort_pairs
-from bertkit.insight.settings import Settings
+from bertkit.insight.mistakes.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.spool import spool_sorted
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of
 
 if TYPE_CHECKING:
     from bertkit.insight.explanations import Answered, Explanation
-    from bertkit.insight.faithfulness import Faithfulness
-
-_SEED = 0
-_PLAIN = Settings()
 
 
 @dataclass(frozen=True)
@@ -63,38 +56,31 @@ class ExplainedRow:
         return {"id": self.id, **self.row, **gold, **self.prediction, "explanations": explanations}
 
 
-@dataclass(frozen=True)
-class FaithfulnessResult:
-    """How faithful each method is over the rows of a file."""
-
-    rows: int
-    score: str
-    """What drops: ``probability``, or the measure that has none."""
-    methods: list[Faithfulness]
-    complete: int
-    """How many rows have integrated gradients that add up within 1 %."""
-
-
-def explain(recipe: Recipe, asked: AskedRows, settings: Settings = _PLAIN) -> Iterator[ExplainedRow]:
+def explain(recipe: Recipe, asked: AskedRows, **settings: Any) -> Iterator[ExplainedRow]:
     """Explain the predictions for rows.
 
+    Args:
+        recipe: Recipe of the checkpoint.
+        asked: Rows to explain.
+        settings: Keyword arguments of `bertkit.insight.explanations.explain`.
+
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     checkpoint, answered = _answer_rows(recipe, asked)
-    return _explain_answers(checkpoint, answered, checkpoint.task.COLUMNS.gold if asked.mistakes else "", settings)
+    return _explain_answers(checkpoint, answered, checkpoint.task.COLUMNS.gold if asked.mistakes else "", **settings)
 
 
 def explain_records(
-    checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], settings: Settings
+    checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], **settings: Any
 ) -> Iterator[ExplainedRow]:
     """Do what `explain` does with rows in memory and a checkpoint that is loaded already, to be trained."""
     chunks = read_chunks(records, saved, ROWS)
-    return _explain_answers(checkpoint, _run_chunks(checkpoint, chunks), "", settings)
+    return _explain_answers(checkpoint, _run_chunks(checkpoint, chunks), "", **settings)
 
 
 def _explain_answers(
-    checkpoint: Checkpoint, answered: Iterable[tuple[Any, dict[str, Any], Answered]], gold: str, settings: Settings
+    checkpoint: Checkpoint, answered: Iterable[tuple[Any, dict[str, Any], Answered]], gold: str, **settings: Any
 ) -> Iterator[ExplainedRow]:
     from bertkit.insight import explanations
 
@@ -103,7 +89,7 @@ def _explain_answers(
             name,
             original,
             drop_private_keys(answer.prediction),
-            explanations.explain(checkpoint, answer, settings),
+            explanations.explain(checkpoint, answer, **settings),
             original.get(gold),
         )
         for name, original, answer in answered
@@ -116,7 +102,7 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
     Raises:
         UsageError: the output is not an ``.html`` file, or is a file that is read.
     """
-    from bertkit.reports.insight.explain import write_explanations
+    from bertkit.reports.explain import write_explanations
 
     output = typed_path(output)
     refuse_inputs(output, input_files(source, find_checkpoint(recipe)))
@@ -124,46 +110,6 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
         found = [row.as_record() for row in rows]
         write_explanations(output, found, model=recipe.model_name)
     return len(found)
-
-
-def measure(recipe: Recipe, asked: AskedRows, settings: Settings = _PLAIN) -> FaithfulnessResult:
-    """Measure how faithful explanations are over rows, beside random attributions.
-
-    Of each row it is the first target; rows of one word say nothing and are left out.
-
-    Raises:
-        DataError: no row has two words.
-        BertkitError: any other of the kind that fits; see `bertkit.errors`.
-    """
-    checkpoint, answered = _answer_rows(recipe, asked)
-
-    from bertkit.insight import explanations, faithfulness
-    from bertkit.insight.attributions import integrated_gradients, occlusion
-
-    # The same target and the same words for each method and for chance; what differs is the order of the words.
-    by_method = defaultdict[str, list[tuple[float, float]]](list)
-    complete, measure_name = 0, ""
-    for number, (_, _, answer) in enumerate(answered):
-        target, *_ = [*explanations.find_targets(checkpoint, answer, settings.targets), None]
-        if target is None:
-            continue
-        explained, words = explanations.open_target(checkpoint, answer, target, settings)
-        if len(words) < 2:
-            continue
-        found = integrated_gradients(explained, settings.most_steps)
-        complete += found.is_complete
-        gradients = np.array([sum(found.values[each] for each in word.positions) for word in words])
-        dropped = occlusion(explained, [word.positions for word in words])
-        measure_name = target.measure
-        random = np.random.default_rng([_SEED, number])
-        by_method["integrated gradients"].append(faithfulness.drops(explained, words, gradients, target.measure))
-        by_method["occlusion"].append(faithfulness.drops(explained, words, dropped, target.measure))
-        by_method[faithfulness.RANDOM].append(faithfulness.random_drops(explained, words, target.measure, random))
-    count = len(by_method[faithfulness.RANDOM])
-    if not count:
-        raise DataError("no row has two words or more", "give longer rows", file=str(asked.source))
-    score = "probability" if measure_name.startswith("log-") else measure_name
-    return FaithfulnessResult(count, score, faithfulness.summarize(by_method), complete)
 
 
 def _answer_rows(recipe: Recipe, asked: AskedRows) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
@@ -214,10 +160,10 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     Raises:
         UsageError: it has got nothing wrong, or has stored no predictions.
     """
-    scorer, (run,), rows = read_predictions([path])
+    scorer, run, rows = read_predictions(path)
     outcomes = find_outcomes(scorer, run, rows)
     answered = zip(outcomes.answers, outcomes.units, strict=True)
-    wrong = sort_pairs(itertools.compress(answered, outcomes.errors > 0), "confidence", 0)
+    wrong = spool_sorted((pair for pair in answered if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
     if not wrong:
         raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
     return [rows[number] for _, numbers in wrong[:count] for number in numbers]

@@ -25,7 +25,7 @@ from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks,
 from bertkit.vectors.text_files import TextSource
 
 if TYPE_CHECKING:
-    from bertkit.reports.insight.map import MapLayer, MapPoint, ShownMap
+    from bertkit.reports.map import MapLayer, MapPoint, ShownMap
 
 METHODS = {"pca": "principal components", "umap": "UMAP"}
 
@@ -188,7 +188,7 @@ def _write_pages(
     labeling: Labeling,
     page: tuple[str, list[str]],
 ) -> ShownMap:
-    from bertkit.reports.insight.map import MapLayer, MapPage, MapPoint, draw_layers, write_map
+    from bertkit.reports.map import MapLayer, MapPage, MapPoint, draw_layers, write_map
 
     drawn: list[MapPoint] = [
         MapPoint(point.id, point.text, number, point.span)

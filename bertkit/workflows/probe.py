@@ -8,38 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError, UsageError, closest
 from bertkit.insight.layer_vectors import LayerReader
-from bertkit.insight.probing.built_in import BUILT_IN, read_built_in_task
-from bertkit.insight.probing.items import ItemVectors, ProbeItems, ProbeTask, find_vectors
-from bertkit.insight.probing.recipe_labels import read_recipe_task
+from bertkit.insight.probe_tasks import BUILT_IN, ProbeItems, read_built_in_task, read_recipe_task
 from bertkit.progress import stage
 from bertkit.recipe import Recipe, load_recipe, recipe_names
 from bertkit.storage import hub
 
 if TYPE_CHECKING:
-    from bertkit.insight.probing.layers import ProbedLayers
+    from bertkit.insight.probes import ItemVectors, ProbedLayers
 
 _WORDS_RECIPE = "tag"  # says how rows of words are read, for tasks that have no recipe
-_MOST_SEEDS = 100
-
-
-@dataclass(frozen=True)
-class ProbeSettings:
-    """How much probes read and learn."""
-
-    metric: str | None = None
-    """None for the first of the recipe's that probes have."""
-    seeds: int = 3
-    limit: int = 2000
-    """Training rows; half as many held-out rows are scored."""
-    items: int = 20_000
-    """Texts, words or pairs of words that a probe learns from, and that it is scored on."""
-    max_length: int | None = None
-    precision: str = "auto"
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What the layers of a model know of a task."""
+    """Scores of probes of all layers of a model."""
 
     task: str
     about: str
@@ -47,12 +29,11 @@ class ProbeResult:
     source: str
     metric: str
     unit: str
-    """What has a label: text, pair, word, target word, or pair of words."""
+    """Unit that has a label: text, pair, word, target word, or pair of words."""
     control: str
-    """What the control task is: ``types`` or ``shuffled``."""
+    """Kind of the control task: ``types`` or ``shuffled``."""
     group: str
-    """What it is drawn for: ``word``, ``length``; empty for none."""
-    seeds: int
+    """Group that it is drawn for: ``word``, ``length``; empty for none."""
     train_rows: int
     test_rows: int
     probed: ProbedLayers
@@ -81,31 +62,52 @@ def built_in_tasks() -> dict[str, str]:
     return {name: task.about for name, task in BUILT_IN.items()}
 
 
-def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings()) -> ProbeResult:
+def probe(
+    recipe: Recipe,
+    *,
+    metric: str | None = None,
+    limit: int = 2000,
+    items: int = 20_000,
+    max_length: int | None = None,
+    precision: str = "auto",
+) -> ProbeResult:
     """Probe all layers of a model.
 
     Args:
-        recipe: as `load_probe_recipe` returns it.
-        settings: how much probes read and learn.
+        recipe: Recipe as `load_probe_recipe` returns it.
+        metric: Metric of the probes; by default the first of the recipe's that probes have.
+        limit: Maximum training rows; half as many held-out rows are scored.
+        items: Maximum texts, words or pairs of words that a probe learns from, and that it is scored on.
+        max_length: Maximum tokens per text.
+        precision: Data type of the encoder.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the model, the rows or a setting is wrong; see `bertkit.errors`.
     """
-    _check_settings(settings)
+    for name, value in {"limit": limit, "items": items}.items():
+        if value < 1:
+            raise UsageError(f"--{name} {value}", "give at least 1")
     # a wrong name is an error before rows are read, and rows are before weights come
     with hub.without_weights():
         hub.find_model(recipe.model)
     with stage("reading the data", total=1):
         if recipe.name in built_in_tasks():
-            task = read_built_in_task(recipe.name, recipe, settings.limit, settings.metric)
+            task = read_built_in_task(recipe.name, recipe, limit, metric)
         else:
-            task = read_recipe_task(recipe, settings.limit, settings.metric)
+            task = read_recipe_task(recipe, limit, metric)
         task.check()
-    from bertkit.insight.probing.layers import probe_layers
+    from bertkit.insight.probes import find_vectors, probe_layers
 
-    reader = LayerReader(recipe.model, settings.max_length, settings.precision)
-    task, train, test = _read_vectors(task, reader)
-    probed = probe_layers(task, train, test, seeds=range(1, settings.seeds + 1), most=settings.items)
+    reader = LayerReader(recipe.model, max_length, precision)
+
+    def read(items: ProbeItems) -> tuple[ProbeItems, ItemVectors]:
+        return find_vectors(items, reader.read(items.rows, items.unit))
+
+    (train, train_vectors), (test, test_vectors) = read(task.train), read(task.test)
+    lost = len(task.train) + len(task.test) - len(train) - len(test)
+    notes = [*task.notes, *([f"items of words without a token, left out: {lost:,}"] if lost else [])]
+    task = replace(task, train=train, test=test, notes=notes)
+    probed = probe_layers(task, train_vectors, test_vectors, max_items=items)
     return ProbeResult(
         task=task.name,
         about=task.about,
@@ -115,31 +117,10 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings()) -> ProbeRes
         unit=_name_unit(task.train),
         control=task.control,
         group=task.group_name,
-        seeds=settings.seeds,
         train_rows=_count_rows(task.train),
         test_rows=_count_rows(task.test),
         probed=probed,
     )
-
-
-def _check_settings(settings: ProbeSettings) -> None:
-    for name, value in {"seeds": settings.seeds, "limit": settings.limit, "items": settings.items}.items():
-        if value < 1:
-            raise UsageError(f"--{name} {value}", "give at least 1")
-    if settings.seeds > _MOST_SEEDS:
-        raise UsageError(f"--seeds {settings.seeds}", f"give at most {_MOST_SEEDS}")
-
-
-def _read_vectors(task: ProbeTask, reader: LayerReader) -> tuple[ProbeTask, ItemVectors, ItemVectors]:
-    """Compute the vectors of all items, or find them on disk; leave out the items that have none."""
-
-    def read(items: ProbeItems) -> tuple[ProbeItems, ItemVectors]:
-        return find_vectors(items, reader.read(items.rows, items.unit))
-
-    (train, of_train), (test, of_test) = read(task.train), read(task.test)
-    lost = len(task.train) + len(task.test) - len(train) - len(test)
-    notes = [*task.notes, *([f"items of words without a token, left out: {lost:,}"] if lost else [])]
-    return replace(task, train=train, test=test, notes=notes), of_train, of_test
 
 
 def _name_unit(items: ProbeItems) -> str:

@@ -20,7 +20,7 @@ from bertkit.insight.mistakes.behavior import (
     plan_test,
     run_plans,
 )
-from bertkit.insight.mistakes.robustness import default_tests
+from bertkit.insight.mistakes.edits import EDITS
 from bertkit.progress import stage
 from bertkit.recipe import Row, read_yaml, typed_path
 from bertkit.recipe.validation import describe
@@ -65,12 +65,15 @@ def run_tests(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     with stage("reading the tests", total=1):
-        tests = default_tests() if file is None else read_tests(typed_path(file))
+        if file is None:
+            tests = [BehaviorTest(name=edit.name, change=edit.name, allowed=None) for edit in EDITS]
+        else:
+            tests = read_tests(typed_path(file))
         saved = open_trained(run, recipe)
         of_run: Sequence[Row] = []
         # Stored rows are read only for tests that bring none of their own.
         if any(test.rows is None and test.template is None for test in tests):
-            of_run = read_predictions([run], split)[2]
+            of_run = read_predictions(run, split)[2]
         plans = [
             plan_test(test, _read_rows(test, saved, file, limit) or of_run, saved.task.COLUMNS, limit) for test in tests
         ]

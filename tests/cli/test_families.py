@@ -22,8 +22,6 @@ COMMANDS = {
     "calibrate": f"{{run}} {FEW} --training-rows keep",
     "compare": "{run} {again}",
     "errors": "{run}",
-    "errors two": "{run} {again}",
-    "errors robustness": "{run} --robustness --limit 4",
     "eval": f"{{run}} {FEW} --training-rows keep",
     "eval output": f"{{run}} {FEW} --training-rows keep --output scored",
     "explain": "{run} --mistakes 2 --integration-steps 16",
@@ -46,7 +44,6 @@ COMMANDS = {
     "tokenize": "cat --model {run}",
     "fill-mask": "'a [MASK]' --model {run}",
     "attention show": "cat --model {run}",
-    "attention importance": "{run} --data demo --rows 4",
     "push": "{run} me/run --dry-run",
     "doctor": "{run}",
     "runs list": "{run}",
@@ -57,7 +54,7 @@ COMMANDS = {
 """A command, or one with a word that tells its case -> its arguments."""
 
 OF_NO_RUN = (
-    "ablate attention_heads bench check finetune glue rank sweep probe encoders version search_add search_delete "
+    "ablate attention_heads bench check finetune glue sweep probe encoders version search_add search_delete "
     "search_query search_eval search_passages pretrain_tokenizer pretrain_sizes pretrain_recipe "
     "recipes_guess recipes_list recipes_show recipes_copy recipes_check"
 )

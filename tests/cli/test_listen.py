@@ -36,7 +36,7 @@ OTHERS = {
 }
 """Commands that read no run -> their arguments."""
 UNHEARD = {
-    *("attention heads", "rank", "search add", "search delete", "search eval", "search passages", "search query"),
+    *("attention heads", "search add", "search delete", "search eval", "search passages", "search query"),
     "recipes guess",
 }
 """Commands that need parses, models of the hub, an index, or rows of one's own."""

@@ -55,7 +55,7 @@ def test_a_module_that_is_dropped_into_the_folder_is_a_command(tmp_path, monkeyp
     app = main.make_app()
     text = help_of(app)
     assert "  shout     Shout a word." in text
-    order = ["rank", "finetune", "shout", "glue", "eval"]
+    order = ["check", "finetune", "shout", "glue", "eval"]
     assert [name for name in listed(text) if name in order] == order
     assert "Example: bertkit shout hello" in help_of(app, "shout")
     app(["shout", "hello"], standalone_mode=False)

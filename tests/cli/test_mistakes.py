@@ -319,7 +319,7 @@ def test_bad_command_lines(run, arguments, expected):
         (["recipes", "show", "rows.tsv"], "bertkit recipes show classify`; see `bertkit recipes list`"),
         *(
             ([command, "rows.tsv"], f"bertkit {command} classify --data rows.tsv`; see `bertkit recipes list`")
-            for command in ("finetune", "check", "bench", "distill", "rank")
+            for command in ("finetune", "check", "bench", "distill")
         ),
     ],
 )
@@ -497,7 +497,7 @@ def test_a_batch_per_device_of_several_processes_is_refused(run, monkeypatch):
 
 @pytest.mark.parametrize("key", ["training.epochs", "distillation.temperature"])
 @pytest.mark.parametrize(
-    "command", ["predict cola --model demo", "eval runs/x", "explain x", "check cola", "rank cola"]
+    "command", ["predict cola --model demo", "eval runs/x", "explain x", "check cola", "probe cola"]
 )
 def test_keys_of_training_are_refused_where_nothing_is_trained(run, command, key):
     ended = run(*command.split(), "--set", f"{key}=1")

@@ -8,13 +8,11 @@ import pytest
 
 from bertkit.data.sources import read_splits
 from bertkit.errors import UsageError
-from bertkit.insight.explanations import find_targets, open_target
-from bertkit.insight.settings import Settings
+from bertkit.insight.explanations import find_targets
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task, task_names
 from bertkit.workflows.explain import AskedRows, explain
 from bertkit.workflows.finetune import finetune
-from tests.conftest import make_tokenizer
 
 RECIPES = (
     "similarity-pairs",
@@ -80,18 +78,3 @@ def test_targets_are_those_of_the_prediction_or_are_named():
     assert find_targets(checkpoint, answered, ("ran: VERB",)) == targets[1:]
     with pytest.raises(UsageError, match="no target is called 'dgo: NOUN' - did you mean dog: NOUN"):
         find_targets(checkpoint, answered, ("dgo: NOUN",))
-
-
-@pytest.mark.parametrize(("baseline", "token"), [("mask", "[MASK]"), ("padding", "[PAD]")])
-def test_the_baseline_is_the_mask_or_padding(baseline, token):
-    tokenizer = make_tokenizer()
-    task = SimpleNamespace(COLUMNS=SimpleNamespace(names=["text", "id"]), collator=lambda setup: None)
-    checkpoint = SimpleNamespace(
-        model=SimpleNamespace(eval=lambda: None), task=task, setup=SimpleNamespace(tokenizer=tokenizer)
-    )
-    row = {"text": "the Film", "id": "the"}
-    answered = SimpleNamespace(row=row, features=[{"row": 3, "input_ids": tokenizer("the Film")["input_ids"]}])
-    target = SimpleNamespace(feature=0, score=None)
-    explained, words = open_target(checkpoint, answered, target, Settings(baseline=baseline))
-    assert explained.baseline == tokenizer.convert_tokens_to_ids(token)
-    assert [word.text for word in words] == ["the", "Film"]

@@ -60,11 +60,6 @@ def _twice(text: str) -> str:
         (("attention", "heads", "FILE", "--model", "MODEL", "-o", "page.html"), "tiny: heads"),
         (("map", "FILE", "--column", "text", "--model", "MODEL", "-o", "page.html"), "60 texts"),
         (("probe", "classify", "--data", "FILE", "--model", "MODEL", "-o", "page.html"), "classify in tiny"),
-        pytest.param(
-            ("rank", "classify", "--data", "FILE", "--models", "MODEL", "demo", "-o", "page.html"),
-            "classify: 2 encoders",
-            marks=pytest.mark.slow,
-        ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

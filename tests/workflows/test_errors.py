@@ -1,4 +1,4 @@
-"""What a run gets wrong, and where two differ, from stored predictions."""
+"""What a run gets wrong, from stored predictions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from bertkit.cli.output import to_plain
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
-from bertkit.reports.insight.errors import write_disagreement, write_mistakes
+from bertkit.reports.errors import write_mistakes
 from bertkit.storage import spool
-from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors
+from bertkit.workflows.errors import find_errors
 from bertkit.workflows.explain import _find_mistaken_rows
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 from tests.kills import slow_unless
@@ -50,33 +50,19 @@ def test_new_words_are_new_to_the_training_rows(tmp_path):
     lines = [f"{row['text']},{row['label']},{'ab'[n % 2]}" for n, row in enumerate(ROWS)]
     (tmp_path / "d" / "validation.csv").write_text("\n".join(["text,label,source", *lines, ""]))
     run = make(tmp_path / "a", range(20), data={"source": str(tmp_path / "d")})
-    found = find_errors(run, ErrorSettings(by=["source"]))
+    found = find_errors(run, by=["source"])
     assert found.notes == []
     assert {one.value for one in found.slices if one.by == "source"} == {"a", "b"}
     with pytest.raises(DataError, match="'none'"):
-        find_errors(run, ErrorSettings(by=["none"]))
-
-
-def test_two_runs_differ_in_rows_and_slices(tmp_path):
-    first, second = make(tmp_path / "a", range(0, 200, 4)), make(tmp_path / "b", [1, 4], seed=2)
-    found = find_disagreement(first, second)
-    assert (found.both_wrong, found.both_right) == (1, 149)
-    assert (len(found.only_first_wrong), len(found.only_second_wrong)) == (49, 1)
-    assert found.only_second_wrong[0][1].id == "1"
-    worst = found.slices[0]
-    assert worst.is_beyond_chance and worst.by == "negation"
-    write_disagreement(tmp_path / "ab.html", found)
+        find_errors(run, by=["none"])
 
 
 @pytest.mark.parametrize("sort", slow_unless(["confidence", "error"], ["confidence", "length", "label", "error"]))
 def test_rows_that_wait_on_disk_have_the_same_mistakes(sort, tmp_path, monkeypatch):
-    first, second = make(tmp_path / "a", draw(0.2, 0.3, 0)), make(tmp_path / "b", draw(0.3, 0, 1), seed=2)
-    settings = ErrorSettings(sort=sort)
+    run = make(tmp_path / "a", draw(0.2, 0.3, 0))
 
     def look():
-        return to_plain([find_errors(first, settings), find_disagreement(first, second, settings)]), [
-            row["id"] for row in _find_mistaken_rows(first, 9)
-        ]
+        return to_plain(find_errors(run, sort=sort)), [row["id"] for row in _find_mistaken_rows(run, 9)]
 
     in_memory = look()
     monkeypatch.setattr(spool, "IN_MEMORY", 10)
@@ -88,11 +74,7 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path):
     run = make(tmp_path / "a", ())
     make(tmp_path / "s" / "seed-1", ())
     for call, message in (
-        (lambda: find_disagreement(run, run), "named twice"),
         (lambda: find_errors(tmp_path / "s"), "a folder of seeds"),
-        (lambda: find_errors(run, ErrorSettings(robustness=True, limit=0)), "leaves no rows"),
-        (lambda: find_errors(run / "predictions.jsonl", ErrorSettings(robustness=True)), "needs the model of a run"),
-        (lambda: find_disagreement(run, tmp_path, ErrorSettings(robustness=True)), "is for one run"),
         (lambda: find_errors(run / "predictions.jsonl"), "do not say which metrics"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from bertkit.recipe import load_recipe
-from bertkit.workflows.explain import AskedRows, explain, measure
+from bertkit.workflows.explain import AskedRows, explain
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, rewrite_predictions, toy_rows, write_csv
 
@@ -54,16 +54,6 @@ def test_a_planted_cue_is_found_in_all_of_100_rows(planted, tmp_path):
         assert found == [CUE] * 100
 
 
-@pytest.mark.slow
-def test_a_planted_cue_is_more_faithful_than_chance(planted, tmp_path):
-    rows = [{"text": row["text"]} for row in planted_rows(30, seed=6, always=True)]
-    found = measure(load_run(planted), AskedRows(write_csv(tmp_path / "rows.csv", rows)))
-    assert (found.rows, found.score, found.complete) == (30, "probability", 30)
-    for one in found.methods[:2]:
-        assert one.above_random[0] > 0
-        assert one.below_random[0] > 0
-
-
 def test_the_rows_of_a_file_are_explained(trained, tmp_path):
     rows = [{"text": row["text"]} for row in toy_rows(3, seed=5)]
     explained = list(explain(load_run(trained), AskedRows(write_csv(tmp_path / "rows.csv", rows), limit=2)))
@@ -105,7 +95,7 @@ def test_a_page_and_its_numbers(run, trained, tmp_path):
     (row,) = json.loads(ended.out)["rows"]
     assert row["text"] == "the Film was SUPERB"
     (one,) = row["explanations"]
-    assert [word["word"] for word in one["words"]] == ["the", "Film", "was", "SUPERB"]
+    assert [word["word"] for word in one["words"]] == ["the", "film", "was", "superb"]
     ended = run("explain", trained, "--text", "a dull film", "--target", "good", "-o", tmp_path / "why.html")
     assert ended.out == f"{tmp_path / 'why.html'}: 1 row\n"
     assert "dull</span>" in (tmp_path / "why.html").read_text()

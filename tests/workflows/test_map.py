@@ -61,7 +61,7 @@ def test_a_full_disk_leaves_nothing_in_the_way_of_the_same_command(run, file, ti
 
     command = ("map", file, "--model", tiny_model, "-o", "m.html", "--picture", "m.svg")
     with monkeypatch.context() as patched:
-        patched.setattr("bertkit.reports.insight.map.write_map", full)
+        patched.setattr("bertkit.reports.map.write_map", full)
         assert run(*command).code == 6
     assert sorted(path.name for path in Path().iterdir() if path.name.startswith(("m.", ".m."))) == []
     assert run(*command).code == 0

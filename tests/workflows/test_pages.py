@@ -26,11 +26,9 @@ PAGES = {
     "explain": "explain {0}/teacher --text 'a good film' --output {0}/page.html",
     "attention show": "attention show 'a good film' --model {0}/teacher --output {0}/page.html",
     "attention heads": "attention heads {0}/data/train.csv --model {0}/teacher --output {0}/page.html",
-    "attention importance": "attention importance {0}/teacher --data {0}/data --rows 8 --output {0}/page.html",
     "calibrate": "calibrate {0}/teacher --data {0}/data --training-rows keep",
     "map": "map {0}/data/train.csv --model {0}/model --label label --output {0}/page.html",
     "probe": "probe classify --model {0}/model --data {0}/data --output {0}/page.html",
-    "rank": "rank classify {0}/model {0}/teacher --data {0}/data --output {0}/page.html",
     "bench": "bench --deploy {0}/teacher --data {0}/data --output {0}/page.html",
 }
 """A command, or one with a word that tells its case -> the command line; {0} is a folder with what it reads."""

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, RecipeError, UsageError
-from bertkit.workflows.probe import ProbeSettings, load_probe_recipe, probe
+from bertkit.workflows.probe import load_probe_recipe, probe
 from tests.conftest import write_jsonl
 from tests.kills import HEAVY
-
-SMALL = ProbeSettings(seeds=1, limit=40, precision="fp32")
 
 
 def test_a_score_is_that_of_a_plain_loop(tiny_model, tmp_path):
@@ -19,8 +17,8 @@ def test_a_score_is_that_of_a_plain_loop(tiny_model, tmp_path):
     from sklearn.linear_model import LogisticRegression
     from transformers import AutoModel, AutoTokenizer
 
-    from bertkit.insight.probing.draws import draw_items
-    from bertkit.insight.probing.recipe_labels import read_recipe_task
+    from bertkit.insight.probe_tasks import read_recipe_task
+    from bertkit.insight.probes import draw_training_items
 
     draws = np.random.default_rng(0)
     words = ["good", "bad", "film", "the", "very", "dull"]
@@ -30,7 +28,7 @@ def test_a_score_is_that_of_a_plain_loop(tiny_model, tmp_path):
         rows.append({"tokens": tokens, "tags": ["A" if before == "the" else "B" for before in ["", *tokens[:-1]]]})
     source = write_jsonl(tmp_path / "rows.jsonl", rows)
     recipe = load_probe_recipe("tag", {"model": str(tiny_model), "data.source": str(source), "options.scheme": "none"})
-    found = probe(recipe, SMALL).probed.layers[2]
+    found = probe(recipe, limit=40, precision="fp32").probed.layers[2]
 
     tokenizer, model = AutoTokenizer.from_pretrained(tiny_model), AutoModel.from_pretrained(tiny_model).eval()
 
@@ -45,12 +43,12 @@ def test_a_score_is_that_of_a_plain_loop(tiny_model, tmp_path):
                 vectors.append(sum(states[place] for place in own).numpy() / len(own))
         return np.array(vectors)
 
-    task = read_recipe_task(recipe, SMALL.limit)
+    task = read_recipe_task(recipe, 40)
     train, test = read(task.train), read(task.test)
-    numbers = draw_items(task.train, SMALL.items, 1).fitting
+    numbers, _ = draw_training_items(task.train, 20_000)
     mean, deviation = train[numbers].mean(axis=0), train[numbers].std(axis=0)
-    learned, scored = (np.c_[(some - mean) / deviation, np.ones(len(some))] for some in (train[numbers], test))
-    plain = LogisticRegression(C=1 / found.strength, fit_intercept=False, tol=1e-6, max_iter=2000)
+    learned, scored = ((some - mean) / deviation for some in (train[numbers], test))
+    plain = LogisticRegression(C=1 / found.strength, tol=1e-6, max_iter=2000)
     plain.fit(learned, np.array(task.train.labels)[numbers])
     right = 0
     for label, gold in zip(plain.predict(scored), task.test.labels, strict=True):
@@ -71,12 +69,10 @@ def test_names_are_recipes_or_built_in_tasks():
 
 def test_settings_and_rows_are_checked(tiny_model):
     recipe = load_probe_recipe("length", {"model": str(tiny_model), "data.source": "demo", "data.limit": 40})
-    with pytest.raises(UsageError, match="--seeds 0"):
-        probe(recipe, ProbeSettings(seeds=0))
-    with pytest.raises(UsageError, match="--seeds 1000"):
-        probe(recipe, ProbeSettings(seeds=1000))
+    with pytest.raises(UsageError, match="--items 0"):
+        probe(recipe, items=0)
     with pytest.raises(DataError, match=r"4 training rows with a label, of at least 10|have one label"):
-        probe(recipe, ProbeSettings(limit=4))
+        probe(recipe, limit=4)
 
 
 def test_mistakes_are_found_before_torch_is_imported(tmp_path, light_zygote):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import (
     AnsweringSetOption,
@@ -14,7 +13,6 @@ from bertkit.cli.options import (
     RowOption,
     TextOption,
     TrainedArgument,
-    flag,
     load,
     option,
     parse_row,
@@ -22,24 +20,19 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import (
     format_count,
-    format_rows,
-    format_scored,
     format_signed,
     print_file,
     print_line,
     print_result,
     print_table,
     print_text,
-    terminal_width,
     to_json,
 )
-from bertkit.cli.stdio import printable
 from bertkit.errors import UsageError
-from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
     from bertkit.insight.explanations import Explanation
-    from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
+    from bertkit.workflows.explain import ExplainedRow
 
 ORDER = 31
 EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
@@ -62,10 +55,6 @@ def command(
     ] = None,
     limit: FirstRowsOption = None,
     target: TargetOption = None,
-    faithfulness: Annotated[
-        bool, flag("--faithfulness", "Measure over the rows of --data how faithful the explanations are.")
-    ] = False,
-    baseline: Annotated[Literal["mask", "padding"], option("Token that stands for no information.", "TOKEN")] = "mask",
     integration_steps: StepsOption = 512,
     output: PageOption = None,
     recipe: CheckpointRecipeOption = None,
@@ -74,10 +63,9 @@ def command(
 ) -> None:
     """Explain a prediction: what each word adds to it.
 
-    Integrated gradients over the word embeddings, with the check that they add up, and beside them what happens when a
-    word is masked. --faithfulness measures whether these words are what the predictions rest on.
+    Prints integrated gradients over the word embeddings, with a check that they add up, and the effect of masking each
+    word.
     """
-    from bertkit.insight.settings import Settings
     from bertkit.storage.recipes import recipe_of
     from bertkit.workflows import explain
 
@@ -90,16 +78,9 @@ def command(
         raise UsageError(what, "give --text, --row column=value, --data FILE or --mistakes N")
     if data is None:
         refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
-    if faithfulness and (data is None or output is not None):
-        what = "--faithfulness without --data" if data is None else "--faithfulness and --output"
-        raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
     loaded = load(recipe or recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
     asked = explain.AskedRows(data, single, mistakes, limit)
-    settings = Settings(tuple(target or ()), baseline, integration_steps)
-    if faithfulness and data is not None:
-        print_result(explain.measure(loaded, asked, settings), print_faithfulness)
-        return
-    rows = explain.explain(loaded, asked, settings)
+    rows = explain.explain(loaded, asked, targets=target or (), max_steps=integration_steps)
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data))
         return
@@ -127,7 +108,6 @@ def _print_explanation(shown: Explanation) -> None:
     added_up = f"the words add up to the difference within {shown.gap:.2%} ({steps})"
     missed = f"NOT COMPLETE: the words miss the difference by {shown.gap:.1%} after {steps}; try --integration-steps"
     print_text(f"  {added_up if shown.is_complete else missed}")
-    print_highlighted([(word.word, word.integrated_gradients) for word in shown.words])
     ranked = sorted(shown.words, key=lambda word: -abs(word.integrated_gradients))
     table = [
         {
@@ -138,40 +118,3 @@ def _print_explanation(shown: Explanation) -> None:
         for word in ranked
     ]
     print_table("what each word adds", table, _MOST_WORDS)
-
-
-def print_highlighted(words: Iterable[tuple[str, float]]) -> None:
-    """Print a text whose words are green for positive values and red for negative ones, the stronger the larger.
-
-    Only a terminal shows colors; elsewhere nothing is printed.
-    """
-    from rich.console import Console
-    from rich.text import Text
-
-    if terminal_width() is None or not is_main_process():
-        return
-    valued = list(words)
-    most = max((abs(value) for _, value in valued), default=0.0) or 1.0
-    line = Text("    ")
-    for word, value in valued:
-        share = abs(value) / most
-        color = "green" if value > 0 else "red"
-        line.append(printable(word), style=f"bold {color}" if share > 0.5 else color if share > 0.1 else "")
-        line.append(" ")
-    Console(highlight=False).print(line, soft_wrap=False)
-
-
-def print_faithfulness(result: FaithfulnessResult) -> None:
-    """Print how much predictions rest on the words that each method finds, beside random ones."""
-    print_text(f"{format_rows(result.rows)}; integrated gradients add up within 1 % in {result.complete:,}")
-    table = [
-        {
-            "method": measured.method,
-            "comprehensiveness": format_scored(measured.comprehensiveness, measured.comprehensiveness_interval),
-            "above random": measured.above_random,
-            "sufficiency": format_scored(measured.sufficiency, measured.sufficiency_interval),
-            "below random": measured.below_random,
-        }
-        for measured in result.methods
-    ]
-    print_table(f"drop of the {result.score} without the words that count most, and with them alone (95% CI)", table)

@@ -16,7 +16,7 @@ from bertkit.cli.options import (
     merge_changes,
     option,
 )
-from bertkit.cli.output import format_count, format_signed, print_notes, print_result, print_table, print_text
+from bertkit.cli.output import format_signed, print_notes, print_result, print_table, print_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.probe import ProbeResult
@@ -29,8 +29,8 @@ def command(
     task: Annotated[
         str,
         argument(
-            "A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
-            "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
+            "A recipe whose labels are probed, or a task that is made from the rows: length, shift; with columns of "
+            "Universal Dependencies also depth, relations, tense.",
             "RECIPE",
             **RECIPE_NAME,
         ),
@@ -39,7 +39,6 @@ def command(
     data: DataOption = None,
     limit: Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N")] = 2000,
     items: Annotated[int, option("At most so many words, or pairs of words, per probe.", "N")] = 20_000,
-    seeds: Annotated[int, option("Train N probes per layer: each draws its rows and its control task.", "N")] = 3,
     metric: Annotated[
         str | None,
         option(
@@ -55,30 +54,28 @@ def command(
 ) -> None:
     """Show what each layer of an encoder knows, by linear probes.
 
-    Of each layer: the score with its interval, selectivity beside a control task, and how short a code of the labels
-    becomes. Vectors of all layers are computed once and kept.
+    Prints for each layer the score with its interval, and the selectivity compared with a control task. Vectors of all
+    layers are computed once and kept.
     """
-    from bertkit.reports.insight.probe import write_probe
-    from bertkit.workflows.probe import ProbeSettings, load_probe_recipe, probe
+    from bertkit.reports.probe import write_probe
+    from bertkit.workflows.probe import load_probe_recipe, probe
 
     recipe = load_probe_recipe(task, merge_changes({"model": model, "data.source": data}, changes))
-    settings = ProbeSettings(metric, seeds, limit, items, max_length, precision)
-    result = probe(recipe, settings)
+    result = probe(recipe, metric=metric, limit=limit, items=items, max_length=max_length, precision=precision)
     print_result(result, print_probe, page=output, write=write_probe)
 
 
 def print_probe(result: ProbeResult) -> None:
-    """Print what probes score at each layer, what stands beside that, and where in the layers it is."""
-    from bertkit.reports.insight.probe import count_items, describe_control
+    """Print the score of each layer with its baselines, and the center of gravity."""
+    from bertkit.reports.probe import count_items, describe_control
 
     probed = result.probed
-    seeds = format_count(result.seeds, "seed")
     print_text(f"{result.task} in {result.model}: {result.about}")
     print_text(
         f"  a probe learns from {count_items(probed.train_items, result.unit)} of {result.train_rows:,} rows; "
-        f"{count_items(probed.test_items, result.unit)} of {result.test_rows:,} others are scored; {seeds}"
+        f"{count_items(probed.test_items, result.unit)} of {result.test_rows:,} others are scored"
     )
-    # Layer 0 is the word embeddings. The best layer has a star, and "in the mix" is its share of a mix of all layers.
+    # Layer 0 is the word embeddings. The best layer has a star.
     table = [
         {
             "layer": f"{'* ' if layer.layer == probed.best_layer else '  '}{layer.layer or '0 (embeddings)'}",
@@ -86,17 +83,11 @@ def print_probe(result: ProbeResult) -> None:
             "95% CI": layer.interval,
             "control": layer.control,
             "selectivity": format_signed(layer.selectivity),
-            "code, kbit": None if layer.bits is None else f"{layer.bits / 1000:.2f}",
-            "compression": None if layer.compression is None else f"{layer.compression:.2f}",
-            "in the mix": f"{share:.0%}",
         }
-        for layer, share in zip(probed.layers, probed.mixing, strict=True)
+        for layer in probed.layers
     ]
     print_table("what a linear probe scores at each layer", table, len(table))
     print_notes(f"{name}: {score:.4f}" for name, score in probed.baselines.items())
     print_text(f"  control task: {describe_control(result.control, result.group)}")
-    deviation = "" if probed.center_deviation is None else f", standard deviation {probed.center_deviation:.2f}"
-    print_text(
-        f"  best layer: {probed.best_layer}; center of gravity of the mix: {probed.center_of_gravity:.2f}{deviation}"
-    )
+    print_text(f"  best layer: {probed.best_layer}; center of gravity: {probed.center_of_gravity:.2f}")
     print_notes(f"note: {note}" for note in probed.notes)

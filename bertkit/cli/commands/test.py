@@ -25,7 +25,7 @@ EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
 def command(
     run: TrainedArgument,
     cases: Annotated[
-        Path | None, argument("YAML file with tests; without it, small changes are told.", "CASES")
+        Path | None, argument("YAML file with tests; without it, small changes are counted and not judged.", "CASES")
     ] = None,
     limit: Annotated[int, option("Rows of each test.", "N", min=1)] = 500,
     split: PredictionsSplitOption = None,
@@ -35,7 +35,7 @@ def command(
     """Test how a model behaves, after CheckList: answers that it must give, and changes that must (not) matter.
 
     Tests have rows of their own, rows from templates, or those that the run was scored on. The exit code is 8 where
-    more rows of a test fail than it allows. `bertkit errors RUN --write-cases FILE` writes a file to start from.
+    more rows of a test fail than it allows.
     """
     from bertkit.workflows.test import run_tests
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,10 @@ from bertkit.metrics.intervals import count_units, take
 from bertkit.recipe import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite
-from bertkit.storage.spool import spool, spool_sorted
+from bertkit.storage.spool import spool
 from bertkit.tasks import Compared
 
 _SAME = 1e-6
-
-Pair = TypeVar("Pair", bound=tuple[Any, Any])
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,6 @@ class Outcomes:
     def rate(self) -> float:
         """Errors per decision."""
         return float(self.errors.sum() / max(self.decisions.sum(), 1))
-
-    def wrong_rows(self, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows of all units with an error, the worst first."""
-        order = np.argsort(-self.errors, kind="stable")
-        return [rows[number] for unit in order if self.errors[unit] > 0 for number in self.units[unit]]
 
 
 def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
@@ -151,19 +144,10 @@ def _describe_answer(
     )
 
 
-def sort_answers(answers: Iterable[RowAnswer], sort: str) -> Sequence[RowAnswer]:
-    """Sort answers: the most confident, longest or most wrong first, or by gold label."""
-    return spool_sorted(answers, _SORTS[sort])
-
-
-def sort_pairs(pairs: Iterable[Pair], sort: str, side: int) -> Sequence[Pair]:
-    """Sort pairs by the answer on one side."""
-    return spool_sorted(pairs, lambda pair: _SORTS[sort](pair[side]))
-
-
-_SORTS: dict[str, Callable[[RowAnswer], Any]] = {
+SORTS: dict[str, Callable[[RowAnswer], Any]] = {
     "confidence": lambda answer: (1.0 if answer.confidence is None else -answer.confidence, -answer.error),
     "length": lambda answer: (-answer.words, -answer.error),
     "error": lambda answer: -answer.error,
     "label": lambda answer: (answer.gold, -(answer.confidence or 0), -answer.error),
 }
+"""Order of wrong rows -> key to sort answers by."""

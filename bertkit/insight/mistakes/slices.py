@@ -17,7 +17,6 @@ from bertkit.errors import shorten
 from bertkit.evaluation.differences import Extra, Groups, Units, slice_values
 from bertkit.evaluation.stored import Scorer
 from bertkit.insight.mistakes.outcomes import Outcomes
-from bertkit.metrics import Numbers
 from bertkit.metrics.slices import compare_slices
 from bertkit.recipe import Row
 from bertkit.storage.spool import spool
@@ -85,20 +84,18 @@ def find_slices(
     return groups
 
 
-def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Numbers | None = None) -> list[ComparedSlice]:
+def compare_groups(outcomes: Outcomes, groups: Groups) -> list[ComparedSlice]:
     """Compare each group of units with the rest; the smallest corrected p comes first, what is not tested last.
 
     Args:
         outcomes: how wrong the answers are.
         groups: of `find_slices`.
-        errors: of each unit, where they are not those of `outcomes`: differences of two runs, tested two-sided.
     """
     named = [(by, value, members) for by, values in groups.items() for value, members in values.items()]
     compared = compare_slices(
-        outcomes.errors if errors is None else errors,
+        outcomes.errors,
         outcomes.decisions,
         [np.array(members, dtype=int) for *_, members in named],
-        two_sided=errors is not None,
     )
     tested = []
     for (by, value, members), found in zip(named, compared, strict=True):

@@ -106,20 +106,6 @@ def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
         yield masks
 
 
-@contextmanager
-def without_unit(layer: nn.Linear, unit: int, units: int) -> Iterator[None]:
-    """Let a linear layer read zeros in place of one of the `units` that its input holds."""
-
-    def multiply(_: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-        (states,) = inputs
-        mask = torch.ones(units, dtype=states.dtype, device=states.device)
-        mask[unit] = 0
-        return (_multiply_units(states, mask),)
-
-    with layer.register_forward_pre_hook(multiply):
-        yield
-
-
 def _multiply_units(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Multiply states (..., units * width) by a mask whose last axis is units."""
     units = states.view(*states.shape[:-1], mask.shape[-1], -1)

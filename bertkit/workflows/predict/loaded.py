@@ -182,9 +182,8 @@ class LoadedModel:
         Args:
             rows: as `predict` takes them.
             progress: as of `predict`.
-            settings: fields of `bertkit.insight.settings.Settings`, such as ``targets``.
+            settings: Keyword arguments of `bertkit.insight.explanations.explain`: ``targets`` and ``max_steps``.
         """
-        from bertkit.insight.settings import Settings
         from bertkit.workflows.explain import explain_records
 
         records = self._read_rows(rows)
@@ -193,7 +192,7 @@ class LoadedModel:
         with _COMPUTING:
             saved = self._saved_for(tuple(records[0]))
             self._to_explain.use_machine()
-            return list(explain_records(self._to_explain, saved, enumerate(records, 1), Settings(**settings)))
+            return list(explain_records(self._to_explain, saved, enumerate(records, 1), **settings))
 
     def _read_rows(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
         task = self.saved.task

@@ -18,7 +18,6 @@ for _number in range(0, 80, 2):
 @pytest.fixture
 def work(tmp_path):
     make_run(tmp_path / "work" / "a", predict(ROWS, set(range(0, 60, 2))))
-    make_run(tmp_path / "work" / "b", predict(ROWS, {1, 3}), seed=2)
     return tmp_path / "work"
 
 
@@ -54,19 +53,9 @@ def test_a_rare_label_that_is_never_found_is_named_and_small_slices_are_listed(r
     assert re.search(r"  label: bad +8 +0\.1250 +0\.0000 .* n/a *\n", ended.out)
 
 
-def test_two_runs_are_the_rows_where_they_differ(run, work):
-    ended = run("errors", "a", "b", "--rows", 1, "-o", "page.html")
-    assert ended.code == 0, ended.err
-    assert "only a wrong, or more so: 30; only b: 2\n" in ended.out
-    assert "  only b is wrong, or more so\n    1: " in ended.out
-    assert "bertkit compare a b" in ended.out
-    assert json.loads(run("errors", "a", "b", "--json").out)["both_right"] == 48
-
-
 def test_mistakes_are_answered_in_one_line(run, work):
     for arguments, code, message in (
         (("none",), 2, "neither a run folder nor stored predictions (none)"),
-        (("a", "b", "a"), 2, "3 runs - name one or two"),
         (("a", "-o", "page.pdf"), 2, "the page is HTML (page.pdf)"),
         (("a", "--by", "kind"), 3, "the recipe names no data"),
     ):

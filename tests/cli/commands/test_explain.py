@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.cli.commands import explain
-from bertkit.insight.faithfulness import summarize
-from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
+from bertkit.workflows.explain import ExplainedRow
 
 
 @pytest.mark.parametrize(
@@ -16,8 +15,6 @@ from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
         (["--text", "a", "--data", "b.csv"], "more than one of --text or --row, --data, --mistakes - give --text,"),
         (["--mistakes", "3", "--data", "b.csv"], "more than one of --text or --row, --data, --mistakes"),
         (["--mistakes", "3", "--limit", "3"], "--limit without --data"),
-        (["--text", "a", "--faithfulness"], "--faithfulness without --data - name a file of rows"),
-        (["--data", "b.csv", "--faithfulness", "-o", "c.html"], "--faithfulness and --output"),
         (["--text", "a", "-o", "why.txt"], "the page is HTML (why.txt)"),
         (
             ["--text", "a"],
@@ -57,12 +54,3 @@ def test_words_are_listed_by_what_they_add(capsys):
     assert "NOT COMPLETE: the words miss the difference by 50.0% after 64 steps" in capsys.readouterr().out
     explain.print_row(ExplainedRow(0, {}, {"prediction": []}, []))
     assert "nothing to explain: no word is read" in capsys.readouterr().out
-
-
-def test_faithfulness_is_a_table(capsys):
-    methods = summarize({"ours": [(0.5, 0.1), (0.7, 0.2), (0.6, 0.0)], "random": [(0.1, 0.3), (0.2, 0.4), (0.0, 0.6)]})
-    explain.print_faithfulness(FaithfulnessResult(3, "probability", methods, 2))
-    printed = capsys.readouterr().out
-    assert "3 rows; integrated gradients add up within 1 % in 2" in printed
-    assert "drop of the probability" in printed
-    assert "ours    0.6000" in printed

@@ -9,7 +9,7 @@ import pytest
 from bertkit.cli.commands.map import print_map
 from bertkit.insight.maps.layers import MappedLayer
 from bertkit.insight.maps.separation import Separation
-from bertkit.reports.insight.map import ShownMap
+from bertkit.reports.map import ShownMap
 from bertkit.workflows.map import MapResult
 
 

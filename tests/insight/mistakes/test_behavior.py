@@ -149,3 +149,21 @@ def test_a_label_that_the_model_lacks_and_a_column_without_text_are_refused(read
         run(reader, BehaviorTest(name="a", change="add", text="x", rises="Y"), rows)
     with pytest.raises(RecipeError, match="no text 'id' to change"):
         plan_test(BehaviorTest(name="a", change="typo", column="id"), rows, COLUMNS, 9)
+
+
+def test_answers_that_were_right_or_become_right_are_counted(reader):
+    rows = [{"text": "a good film.", "label": "y"}, {"text": "a bad film", "label": "y"}, {"text": "ok.", "label": "n"}]
+    result = run(reader, BehaviorTest(name="end", change="punctuation"), rows)
+    assert (result.rows, result.failed, result.share, result.lost, result.won) == (3, 3, 1.0, 1, 2)
+    trial = next(trial for trial in result.trials if trial.before == "a good film.")
+    assert (trial.after, trial.answer, trial.new_answer) == ("a good film", "y", "n")
+
+
+def test_a_number_is_another_answer_if_it_moves_by_a_tenth_of_the_range(reader, monkeypatch):
+    def measure(self, outputs, features, rows, setup):
+        return [{"prediction": float(len(row["text"]))} for row in rows]
+
+    monkeypatch.setattr(Loaded, "decode", measure)
+    rows = [{"text": "a" * 50, "label": 1.0}, {"text": "short", "label": 2.0}]
+    for text, failed in (("b", 0), ("far too long", 2)):
+        assert run(reader, BehaviorTest(name="a", change="add", text=text), rows).failed == failed

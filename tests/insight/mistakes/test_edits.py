@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bertkit.insight.mistakes.edits import EDITS, apply_edit, change_contraction, change_number, negate
+from bertkit.insight.mistakes.edits import EDITS, apply_edit, change_number
 
 BY_NAME = {edit.name: edit for edit in EDITS}
 TEXT = "Mary isn't late, and 12 people are here in Oslo."
@@ -31,7 +31,7 @@ def test_words_keep_their_number_or_stay(edit):
 
 @pytest.mark.parametrize(
     "edit",
-    [edit for edit in EDITS if edit.name not in ("punctuation", "upper case", "white space")],
+    [edit for edit in EDITS if edit.name not in ("punctuation", "upper case")],
     ids=lambda edit: edit.name,
 )
 def test_what_has_nothing_to_change_is_none(edit):
@@ -40,30 +40,4 @@ def test_what_has_nothing_to_change_is_none(edit):
 
 def test_changes_are_small():
     assert sorted(apply_edit(BY_NAME["typo"], "wonderful", Random(1))) == sorted("wonderful")
-    assert apply_edit(BY_NAME["name"], "Mary", Random(0)) in {
-        "Anna",
-        "Emma",
-        "Julia",
-        "Laura",
-        "Maria",
-        "Sarah",
-        "Susan",
-        "Linda",
-        "Alice",
-        "Helen",
-        "Nancy",
-        "Karen",
-        "Emily",
-        "Jessica",
-        "Jennifer",
-        "Elizabeth",
-        "Barbara",
-        "Patricia",
-        "Margaret",
-        "Lisa",
-        "Rachel",
-    }
     assert change_number("the 3.5 of v2 and 2024-01", Random(0)).startswith("the 3.5 of v2")
-    assert change_contraction("I have it", Random(0)) == "I've it"
-    assert negate("They have never been", Random(0)) == "They have not never been"
-    assert negate("no verb", Random(0)) == "no verb"

@@ -8,7 +8,7 @@ import pytest
 from bertkit.errors import DataError
 from bertkit.evaluation.stored import find_scorer, read_system
 from bertkit.evaluation.stored.rows import read_rows
-from bertkit.insight.mistakes.outcomes import RowAnswer, find_outcomes, sort_answers
+from bertkit.insight.mistakes.outcomes import SORTS, RowAnswer, find_outcomes
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 
@@ -107,6 +107,8 @@ def test_answers_are_sorted():
         RowAnswer("b", "", "w", "y", 2.0, None, 9),
         RowAnswer("c", "", "x", "y", 1.0, 0.9, 1),
     ]
-    order = {sort: "".join(one.id for one in sort_answers(answers, sort)) for sort in ("confidence", "length", "label")}
+    order = {
+        sort: "".join(one.id for one in sorted(answers, key=SORTS[sort])) for sort in ("confidence", "length", "label")
+    }
     assert order == {"confidence": "cab", "length": "bac", "label": "bca"}
-    assert sort_answers(answers, "error")[0].id == "b"
+    assert min(answers, key=SORTS["error"]).id == "b"

@@ -18,7 +18,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import format_interval, format_rows, print_file, print_result, print_table, print_text
 
 if TYPE_CHECKING:
-    from bertkit.insight.attention.heads import MeasuredHeads
+    from bertkit.insight.attention_heads import MeasuredHeads
 
 ORDER = 2
 EXAMPLE = "bertkit attention heads UD_English-EWT/en_ewt-ud-dev.conllu --model demo"
@@ -43,9 +43,9 @@ def command(
 ) -> None:
     """Measure what every head of an encoder attends to over the rows of a file.
 
-    Shares of attention to tokens before, after and elsewhere, to special tokens and punctuation; entropy; and the most
-    similar head. Where words have syntactic heads (columns tokens, head and deprel, as CoNLL-U has), also the best head
-    for each relation beside the best fixed offset. Layers and heads count from 0.
+    Prints shares of attention to tokens before, after and elsewhere, to special tokens and punctuation, and entropy. If
+    words have syntactic heads (columns tokens, head and deprel, as in CoNLL-U), it also prints the best head for each
+    relation, compared with the best fixed offset. Layers and heads count from 0.
     """
     from bertkit.workflows.attention import measure
 
@@ -71,14 +71,12 @@ def _print_heads(result: MeasuredHeads) -> None:
             "described as": head.described_as,
             **{name: f"{share:.2f}" for name, share in head.shares.items()},
             "entropy": f"{head.entropy:.2f}",
-            "nearest": f"{head.nearest[0]}.{head.nearest[1]} ({head.nearest_distance:.2f})",
         }
         for head in result.measured
     ]
     # The last row is what a head that attends evenly would have: shares mean nothing without it.
     uniform = {"head": "uniform", **{name: f"{share:.2f}" for name, share in result.uniform.items()}}
     print_table("shares of attention (layer.head)", [*rows, uniform], max_rows=len(rows) + 1)
-    print_text("  nearest: the most similar head, and the Jensen-Shannon divergence from it in bits")
     if result.relations:
         relations = [
             {

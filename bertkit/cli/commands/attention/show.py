@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Show what the heads of an encoder attend to in a text, or in a pair of texts.
 
-    The page has all layers and heads, each token's weights, attention rollout, and queries and keys. Without --output,
-    a table shows the strongest attention of each layer, or with --layer that of each token.
+    The page has all layers and heads, each token's weights, and attention rollout. Without --output, a table shows the
+    strongest attention of each layer, or with --layer of each token.
     """
     from bertkit.workflows.attention import show
 

@@ -15,10 +15,10 @@ def test_a_file_is_a_table_of_heads_and_one_of_relations(run, tmp_path, tiny_mod
     lines = [line.split() for line in ended.out.splitlines()]
     assert "over 64 rows of" in ended.out and "(256 tokens)" in ended.out
     assert [line[0] for line in lines[3:8]] == ["0.0", "0.1", "1.0", "1.1", "uniform"]
-    assert [line[0] for line in lines[11:15]] == ["all", "cop", "det", "nsubj"]
+    assert [line[0] for line in lines[10:14]] == ["all", "cop", "det", "nsubj"]
     assert ended.out.splitlines()[-1].startswith("Attention says what heads read, and is no explanation")
     found = json.loads(run("attention", "heads", file, "--model", tiny_model, "--json", "--limit", 2).out)
-    assert (found["rows"], found["relations"], len(found["distances"])) == (2, [], 4)
+    assert (found["rows"], found["relations"], len(found["measured"])) == (2, [], 4)
 
 
 def test_mistakes_are_answered_in_one_line(run, tmp_path, tiny_model):

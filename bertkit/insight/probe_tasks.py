@@ -1,0 +1,450 @@
+"""Tasks of probes: the labels of a recipe's rows, or tasks that are made from the rows themselves.
+
+Length, bigram shift and tree depth are those of Conneau et al. 2018 ("What you can cram into a single vector"), on the
+rows at hand; relations are an edge probe of Tenney et al. 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from bertkit.data.columns import Columns
+from bertkit.data.labels import find_names, name_split
+from bertkit.data.row_digests import digest_text
+from bertkit.data.rows import Split
+from bertkit.data.sources import is_validation, read_splits
+from bertkit.errors import DataError, RecipeError, located
+from bertkit.evaluation.splits import read_task_splits
+from bertkit.insight.syntax import depth_of, read_column, read_heads
+from bertkit.metrics import Numbers
+from bertkit.metrics.basic import REGRESSION, is_lower_better
+from bertkit.metrics.statistics import quantile_bins
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Task, load_task
+from bertkit.tokens.features import Rows
+from bertkit.vectors.units import UNITS
+
+_MIN_TRAINING_ROWS, _MIN_HELD_OUT_ROWS = 10, 2
+
+Combination = Literal["alone", "difference", "edge"]
+"""How vectors become features: one alone; of two, ``|u - v|`` and ``u * v``; of two words, ``u``, ``v`` and ``u * v``.
+
+The second is for two texts, whose order does not matter; the third is the edge probe, which knows the dependent.
+"""
+
+Control = Literal["types", "shuffled"]
+"""Kind of a control task: a random label per group, or the labels shuffled within each group."""
+
+
+@dataclass(frozen=True)
+class ProbeItems:
+    """Items of one split, in the order of their rows, with the addresses of their vectors."""
+
+    rows: list[Row]
+    unit: str
+    """Unit of a vector, as `bertkit.insight.layer_vectors.LayerReader.read` takes it."""
+    addresses: Numbers
+    """(items, vectors, 2): index in `rows` and index of the word for each vector."""
+    labels: Sequence[Any]
+    """Names, or numbers for regression."""
+    groups: Sequence[str]
+    """Property that may predict the label without the text: the word itself, or the length; empty if there is none."""
+    combination: Combination = "alone"
+
+    @property
+    def owners(self) -> Numbers:
+        """Row of each item, (items,), ascending; items of one row are drawn together."""
+        return np.asarray(self.addresses[:, 0, 0])
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.labels)
+
+    def select(self, numbers: Numbers) -> ProbeItems:
+        """Return some of the items."""
+        labels = [self.labels[number] for number in numbers.tolist()]
+        groups = [self.groups[number] for number in numbers.tolist()] if len(self.groups) else []
+        return replace(self, addresses=self.addresses[numbers], labels=labels, groups=groups)
+
+
+@dataclass(frozen=True)
+class ProbeTask:
+    """A task of probes: items to learn from, others to score, and the metric."""
+
+    name: str
+    about: str
+    train: ProbeItems
+    test: ProbeItems
+    metric: str
+    """Name of a function of `bertkit.metrics.basic`."""
+    is_regression: bool = False
+    group_name: str = ""
+    """Name of `ProbeItems.groups`: ``word``, ``length``; empty if there are none."""
+    control: Control = "shuffled"
+    notes: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Check that there are labels to learn and rows to score.
+
+        Raises:
+            DataError: If there are not.
+        """
+        labels = sorted({str(label) for label in self.train.labels})
+        if len(labels) < 2:
+            what = f"{self.name}: the training rows have {f'one label, {labels[0]}' if labels else 'no label'}"
+            raise DataError(what, "give more rows, or raise --limit")
+        for kind, items, least in (
+            ("training", self.train, _MIN_TRAINING_ROWS),
+            ("held-out", self.test, _MIN_HELD_OUT_ROWS),
+        ):
+            rows = len(np.unique(items.owners))
+            if rows < least:
+                raise DataError(f"{self.name}: {rows} {kind} rows with a label, of at least {least}", "give more rows")
+
+
+def one_per_text(texts: Sequence[Sequence[str]], labels: Sequence[str], groups: Sequence[str] = ()) -> ProbeItems:
+    """Return an item per text; texts are lists of words, which a space joins."""
+    numbers = np.arange(len(texts))
+    return ProbeItems(
+        rows=[{"text": " ".join(words)} for words in texts],
+        unit="text",
+        addresses=np.stack([numbers, np.zeros_like(numbers)], axis=1)[:, None],
+        labels=labels,
+        groups=groups,
+    )
+
+
+def one_per_word(
+    texts: Sequence[Sequence[str]], places: Sequence[Any], labels: Sequence[Any], combination: Combination = "alone"
+) -> ProbeItems:
+    """Return an item per word of texts, which are lists of words, or an item per edge between two words.
+
+    A place is the index of a text and the index of a word in it; an edge has two of them, and its first word is its
+    group.
+    """
+    addresses = np.array(places, dtype=np.int64).reshape(-1, 2 if combination == "edge" else 1, 2)
+    return ProbeItems(
+        rows=[{"tokens": words} for words in texts],
+        unit="word",
+        addresses=addresses,
+        labels=labels,
+        groups=[texts[text][word].lower() for text, word in addresses[:, 0].tolist()],
+        combination=combination,
+    )
+
+
+# --- Rows ---
+
+
+def _is_needed(split: str) -> bool:
+    return split == "train" or is_validation(split)
+
+
+def choose_rows(
+    splits: Mapping[str, Split], inputs: Callable[[Row], Row], limit: int
+) -> tuple[list[Row], list[Row], list[str]]:
+    """Return training rows, held-out rows and notes about them.
+
+    Rows are drawn by a hash of the input of a model. So the order of a file does not matter, and two tasks on the same
+    words have the same rows. A training row that is held out too is left out.
+
+    Args:
+        splits: ``train`` and a validation split.
+        inputs: Returns the input of a model from a row.
+        limit: Maximum training rows; held-out rows are half as many.
+
+    Raises:
+        DataError: If one of the two splits is missing.
+    """
+    validation = next((split for name, split in splits.items() if is_validation(name)), None)
+    if "train" not in splits or validation is None:
+        what = f"probes need rows to learn from and others to be scored on; there is {', '.join(splits) or 'no split'}"
+        raise DataError(what, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
+    held_out = _draw_rows(validation, inputs, max(limit // 2, 1))
+    held_out_texts = {digest_text(inputs(row), "") for row in held_out}
+    train = splits["train"]
+    new_rows = [number for number, row in enumerate(train.rows) if digest_text(inputs(row), "") not in held_out_texts]
+    notes = []
+    if len(new_rows) < len(train.rows):
+        notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(new_rows):,}")
+    return _draw_rows(train.select(new_rows), inputs, limit), held_out, notes
+
+
+def _draw_rows(split: Split, inputs: Callable[[Row], Row], count: int) -> list[Row]:
+    order = sorted(range(len(split.rows)), key=lambda number: digest_text(inputs(split.rows[number]), ""))
+    return [split.rows[number] for number in sorted(order[:count])]
+
+
+# --- Built-in tasks ---
+
+
+def _read_features(value: object, count: int) -> list[dict[str, str]]:
+    """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` stands for none."""
+    pairs = [str(text or "_").split("|") for text in read_column(value, count, "feats")]
+    return [dict(pair.split("=", 1) for pair in word_pairs if "=" in pair) for word_pairs in pairs]
+
+
+_READERS: Mapping[str, Callable[[Any, int], list[Any]]] = {
+    "head": read_heads,
+    "deprel": lambda value, count: list(map(str, read_column(value, count, "deprel"))),
+    "feats": _read_features,
+}
+"""Column -> function that reads its value in a row with a number of words."""
+
+
+@dataclass(frozen=True)
+class BuiltInTask:
+    """A task that is made from the rows themselves."""
+
+    about: str
+    make: Callable[[Rows, Rows, int], ProbeItems]
+    """Makes items of rows, given the training rows and the index of the split."""
+    columns: tuple[str, ...] = ()
+    """Columns that rows must have, besides their words."""
+    group_name: str = ""
+    control: Control = "shuffled"
+
+
+def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None = None) -> ProbeTask:
+    """Read rows, and make one of `BUILT_IN` from them.
+
+    Args:
+        name: Name of the task.
+        recipe: Recipe whose data section says where rows are.
+        limit: Maximum training rows.
+        metric: Metric as `read_recipe_task` takes it.
+
+    Raises:
+        DataError: If rows lack a column.
+        RecipeError: If probes of labels do not have the metric.
+    """
+    task = BUILT_IN[name]
+    chosen_metric = choose_metric(metric, (), is_regression=False)
+    columns = Columns(
+        given=("tokens", *task.columns),
+        gold="",
+        lists=("tokens", *task.columns),
+        text_instead={"tokens": "text"},
+        text_always=True,
+    )
+    splits = read_splits(recipe, columns, partial(_read_columns, columns=task.columns), _is_needed)
+    train, held_out, notes = choose_rows(splits, lambda row: {"tokens": row["words"]}, limit)
+    with located(file=recipe.data.source or None):
+        items = [task.make(rows, train, split) for split, rows in enumerate((train, held_out))]
+    return ProbeTask(
+        name=name,
+        about=task.about,
+        train=items[0],
+        test=items[1],
+        metric=chosen_metric,
+        group_name=task.group_name,
+        control=task.control,
+        notes=notes,
+    )
+
+
+def _read_columns(row: Row, columns: Sequence[str]) -> Row | None:
+    """Check the words of a row and its other columns, which have a value per word; None for a row without words."""
+    words = UNITS["word"].read(row)
+    checked = {name: _READERS[name](row[name], len(words)) for name in columns}
+    return {"words": words, **checked} if words else None
+
+
+def _list_words(rows: Rows) -> list[list[str]]:
+    return [row["words"] for row in rows]
+
+
+def _bin_sizes(measure: Callable[[Row], int], rows: Rows, train: Rows) -> list[str]:
+    """Return the name of each row's bin by size; bins hold about equally many training rows."""
+    bins = quantile_bins(list(map(measure, train)))
+
+    def name_bin(size: int) -> str:
+        first, last = next((ends for ends in bins if size <= ends[1]), bins[-1])
+        return f"{first}" if first == last else f"{first} to {last}"
+
+    return [name_bin(measure(row)) for row in rows]
+
+
+def _count_words(row: Row) -> int:
+    return len(row["words"])
+
+
+def _length(rows: Rows, train: Rows, _: int) -> ProbeItems:
+    return one_per_text(_list_words(rows), _bin_sizes(_count_words, rows, train))
+
+
+def _depth(rows: Rows, train: Rows, _: int) -> ProbeItems:
+    """Bin the depths of trees; the length of the text is the group, since depth depends on it."""
+    depths = _bin_sizes(lambda row: depth_of(row["head"]), rows, train)
+    return one_per_text(_list_words(rows), depths, _bin_sizes(_count_words, rows, train))
+
+
+def _shift(rows: Rows, _: Rows, split: int) -> ProbeItems:
+    """Swap two neighboring words in one half of the texts."""
+    rng = np.random.default_rng([0, split])
+    texts = [row["words"] for row in rows if len(set(row["words"])) > 1]
+    swapped = rng.permutation(len(texts)) < len(texts) // 2
+    texts = [_swap_neighbors(words, rng) if swap else words for words, swap in zip(texts, swapped, strict=True)]
+    return one_per_text(texts, ["swapped" if swap else "as it is" for swap in swapped])
+
+
+def _swap_neighbors(words: Sequence[str], rng: np.random.Generator) -> list[str]:
+    """Return the words with two different neighbors swapped."""
+    differ = [number for number in range(len(words) - 1) if words[number] != words[number + 1]]
+    first = int(rng.choice(differ))
+    return [*words[:first], words[first + 1], words[first], *words[first + 2 :]]
+
+
+def _relations(rows: Rows, _: Rows, __: int) -> ProbeItems:
+    """Return each word with its head; the label is their relation, without its subtype."""
+    edges = [
+        (number, word, head - 1) for number, row in enumerate(rows) for word, head in enumerate(row["head"]) if head
+    ]
+    labels = [rows[number]["deprel"][word].partition(":")[0] for number, word, _ in edges]
+    places = [((number, word), (number, head)) for number, word, head in edges]
+    return one_per_word(_list_words(rows), places, labels, "edge")
+
+
+def _tense(rows: Rows, _: Rows, __: int) -> ProbeItems:
+    """Return the words that have a tense."""
+    places = [
+        (number, word)
+        for number, row in enumerate(rows)
+        for word, features in enumerate(row["feats"])
+        if "Tense" in features
+    ]
+    return one_per_word(_list_words(rows), places, [rows[row]["feats"][word]["Tense"] for row, word in places])
+
+
+BUILT_IN: Mapping[str, BuiltInTask] = {
+    "length": BuiltInTask("How many words has the text?", _length),
+    "shift": BuiltInTask("Were two neighboring words swapped?", _shift),
+    "depth": BuiltInTask("How deep is the dependency tree of the text?", _depth, ("head",), "length"),
+    "relations": BuiltInTask(
+        "In which relation is a word to its head?", _relations, ("head", "deprel"), "word", "types"
+    ),
+    "tense": BuiltInTask("Which tense has the verb?", _tense, ("feats",), "word", "types"),
+}
+
+
+# --- Labels of recipes ---
+
+LABEL_METRICS = ("accuracy", "f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
+"""Metrics of probes of labels: those without a positive class."""
+REGRESSION_METRICS = tuple(name for name in REGRESSION if not is_lower_better(name))
+"""Metrics of probes of numbers."""
+
+_UNITS: Mapping[tuple[tuple[str, ...], str], str] = {
+    (("tokens",), "tags"): "word",
+    (("tokens", "target"), "sense"): "target",
+    (("text",), "label"): "text",
+    (("text", "text_pair"), "label"): "text",
+}
+"""Canonical columns of a task family -> unit that has a label; other families have no labels that a vector predicts."""
+
+
+_INPUTS = {"target": ("tokens", "target"), "text": ("text",), "pair": ("text", "text_pair")}
+"""Unit of a vector -> columns that it is read from."""
+
+
+def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> ProbeTask:
+    """Read the rows of a recipe, and make a task of their labels.
+
+    Args:
+        recipe: Recipe of the rows and labels.
+        limit: Maximum training rows.
+        metric: Metric of `LABEL_METRICS` or `REGRESSION_METRICS`; by default the first such metric of the recipe.
+
+    Raises:
+        RecipeError: If the labels of the recipe's task family are not those of texts or words, or a row has several.
+        DataError: If a row is wrong.
+    """
+    task = load_task(recipe)
+    unit = _UNITS.get((task.COLUMNS.given, task.COLUMNS.gold))
+    if unit is None or recipe.options.get("multi_label"):
+        why = "has several labels per row" if unit else f"is of the family {recipe.task}"
+        what = f"{recipe.name} {why}, and probes read one label of a text, a pair or a word"
+        raise RecipeError(what, "name a recipe of text classification, regression, tags or senses")
+    chosen_metric = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
+    splits = read_task_splits(recipe, task, _is_needed)
+    gold = task.COLUMNS.gold
+    if task.NAMED:
+        names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
+        splits = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
+    inputs = ("tokens", "target", "text", "text_pair")
+    train, held_out, notes = choose_rows(splits, lambda row: {name: row[name] for name in inputs if name in row}, limit)
+    build = _choose_builder(unit, task, train)
+    return ProbeTask(
+        name=recipe.name,
+        about=recipe.about,
+        train=build(train),
+        test=build(held_out),
+        metric=chosen_metric,
+        is_regression=not task.NAMED,
+        group_name="word" if unit in ("word", "target") else "",
+        control="types" if unit == "word" else "shuffled",
+        notes=notes,
+    )
+
+
+def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: bool) -> str:
+    """Return the metric that is asked for, or the first offered one that probes have.
+
+    Raises:
+        RecipeError: If probes of such labels do not have it.
+    """
+    allowed = REGRESSION_METRICS if is_regression else LABEL_METRICS
+    if metric is None:
+        return next((name for name in offered if name in allowed), allowed[0])
+    if metric not in allowed:
+        raise RecipeError(f"--metric {metric} is none of this task", f"there are: {', '.join(allowed)}")
+    return metric
+
+
+def _choose_builder(unit: str, task: Task, rows: Sequence[Row]) -> Callable[[Sequence[Row]], ProbeItems]:
+    """Return the function that makes items of rows; a pair with a class is read together."""
+    if unit == "word":
+        return _label_words
+    if unit == "target":
+        return partial(_label_rows, unit="target", gold="sense")
+    has_pairs = bool(rows) and "text_pair" in rows[0]
+    if has_pairs and not task.NAMED:
+        return _label_similar_texts
+    return partial(_label_rows, unit="pair" if has_pairs else "text", gold="label")
+
+
+def _label_words(rows: Sequence[Row]) -> ProbeItems:
+    """Return the labeled words of rows."""
+    places = [(row, word) for row, one in enumerate(rows) for word, tag in enumerate(one["tags"]) if tag is not None]
+    return one_per_word([row["tokens"] for row in rows], places, [rows[row]["tags"][word] for row, word in places])
+
+
+def _label_similar_texts(rows: Sequence[Row]) -> ProbeItems:
+    """Return pairs of texts that are read separately and compared."""
+    count = len(rows)
+    numbers = np.stack([np.arange(count), count + np.arange(count)], axis=1)
+    return ProbeItems(
+        rows=[{"text": row[column]} for column in ("text", "text_pair") for row in rows],
+        unit="text",
+        addresses=np.stack([numbers, np.zeros_like(numbers)], axis=2),
+        labels=[row["label"] for row in rows],
+        groups=[],
+        combination="difference",
+    )
+
+
+def _label_rows(rows: Sequence[Row], *, unit: str, gold: str) -> ProbeItems:
+    """Return one item per row: its text, its pair of texts, or its target word."""
+    words = np.array([int(row.get("target", 0)) for row in rows])
+    return ProbeItems(
+        rows=[{column: row[column] for column in _INPUTS[unit]} for row in rows],
+        unit=unit,
+        addresses=np.stack([np.arange(len(rows)), words], axis=1)[:, None],
+        labels=[row[gold] for row in rows],
+        groups=[str(row["word"]) for row in rows] if unit == "target" else [],
+    )

@@ -1,0 +1,104 @@
+"""The pages about attention: one text with all heads, and the heads of an encoder measured over a file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from bertkit.reports.templates import write_page
+from bertkit.reports.text import score_text
+
+MAX_BYTES = 1_900_000
+"""Size of the numbers on a page, as base64; the page itself has 30 kB."""
+
+_LEVELS = (255, 127, 63, 31)
+
+
+def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[int, int] = (0, 0)) -> None:
+    """Write a page that opens from disk with all heads of a text: lines and rollout.
+
+    Weights are square roots in bytes, compressed, so that a page of 144 heads and 128 tokens has less than 2 MB: 255
+    levels or, if they are noise that does not compress, as few as 31.
+
+    Args:
+        file: Page to write.
+        attended: The text, as `bertkit.insight.attention.attend` returns it.
+        rollout: (layers, tokens, tokens).
+        at: Layer and head to begin with.
+    """
+    # Use the most levels that fit, or the fewest if none do.
+    for levels in _LEVELS:
+        weights, packed_rollout = pack(quantize(attended.weights, levels)), pack(quantize(rollout, levels))
+        if len(weights) + len(packed_rollout) <= MAX_BYTES:
+            break
+    layers, heads, tokens, _ = attended.weights.shape
+    data = {
+        "tokens": [{"text": token.text, "segment": token.segment} for token in attended.tokens],
+        "layers": layers,
+        "heads": heads,
+        "levels": levels,
+        "weights": weights,
+        "rollout": packed_rollout,
+        "layer": at[0],
+        "head": at[1],
+    }
+    # "<" is escaped, so no text can end the element that holds the data.
+    embedded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    write_page(
+        file,
+        "attention.html.j2",
+        scripts=("attention.js",),
+        data=Markup(embedded),
+        model=attended.model,
+        layers=layers,
+        heads=heads,
+        tokens=tokens,
+        is_pair=any(token.segment == 1 for token in attended.tokens),
+        precision=1 / levels,
+    )
+
+
+def quantize(weights: np.ndarray, levels: int) -> np.ndarray:
+    """Return the square roots of weights in [0, 1] as bytes: most weights are small, and need the finest steps."""
+    rounded: np.ndarray = np.rint(np.sqrt(np.clip(weights, 0, 1)) * levels).astype(np.uint8)
+    return rounded
+
+
+def pack(values: np.ndarray) -> str:
+    """Return the bytes of an array, compressed by zlib, as base64."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes())).decode()
+
+
+def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:
+    """Write a page that opens from disk with the heads of an encoder.
+
+    Args:
+        file: Page to write.
+        result: The measured heads, as `bertkit.insight.attention_heads.measure_heads` returns them.
+        patterns: Name of each pattern -> description of the tokens that are attended to.
+    """
+    # A heat map per pattern, and one of entropies: rows of cells, each (percent of the full color, number).
+    shape, maps = (result.layers, result.heads), []
+    for name, meaning in patterns.items():
+        shares = np.array([head.shares[name] for head in result.measured]).reshape(shape)
+        note = f"to {meaning}; uniform attention: {result.uniform[name]:.2f}"
+        maps.append({"name": name, "note": note, "rows": _cells(shares, shares)})
+    entropy = np.array([head.entropy for head in result.measured]).reshape(shape)
+    normalized = np.array([head.normalized_entropy for head in result.measured]).reshape(shape)
+    note = "in nats; the full color is uniform attention"
+    maps.append({"name": "entropy", "note": note, "rows": _cells(normalized, entropy)})
+    write_page(file, "attention_heads.html.j2", page=result, maps=maps, score=score_text)
+
+
+def _cells(shares: np.ndarray, values: np.ndarray) -> list[list[tuple[int, str]]]:
+    return [
+        [(round(100 * share), f"{value:.2f}".removeprefix("0")) for share, value in zip(*row, strict=True)]
+        for row in zip(shares.tolist(), values.tolist(), strict=True)
+    ]

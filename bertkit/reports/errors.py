@@ -1,0 +1,31 @@
+"""The page about the mistakes of a run, with tables that sort and can be searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bertkit.reports import svg
+from bertkit.reports.templates import name_model, write_page
+
+MAX_ROWS = 2000  # of a table; a page of them has about 1 MB
+_MAX_SPANS = 12
+
+SCRIPTS = ("tables.js",)
+
+
+def write_mistakes(file: Path, result: Any) -> None:
+    """Write the page of the wrong rows of a run; `result` as `bertkit.workflows.errors.find_errors` returns it."""
+    columns = ("row", "confidence", "error", "words", "gold", "predicted", "text")
+    rows = [
+        (one.id, one.confidence, one.error, one.words, one.gold, one.predicted, one.text)
+        for one in result.mistakes[:MAX_ROWS]
+    ]
+    # The differences of the first slices from the rest, with their intervals, next to zero.
+    drawn = [one for one in result.slices if one.interval is not None][:_MAX_SPANS]
+    names = (f"{one.by}: {one.value}{' *' if one.is_beyond_chance else ''}" for one in drawn)
+    pairs = zip(names, drawn, strict=True)
+    picture = svg.difference_strip("the rest", pairs, name="difference of each slice from the rest")
+    title = f"{result.recipe}: mistakes of {name_model(result.run)}"
+    facts = {"page": result, "title": title, "columns": columns, "rows": rows, "picture": picture}
+    write_page(file, "errors.html.j2", scripts=SCRIPTS, **facts)

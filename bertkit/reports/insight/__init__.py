@@ -1,1 +1,0 @@
-"""Pages about what encoders know, and charts that they share."""

@@ -1,0 +1,234 @@
+"""map.html: one page with a point per text, near one another where vectors are similar, layer by layer."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.metrics import Numbers
+from bertkit.reports import svg
+from bertkit.reports.canvas import escape_text
+from bertkit.reports.templates import load_template, write_page
+
+MAX_POINTS = 50_000
+"""On a page; of more, as many are shown, evenly chosen."""
+MAX_BYTES = 9_500_000
+"""Size of a page. Texts are shortened until it is no larger."""
+TEXT_LENGTH = 200
+"""Characters of a text on a page, where that leaves it small enough."""
+MAX_LABELS = 200
+"""With a name and color of their own, the most frequent ones; the others share one."""
+
+_COORDINATE_BYTES = 6_000_000  # of a page, for the coordinates of all layers
+_LEAST_TEXT = 40  # characters
+_LEVELS = 2**16 - 1
+_PICTURE_POINTS = 5000  # per panel of a picture
+_PANEL = 220  # its width and height
+_PER_ROW = 4
+_NO_LABEL = "#8b929b"
+# told apart with all common kinds of color vision, on white and on black
+_COLORS = ("#2f7fd1", "#d9591a", "#1d9a6c", "#a05fc4", "#b98a00", "#d1578f", "#2a9db0", "#94684a")
+_HUE_STEP = 137.5  # degrees, the golden angle: the hues of neighboring numbers are far apart
+
+_SCRIPTS = ("map_plane.js", "map_page.js")
+
+
+class MapPoint(NamedTuple):
+    """A text on a map."""
+
+    id: Any
+    text: str
+    label: int
+    """The number of its label or group; -1 for none."""
+    span: tuple[int, int] | None = None
+    """The first and last + 1 character of the word that it is about, which is marked."""
+
+
+class MapLayer(NamedTuple):
+    """Where the points are at a layer."""
+
+    name: str
+    """Such as ``layer 3``; empty for a map without layers."""
+    points: Numbers
+    """(points, 2), centered."""
+    about: str
+    """What is said of it beside the slider."""
+
+
+@dataclass(frozen=True)
+class MapPage:
+    """What a page says beside its points."""
+
+    title: str
+    notes: Sequence[str] = ()
+    """Sentences under the title."""
+    table: Sequence[Mapping[str, str]] = field(default_factory=list)
+    """A row per layer."""
+    about_table: str = ""
+
+
+class ShownMap(NamedTuple):
+    """What of a map is on its page."""
+
+    points: int
+    characters: int
+    """That texts are shortened to."""
+    shortened: int
+    """Texts that were."""
+
+
+def write_map(
+    file: Path, points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: Mapping[int, str], page: MapPage
+) -> ShownMap:
+    """Write a page that opens from disk, of at most `MAX_BYTES`, and return what is on it.
+
+    Args:
+        file: to be written.
+        points: at least one.
+        layers: at least one; the page opens at the last.
+        labels: number -> name, in the order in which they are listed.
+        page: what it says.
+    """
+    most = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
+    chosen = svg.thin(range(len(points)), most)
+    shown = [points[number] for number in chosen]
+    coordinates, extent = _quantize_points([layer.points[chosen] for layer in layers])
+    names, numbers = _number_labels([point.label for point in shown], labels)
+    facts = {
+        "count": len(shown),
+        "extent": extent,
+        "layers": [{"name": layer.name, "about": layer.about} for layer in layers],
+        "labels": names,
+    }
+    length = TEXT_LENGTH
+    while True:
+        packed, shortened = _pack_texts(shown, length)
+        write_page(
+            file,
+            "map.html.j2",
+            scripts=_SCRIPTS,
+            page=page,
+            facts=facts,
+            points=_base64(coordinates),
+            labels=_base64(numbers),
+            texts=_base64(packed),
+            shown=len(shown),
+            total=len(points),
+            length=length,
+            shortened=shortened,
+            whole=file.with_suffix(".parquet").name,
+        )
+        if file.stat().st_size <= MAX_BYTES or length <= _LEAST_TEXT:
+            return ShownMap(len(shown), length, shortened)
+        length = max(_LEAST_TEXT, length * 3 // 4)
+
+
+def color_of(group: int) -> str:
+    """Return the color of a group in CSS; gray for none."""
+    if group < len(_COLORS):
+        return _NO_LABEL if group < 0 else _COLORS[group]
+    return f"hsl({group * _HUE_STEP % 360:.0f} 65% {45 + group // 3 % 3 * 8}%)"
+
+
+def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tuple[str, tuple[int, int] | None]:
+    """Return what is shown of a text of more than `length` characters, with its word in the middle, and the new span.
+
+    >>> shorten_around("the apple that I ate", (4, 9), 12)
+    ('the apple th…', (4, 9))
+    """
+    if len(text) <= length:
+        return text, span
+    start, end = span or (0, 0)
+    first = max(0, min((start + end - length) // 2, len(text) - length))
+    first = min(first, start)
+    last = first + length
+    before = "…" if first else ""
+    shown = f"{before}{text[first:last]}{'…' if last < len(text) else ''}"
+    if span is None:
+        return shown, None
+    return shown, (start - first + len(before), min(end, last) - first + len(before))
+
+
+def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: Mapping[int, str], *, name: str) -> str:
+    """Draw a panel per layer side by side, as the text of an SVG file that is light or dark as its reader is."""
+    chosen = svg.thin(range(len(points)), _PICTURE_POINTS)
+    groups = np.array([points[number].label for number in chosen])
+    counts = Counter(groups.tolist())
+    listed = [(number, text) for number, text in [*labels.items(), (-1, "none")] if counts[number]][:8]
+    rows = -(-len(layers) // _PER_ROW)
+    width, height = _PANEL * min(len(layers), _PER_ROW), (_PANEL + 40) * rows + 24 * len(listed) + 8
+    panels = []
+    for number, layer in enumerate(layers):
+        left, top = number % _PER_ROW * _PANEL, number // _PER_ROW * (_PANEL + 40)
+        scaled = _scale_points(layer.points[chosen])
+        places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
+        drawn = []
+        for group in sorted(counts):
+            # Strokes of no length, whose round ends are the points.
+            path = "".join(
+                f"M{left + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0" for x, y in places[groups == group]
+            )
+            drawn.append((color_of(group), path))
+        panels.append({"layer": layer, "left": left, "top": top, "paths": drawn})
+    first = (_PANEL + 40) * rows + 16
+    legend = [(color_of(group), text, first + 24 * number) for number, (group, text) in enumerate(listed)]
+    picture = load_template("map.svg.j2", escaped=escape_text)
+    return picture.render(name=name, width=width, height=height, panels=panels, legend=legend)
+
+
+def _scale_points(points: Numbers) -> Numbers:
+    """Return centered points whose mean squared distance from the center is 1, so that layers have one scale."""
+    mean_square = float((points**2).sum(axis=1).mean())
+    return points / np.sqrt(mean_square) if mean_square > 0 else points
+
+
+def _quantize_points(layers: Sequence[Numbers]) -> tuple[bytes, float]:
+    """Return the coordinates, (layers, points, 2), as 16-bit numbers from -extent to extent, and the extent."""
+    scaled = np.stack([_scale_points(points) for points in layers])
+    extent = float(np.abs(scaled).max()) or 1.0
+    return np.round((scaled / extent + 1) / 2 * _LEVELS).astype("<u2").tobytes(), extent
+
+
+def _number_labels(groups: Sequence[int], labels: Mapping[int, str]) -> tuple[list[dict[str, Any]], bytes]:
+    """Return the labels on the page with colors and counts, and the number of each point's among them."""
+    counts = Counter(groups)
+    numbered = {number for number, _ in counts.most_common(MAX_LABELS) if number in labels}
+    listed = [number for number in labels if number in numbered]
+    names = [{"name": labels[number], "color": color_of(number), "count": counts[number]} for number in listed]
+    number_of = {number: place for place, number in enumerate(listed)}
+    rest = sum(count for number, count in counts.items() if number not in numbered)
+    if rest:
+        others = sum(number >= 0 and number not in numbered for number in counts)
+        name = f"{others:,} other label{'s' * (others > 1)}" if others else "none"
+        names.append({"name": name, "color": _NO_LABEL, "count": rest})
+    return names, np.array([number_of.get(group, len(listed)) for group in groups], dtype="<u2").tobytes()
+
+
+def _pack_texts(points: Sequence[MapPoint], length: int) -> tuple[bytes, int]:
+    """Return the texts with their marks and ids, compressed, and how many of them are shortened."""
+    shown = [shorten_around(point.text, point.span, length) for point in points]
+    ids = [point.id if isinstance(point.id, int) else str(point.id) for point in points]
+    content = {
+        "texts": [text for text, _ in shown],
+        "marks": [_units(text, span) for text, span in shown] if any(span for _, span in shown) else None,
+        "ids": None if ids == list(range(len(ids))) else ids,
+    }
+    packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 9)
+    return packed, sum(len(point.text) > length for point in points)
+
+
+def _units(text: str, span: tuple[int, int] | None) -> list[int]:
+    """Return a span in the units that JavaScript counts, some of whose characters are two."""
+    return [len(text[:end].encode("utf-16-le", "surrogatepass")) // 2 for end in span or (0, 0)]
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
