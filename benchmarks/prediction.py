@@ -4,7 +4,7 @@
 
 `--data` has glue/sst2 (or sst2) in the columns of the hub. RUN classifies its sentences; without it, 2,000 of them
 train a run first. Each side is a program of its own, and they take turns. `bertkit predict` and pipelines read, label
-and write a file (inference.json). `bertkit.load`, a package without torch and pipelines answer single sentences one
+and write a file (inference.json). `bertkit.load`, the model of a package and pipelines answer single sentences one
 after the other, then all in one call (in_python.json). One side alone: `python -m benchmarks.prediction SIDE RUN
 PACKAGE FILE SINGLE`.
 """
@@ -57,9 +57,10 @@ def load_run(run: str, package: str) -> Predict:
 
 
 def load_package(run: str, package: str) -> Predict:
-    """Load a package, as its README shows it."""
-    sys.path.insert(0, package)
-    model = __import__("packaged").Model()
+    """Load the exported model of a package."""
+    import bertkit
+
+    model = bertkit.load(f"{package}/model")
     return lambda texts: [record["prediction"] for record in model.predict(texts)]
 
 
@@ -126,7 +127,7 @@ def summarize_loaded(runs: Sequence[Report], foreign: float) -> Report:
 def compare(run: Path, rows: Path, asked: argparse.Namespace) -> tuple[Report, Report]:
     """Let all sides take turns; return the reports of whole programs and of models in memory."""
     package = rows.with_name("package")
-    run_bertkit("package", run, "--output", package, "--name", "packaged", threads=asked.threads)
+    run_bertkit("package", run, "--output", package, threads=asked.threads)
     sides = {side: partial(measure, side, run, package, rows, 0, asked.threads) for side in (PROGRAM, *LABELERS)}
     sides |= {side: partial(measure, side, run, package, rows, asked.single, asked.threads) for side in LOADED}
     runs = take_turns(sides, asked.rounds)

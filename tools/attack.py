@@ -79,7 +79,7 @@ def soak(yard: Yard, tally: Tally, deadline: float, only: list[int] | None) -> N
 
 def let_happen(yard: Yard, command: str, kind: str, rng: random.Random) -> tuple[str, Outcome] | None:
     """Let something of this kind happen to a command, or what can; None where nothing can."""
-    if (cases := damaged_by(command)) and (kind == "damage" or command.startswith("python ")):
+    if kind == "damage" and (cases := damaged_by(command)):
         struck = strike_file(yard, command, *rng.choice(cases), rng)
         return struck and ("damage", struck)
     expected = yard.reference(command)

@@ -48,7 +48,6 @@ MADE = {
     "pruned": "prune run --data data --layers 1 --rows 8 -o pruned",
     "exported": "export run --data data -o exported",
     "quantized": "quantize run --data data --rows 8 --margin 0.9 -o quantized",
-    "packaged": "package run -o packaged",
     "scores": "eval run --data data -o scores",
     "predicted.jsonl": "predict run rows.csv -o predicted.jsonl",
     "predicted.parquet": "predict run rows.csv -o predicted.parquet",
@@ -114,7 +113,6 @@ READ = {
     ),
     "exported": ("predict exported rows.csv -o result.csv", "eval exported --data data", "package exported -o result"),
     "quantized": ("predict quantized rows.csv -o result.csv",),
-    "packaged": ("python -m run_model --check 'the good film'",),
     "index": (
         "search query index --file queries.jsonl -k 3 --verify",
         "search add index more.csv",
@@ -152,7 +150,7 @@ RESUMES = ("run", "seeds", "sweep", "pretrained", "vectors.npy", "vectors.parque
 """What is made further where it was broken off, of which the rest is damaged."""
 SHOWS = ("runs ", "doctor ", "bench ")
 """Commands that print what is there, damage included, or times."""
-SLOW = ("export ", "quantize ", "package ", "python ", "bench ")
+SLOW = ("export ", "quantize ", "package ", "bench ")
 """Commands that are tried in one round of ten only: each takes tens of seconds."""
 
 

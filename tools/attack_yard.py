@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import pkgutil
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from functools import cache
@@ -48,9 +46,9 @@ REFUSED = {2, 3, 4, 5, 6}
 def find_crash(command: str, code: int, err: str) -> str | None:
     """Say what is wrong with how a command ended and what it printed to stderr; None if it is 0 or one line."""
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    if "Traceback" in err or (code == 1 and not command.startswith("python ")):
+    if "Traceback" in err or code == 1:
         return f"a traceback, or exit code 1: {err.strip()[-1500:]}"
-    if command.startswith(("python ", "check ", "doctor ")) and not errors:  # which print what they find
+    if command.startswith(("check ", "doctor ")) and not errors:  # which print what they find
         return None
     if code == 0:
         return f"exit code 0 with an error: {errors[0]}" if errors else None
@@ -118,8 +116,6 @@ class Yard:
 
     def run(self, command: str, fault: dict[str, Any] | None = None) -> Ended:
         """Run a command, and return how it ended."""
-        if command.startswith("python "):
-            return self.run_package(command)
         return self.run_copies(command, 1, {"seconds": LIMIT, **(fault or {})})[0]
 
     def run_copies(self, command: str, copies: int, fault: dict[str, Any]) -> list[Ended]:
@@ -133,29 +129,21 @@ class Yard:
         codes = self.zygote.answer(self.trial, shlex.split(command), copies=copies, **names)
         return [Ended(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, printed, strict=True)]
 
-    def run_package(self, command: str) -> Ended:
-        """Return how a packaged module ended in a process of its own, and what it printed."""
-        environment = {**os.environ, "PYTHONPATH": str(self.trial / "packaged"), "PYTHONDONTWRITEBYTECODE": "1"}
-        arguments = [sys.executable, *shlex.split(command)[1:]]
-        ended = subprocess.run(arguments, cwd=self.trial, env=environment, capture_output=True, text=True, check=False)
-        return Ended(ended.returncode, ended.stdout, ended.stderr)
-
     @cache  # noqa: B019 - there is one yard
     def reference(self, command: str, *more: str) -> Reference:
         """Run a command whole, twice, and return what it leaves; what differs from the first time is not compared."""
-        is_package = command.startswith("python ")
         runs = []
         for _ in range(2):
             self.begin(command, *more)
             before = contents_of(self.trial)
             began = time.perf_counter()
             self.log.unlink(missing_ok=True)  # it is appended to
-            code, out, err = self.run(command, None if is_package else self.at(0, COUNT))
+            code, out, err = self.run(command, self.at(0, COUNT))
             if code:
                 raise RuntimeError(f"{command}: undisturbed, it ends with {code}: {err}")
             runs.append((contents_of(self.trial), without_times(out), time.perf_counter() - began))
         (first, said, _), (contents, out, seconds) = runs
-        operations = [] if is_package else self.log.read_text().splitlines()
+        operations = self.log.read_text().splitlines()
         varying = {name for name, content in contents.items() if first.get(name) != content}
         made = {name: content for name, content in contents.items() if not name.startswith(("cache/", "tmp/"))}
         is_view = made == before and said == out

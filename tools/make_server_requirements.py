@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-TARGET = ROOT / "bertkit/workflows/package"
+TARGET = ROOT / "bertkit/server"
 WEB = ("fastapi", "httptools", "prometheus-client", "uvicorn", "uvloop")
 DIRECT = (*WEB, "filelock", "jinja2", "numpy", "pydantic", "pyyaml", "rich", "tokenizers", "typer")
 BACKENDS = {"onnx": "onnxruntime", "openvino": "openvino"}

@@ -19,9 +19,8 @@ from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.entities import ENTITY_METRICS, count_errors, entity_types
 from bertkit.metrics.intervals import Judged, count_units, take
 from bertkit.metrics.paired import find_changed, swap
-from bertkit.metrics.statistics import quantile_bins
+from bertkit.metrics.statistics import quantile_bins, thin
 from bertkit.recipe import Row
-from bertkit.reports.svg import thin
 from bertkit.storage.spool import spool
 from bertkit.tasks import Predictions
 from bertkit.tokens.features import Rows

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.calibration import gold_losses
 from bertkit.metrics.intervals import find_intervals, half_sample_intervals
 
+T = TypeVar("T")
 BINS = 15  # of the calibration errors
 
 
@@ -166,3 +167,14 @@ def quantile_bins(values: Sequence[int], bins: int = 6) -> list[tuple[int, int]]
     ends = sorted(set(np.quantile(values, np.linspace(0, 1, bins + 1)[1:], method="inverted_cdf").tolist()))
     starts = [min(values), *(end + 1 for end in ends[:-1])]
     return list(zip(starts, ends, strict=True))
+
+
+def thin(items: Sequence[T], max_items: int) -> list[T]:
+    """Return at most `max_items` items, evenly spaced, with the first and the last item.
+
+    >>> thin(range(10), 4)
+    [0, 3, 6, 9]
+    """
+    if len(items) <= max_items:
+        return list(items)
+    return [items[round(index * (len(items) - 1) / (max_items - 1))] for index in range(max_items)]

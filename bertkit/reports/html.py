@@ -14,6 +14,7 @@ from markupsafe import Markup
 from bertkit.metrics import Numbers, statistics
 from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.metrics.intervals import describe_methods, wilson_interval
+from bertkit.metrics.statistics import thin
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
@@ -190,7 +191,7 @@ def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any)
             points = [(entry["step"], entry[key]) for entry in entries if is_finite(entry.get("step"), entry.get(key))]
             if points:
                 # A log of many steps has more points than the picture has pixels, and the page is one file.
-                lines[label] = svg.thin(points, MAX_POINTS)
+                lines[label] = thin(points, MAX_POINTS)
         if lines:
             drawn.append((caption, svg.line_chart(lines, name=caption, x="step", **style)))
     return drawn
@@ -250,7 +251,7 @@ def _number_pictures(measured: Sequence[MeasuredAnswer]) -> list[tuple[str, Mark
     """Draw predicted over gold numbers, and residuals by length, each as (caption, picture)."""
     if not measured:
         return []
-    rows = svg.thin(measured, MAX_POINTS)
+    rows = thin(measured, MAX_POINTS)
     note = f" ({len(rows):,} of {len(measured):,} rows)" if len(rows) < len(measured) else ""
     points = [svg.Point(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
     low, high = min(points)[0], max(points)[0]

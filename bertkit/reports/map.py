@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.reports import svg
+from bertkit.metrics.statistics import thin
 from bertkit.reports.canvas import escape_text
 from bertkit.reports.templates import load_template, write_page
 
@@ -98,7 +98,7 @@ def write_map(
         page: what it says.
     """
     most = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
-    chosen = svg.thin(range(len(points)), most)
+    chosen = thin(range(len(points)), most)
     shown = [points[number] for number in chosen]
     coordinates, extent = _quantize_points([layer.points[chosen] for layer in layers])
     names, numbers = _number_labels([point.label for point in shown], labels)
@@ -159,7 +159,7 @@ def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tupl
 
 def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: Mapping[int, str], *, name: str) -> str:
     """Draw a panel per layer side by side, as the text of an SVG file that is light or dark as its reader is."""
-    chosen = svg.thin(range(len(points)), _PICTURE_POINTS)
+    chosen = thin(range(len(points)), _PICTURE_POINTS)
     groups = np.array([points[number].label for number in chosen])
     counts = Counter(groups.tolist())
     listed = [(number, text) for number, text in [*labels.items(), (-1, "none")] if counts[number]][:8]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -22,7 +22,6 @@ from bertkit.reports.canvas import (
     ticks,
 )
 
-T = TypeVar("T")
 Line = Sequence[tuple[float, float]]
 """Points that are joined, each (across, up)."""
 MAX_DOTS = 200
@@ -68,17 +67,6 @@ class RunDot(NamedTuple):
     value: float
     hover: str
     failed: bool = False
-
-
-def thin(items: Sequence[T], max_items: int) -> list[T]:
-    """Return at most `max_items` items, evenly spaced, the first and the last among them.
-
-    >>> thin(range(10), 4)
-    [0, 3, 6, 9]
-    """
-    if len(items) <= max_items:
-        return list(items)
-    return [items[round(number * (len(items) - 1) / (max_items - 1))] for number in range(max_items)]
 
 
 def line_chart(

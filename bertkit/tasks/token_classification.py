@@ -128,15 +128,12 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
 
 def _split(row: Row, recipe: Recipe) -> Row:
     """Return a row with the words of its text, which never depend on gold spans: a text to predict has none."""
-    offsets = _find_words(row["text"], recipe)
-    return {**row, "tokens": [row["text"][start:end] for start, end in offsets], "offsets": offsets}
-
-
-def _find_words(text: str, recipe: Recipe) -> list[tuple[int, int]]:
     word_split = _option(recipe, "word_split")
-    if word_split != "subwords":  # Packages have the code up to here.
-        return split_text(text, at_punctuation=word_split == "punctuation")
-    return split_subwords(_load_splitter(recipe.model), text)
+    if word_split == "subwords":
+        offsets = split_subwords(_load_splitter(recipe.model), row["text"])
+    else:
+        offsets = split_text(row["text"], at_punctuation=word_split == "punctuation")
+    return {**row, "tokens": [row["text"][start:end] for start, end in offsets], "offsets": offsets}
 
 
 @cache

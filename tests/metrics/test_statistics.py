@@ -14,6 +14,7 @@ from bertkit.metrics.statistics import (
     describe_calibration,
     find_bins,
     label_scores,
+    thin,
 )
 from tests.metrics.test_calibration import draw
 
@@ -143,3 +144,8 @@ def test_probabilities_without_any_error_have_no_interval():
     certain = np.tile([0.0, 1.0], (40, 1))
     found = describe_calibration(certain, np.ones(40, dtype=int), np.arange(40), samples=20)
     assert {name: (one["value"], one["interval"]) for name, one in found.items()} == dict.fromkeys(found, (0.0, None))
+
+
+def test_thin_keeps_the_ends() -> None:
+    assert thin(range(1000), 5) == [0, 250, 500, 749, 999]
+    assert thin([1, 2], 5) == [1, 2]

@@ -16,7 +16,6 @@ from bertkit.reports.svg import (
     line_chart,
     scatter,
     strip_plot,
-    thin,
 )
 
 NASTY = 'a < b & "c" </svg> \x00 \ud800 日本'
@@ -30,11 +29,6 @@ def parsed(picture: Markup) -> ElementTree.Element:
 
 
 PLACES = {"x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height"}
-
-
-def test_thin_keeps_the_ends() -> None:
-    assert thin(range(1000), 5) == [0, 250, 500, 749, 999]
-    assert thin([1, 2], 5) == [1, 2]
 
 
 def test_line_chart_names_its_lines_and_its_points() -> None:

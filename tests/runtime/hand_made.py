@@ -34,6 +34,19 @@ def write_sum_graph(file: Path, table: np.ndarray, output: str = "logits") -> No
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), file)
 
 
+def write_token_graph(file: Path, table: np.ndarray) -> None:
+    """Write a graph whose logits of a token are its row of a table (vocabulary, width)."""
+    from onnx import TensorProto, helper, numpy_helper, save
+
+    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["logits"])]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"]) for name in INPUTS]
+    shape = ["texts", "tokens", table.shape[1]]
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)]
+    constants = [numpy_helper.from_array(table.astype(np.float32), "table")]
+    graph = helper.make_graph(nodes, "tokens", inputs, outputs, constants)
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), file)
+
+
 def make_export(**changes) -> Export:
     fields = {
         "backend": "onnx",
@@ -47,14 +60,14 @@ def make_export(**changes) -> Export:
     return Export(**{**fields, **changes})
 
 
-def write_exported(folder: Path, labels: tuple[str, ...], **changes) -> np.ndarray:
+def write_exported(folder: Path, labels: tuple[str, ...], write_graph=write_sum_graph, **changes) -> np.ndarray:
     """Write a whole folder for text classification, and return the table of its graph."""
     folder.mkdir(parents=True)
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = 32
     tokenizer.save_pretrained(folder)
     table = np.random.default_rng(0).normal(size=(len(tokenizer), len(labels)))
-    write_sum_graph(folder / "model.onnx", table)
+    write_graph(folder / "model.onnx", table)
     names = ", ".join(f'"{number}": "{label}"' for number, label in enumerate(labels))
     (folder / "config.json").write_text(f'{{"model_type": "bert", "id2label": {{{names}}}}}')
     export = make_export(tokenizer=tokenizer_settings(tokenizer), **changes)

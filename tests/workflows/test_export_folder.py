@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import open_checkpoint
 from bertkit.modeling.load import fingerprint, load_tokenizer
@@ -11,7 +13,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage.exports import listed_files
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
-from bertkit.workflows.export import GraphFormat, describe_export, write_manifest, write_supporting_files
+from bertkit.workflows.export import GraphFormat, describe_export, find_license, write_manifest, write_supporting_files
 
 
 def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
@@ -43,3 +45,27 @@ def test_words_of_training_rows_are_copied_on_request_only(trained, tmp_path):
         folder = tmp_path / str(with_baselines)
         write_supporting_files(folder, saved, before, *["baselines.json"] * with_baselines)
         assert [file.read_bytes() for file in folder.glob("baselines.json")] == [learned] * with_baselines
+
+
+@pytest.mark.parametrize(
+    ("card", "recipe", "expected"),
+    [
+        ("---\nlanguage: en\nlicense: mit\n---\n# A\n", None, "mit"),
+        ("---\nlicense: 'cc-by-4.0'\n---\n", "extends: cola\nmodel: google-bert/bert-base-uncased\n", "cc-by-4.0"),
+        (
+            "---\ntags: [a]\n---\nlicense: mit\n",
+            "model: google-bert/bert-base-uncased\n",
+            "that of google-bert/bert-base-uncased, which it was trained from: Apache-2.0",
+        ),
+        (None, "model: own/model\n", None),
+        ("no front matter", ": [", None),
+        (None, None, None),
+    ],
+    ids=["card", "card first", "encoder", "unknown", "damaged", "nothing"],
+)
+def test_a_license_is_that_of_the_card_or_of_the_encoder(card, recipe, expected, tmp_path):
+    for name, text in (("README.md", card), ("recipe.yaml", recipe)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    found = find_license(tmp_path)
+    assert (found or "").lower() == (expected or "").lower()
