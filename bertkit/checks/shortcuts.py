@@ -77,7 +77,7 @@ def _find_words(train: Split, columns: Columns, rows: Sequence[int], classes: Se
         sure = count / totals[word]
         if min(count / _LEAST, covered / _COVERED) < 1 or 1 - sure > _LEFT * (1 - prior) + _ROUNDING:
             continue
-        if fisher(count, totals[word], of_labels[label], len(classes)) * tests < LEVEL:
+        if fisher(count, totals[word], of_labels[label], len(classes))[0] * tests < LEVEL:
             shown = repr(gold[label]) if isinstance(gold[label], str) else "one side of the median"
             text = f"{word!r} is in {covered:.0%} of the rows labeled {shown}, and {sure:.1%} of its rows are"
             text += f" ({prior:.1%} of all)"
