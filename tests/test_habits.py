@@ -137,7 +137,6 @@ def test_loose_modules_are_the_doors():
     assert {file.stem for file in PACKAGE.glob("*.py")} == DOORS
 
 
-
 def test_every_package_is_in_one_layer():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     layers = re.findall(r"bertkit\.\w+", re.search(r"^layers = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)[1])
@@ -161,7 +160,6 @@ def test_no_imports_go_in_a_circle():
         for module in leaves:
             del imports[module]
     assert sorted(imports) == []
-
 
 
 def test_tests_stand_where_one_looks_for_them():
@@ -270,8 +268,6 @@ def test_notes_of_fields_stand_alone():
     ]
     assert len(notes) > 1000
     assert [note for note in notes if note[1].startswith(("Of ", "That of ", "Those of "))] == []
-
-
 
 
 # --- What is complete ---

@@ -18,7 +18,7 @@ from bertkit.insight.ranking.examples import choose_examples, read_features
 from bertkit.insight.ranking.layers import check_layers
 from bertkit.insight.ranking.measure import H_SCORE, LOGME, EncoderScores, score_encoder
 from bertkit.insight.ranking.uncertainty import are_alike
-from bertkit.metrics.selection import find_pareto
+from bertkit.metrics.seeds import find_pareto
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import log, stage
 from bertkit.recipe import Recipe

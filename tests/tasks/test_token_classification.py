@@ -19,7 +19,7 @@ from sklearn import metrics as sklearn_metrics
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.evaluation.forward import forward
-from bertkit.metrics import entities, tag_schemes
+from bertkit.metrics import entities
 from bertkit.recipe import load_recipe
 from bertkit.tasks import drop_private_keys, load_task
 from bertkit.tasks import token_classification as task
@@ -280,7 +280,7 @@ def test_every_word_has_a_tag_whatever_it_is(rows, decoding):
             assert (probability is not None) == ((number, word) in read)
             assert probability is not None or tag == "O"
         if decoding != "greedy":
-            assert tag_schemes.find_invalid_tag(answer["prediction"]) is None
+            assert entities.find_invalid_tag(answer["prediction"]) is None
 
 
 @given(some_words)
@@ -355,7 +355,7 @@ def tagged_rows(draw, labels, *, valid):
     sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=5))
     tags = [st.lists(st.sampled_from(labels), min_size=size, max_size=size) for size in sizes]
     gold, predicted = [draw(each) for each in tags], [draw(each) for each in tags]
-    return [tag_schemes.repair(each) for each in gold] if valid else gold, predicted
+    return [entities.repair(each) for each in gold] if valid else gold, predicted
 
 
 def compared(gold, predicted, setup):

@@ -15,8 +15,8 @@ from bertkit.insight.probing.items import ItemVectors, ProbeTask
 from bertkit.insight.probing.linear import Scaling
 from bertkit.insight.probing.probes import EncodedTask, LayerResult, encode_labels, probe_layer
 from bertkit.metrics import Numbers
-from bertkit.metrics.decisions import softmax
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
+from bertkit.metrics.probabilities import softmax
 from bertkit.metrics.seeds import mean_interval, resample_mean
 from bertkit.progress import stage
 
