@@ -8,21 +8,14 @@ from pathlib import Path
 
 from bertkit.checks import Finding
 from bertkit.checks.cleaning import find_removable, find_sources, write_copies
-from bertkit.checks.faults import describe_faults
-from bertkit.checks.label_errors import LabelError, find_label_errors
-from bertkit.checks.labels import count_gold, find_label_faults
+from bertkit.checks.label_errors import LabelError, find_label_errors, find_tag_errors
 from bertkit.checks.lengths import find_lost_tokens
-from bertkit.checks.long_text_ways import check_ways, compare_ways
-from bertkit.checks.reading import Readings, read_all
+from bertkit.checks.reading import Readings, count_gold, describe_faults, find_label_faults, read_all
 from bertkit.checks.repeats import find_repeats
-from bertkit.checks.shift import find_shift
-from bertkit.checks.shortcuts import find_shortcuts
-from bertkit.checks.tag_errors import find_tag_errors
+from bertkit.checks.shortcuts import find_shift, find_shortcuts
 from bertkit.data.checks import describe_skew
 from bertkit.data.rows import find_unread
 from bertkit.errors import RecipeError, UnavailableError
-from bertkit.evaluation.checkpoint import find_checkpoint
-from bertkit.evaluation.splits import judge_training_rows
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import stage
 from bertkit.recipe import Recipe, typed_path
@@ -31,7 +24,6 @@ from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup
 from bertkit.vectors.embedder import Embedder
-from bertkit.workflows.evaluate import splits_to_score
 
 
 @dataclass(frozen=True)
@@ -40,8 +32,6 @@ class CheckSettings:
 
     label_errors: bool = False
     """Look for labels that may be wrong, by vectors of the model."""
-    long_text: bool = False
-    """Score the model, a trained one, on validation rows that are too long, read in each way."""
     fix: Path | None = None
     """A new folder for a copy of the files without the rows that can go."""
     needs_model: bool = False
@@ -85,10 +75,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckRes
     if recipe.data.streaming:
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
 
-    # What the options ask for is looked for before any row is read, and the copy is claimed before the work.
-    saved = find_checkpoint(recipe) if settings.long_text else None
-    if saved is not None:
-        check_ways(saved)
+    # The copy is claimed before the work.
     folder = None if settings.fix is None else typed_path(settings.fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with nullcontext() if folder is None else claimed_folder(folder):
@@ -126,9 +113,6 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckRes
             checked.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
             checked.findings.extend(find_shift(splits, task.COLUMNS))
         _check_with_model(checked, readings, recipe, task, settings)
-        if saved is not None:
-            scored = judge_training_rows(saved, splits_to_score(saved, None), "drop")
-            checked.findings.extend(compare_ways(saved, next(iter(scored.values()))))
         # Last, since it removes what the checks have found.
         if folder is not None:
             removable = find_removable(splits, repeats, readings.faults)
@@ -151,11 +135,7 @@ def _check_with_model(
         result.unavailable.append(f"tokens: {error.what}; name a model that is here with --model")
     else:
         with stage("counting tokens", total=1):
-            found = find_lost_tokens(readings.splits, task, setup)
-        result.findings.extend(found)
-        if not settings.long_text and any(finding.name == "long_text_ways" for finding in found):
-            what = "ways to read long texts: score them with --long-text and a fine-tuned --model"
-            result.left_out.append(what)
+            result.findings.extend(find_lost_tokens(readings.splits, task, setup))
     if not settings.label_errors:
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bertkit.errors import DataError, ModelError, RecipeError, UnavailableError, UsageError
+from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import load_recipe
 from bertkit.workflows.check import CheckSettings, check
 from tests.conftest import WORDS, write_jsonl
@@ -218,21 +218,3 @@ def test_data_that_cannot_be_read_at_all_is_refused(tmp_path, tiny_model):
     result, found = run_check(tmp_path / "data", tiny_model, [{"text": "", "label": "b"}], rows)
     assert found["empty_texts"][0] == "fail"
     assert result.left_out == ["everything else: no training row can be read"]
-
-
-def test_ways_to_read_long_texts_are_scored_with_a_trained_model(tmp_path, trained, tiny_model):
-    rows = [
-        {"text": f"{'film ' * 20}{word}", "label": label}
-        for label in WORDS
-        if label != "filler"
-        for word in WORDS[label]
-    ]
-    train, validation = (rows * 3)[:24], [{**row, "text": f"a {row['text']}"} for row in rows * 3]
-    settings = CheckSettings(long_text=True, needs_model=True)
-    changes = {"training.max_length": 12, "settings": settings}
-    result, found = run_check(tmp_path / "data", trained, train, validation, **changes)
-    assert found["long_text_advice"] == ["warn", set()]
-    assert sum(finding.name == "long_text_scores" for finding in result.findings) == 6
-    assert not any(what.startswith("ways to read long texts") for what in result.left_out)
-    with pytest.raises(ModelError):
-        run_check(tmp_path / "data", tiny_model, train, validation, **changes)

@@ -56,13 +56,6 @@ def command(
     label_errors: Annotated[
         bool, flag("--label-errors", "Rank labels that may be wrong, by vectors of the model (extra `check`).")
     ] = False,
-    long_text: Annotated[
-        bool,
-        flag(
-            "--long-text",
-            "Score the fine-tuned --model on validation rows that are too long, read in each way, and advise one.",
-        ),
-    ] = False,
     strict: Annotated[
         bool,
         flag("--strict", "End with exit code 3 after warnings, and with 5 where something cannot be checked here."),
@@ -89,7 +82,7 @@ def command(
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.check import CheckSettings, check
 
-    chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
+    chosen = CheckSettings(label_errors, fix, needs_model=model is not None)
     checked = check(loaded, chosen)
     copy = fix if checked.rows.get("train") else None  # without training rows there is none
     if report is not None:
