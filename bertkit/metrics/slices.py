@@ -131,12 +131,15 @@ def fisher(wrong: int, inside: int, all_wrong: int, total: int, *, two_sided: bo
     from scipy.stats import hypergeom
 
     counts = np.arange(max(0, inside + all_wrong - total), min(inside, all_wrong) + 1)
-    chances = hypergeom.pmf(counts, total, all_wrong, inside)
+    probabilities = hypergeom.pmf(counts, total, all_wrong, inside)
     observed = wrong - counts[0]
     if two_sided:
-        p, least = (chances[chances <= most * (1 + 1e-7)].sum() for most in (chances[observed], chances.min()))
+        p, least = (
+            probabilities[probabilities <= most * (1 + 1e-7)].sum()
+            for most in (probabilities[observed], probabilities.min())
+        )
     else:
-        p, least = chances[observed:].sum(), chances[-1]
+        p, least = probabilities[observed:].sum(), probabilities[-1]
     return min(1.0, float(p)), min(1.0, float(least))
 
 
