@@ -191,7 +191,7 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
     if trained is None:
         # Silence would look like "no row was trained on", which is not known.
         if saved.record or (saved.folder / checkpoints.MANIFEST).is_file():
-            why = "it was pushed without them, an earlier bertkit wrote it, or it streams them and is not finished"
+            why = "it was pushed without them, or it streams them and is not finished"
             log.info(f"{saved.folder} does not tell its training rows ({why}), so none is noticed among those to score")
         return dict(splits)
     gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})

@@ -125,12 +125,6 @@ def test_one_bit_anywhere_in_a_manifest_is_noticed(tmp_path):
     assert checkpoints.find_fault(folder) is None
 
 
-def test_a_manifest_of_an_earlier_release_has_no_checksum_of_itself(tmp_path):
-    folder = write(tmp_path, 10)
-    (folder / checkpoints.MANIFEST).write_text(json.dumps(checkpoints.read_manifest(folder)))
-    assert checkpoints.find_fault(folder) is None
-
-
 def test_the_step_says_which_checkpoint_is_the_newest_whatever_the_clock_says(tmp_path):
     folders = [write(tmp_path, step) for step in (9, 10, 100)]
     for hours, folder in enumerate(reversed(folders)):

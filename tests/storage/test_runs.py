@@ -1,4 +1,4 @@
-"""Run folders: claimed, locked and recorded, also those of the last release."""
+"""Run folders: claimed, locked and recorded."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.recipe import load_several
+from bertkit.storage import runs
 from bertkit.workflows.predict import predict
 
 
@@ -25,10 +25,10 @@ def test_a_folder_that_is_no_such_run_is_refused(here, several):
     with pytest.raises(ModelError, match="not a run of several tasks"):
         predict(several("./run"))
     record = {"status": "stopped", "tasks": ["topic", "names"]}
-    (here / "run" / "run.json").write_text(json.dumps(record))
+    runs.write_record(here / "run", record)
     with pytest.raises(ModelError, match="not finished"):
         predict(several("./run"))
-    (here / "run" / "run.json").write_text(json.dumps({**record, "status": "finished"}))
+    runs.write_record(here / "run", {**record, "status": "finished"})
     with pytest.raises(ModelError, match="no task words"):
         predict(several("./run"))
 
