@@ -191,6 +191,9 @@ def _find_intervals(
     resampled = resample_mean(score, len(runs), count)
     intervals, reasons = {}, {}
     for metric in metrics:
+        if metric not in resampled:
+            reasons[metric] = "metrics of libraries are not resampled"
+            continue
         stored = [_number(run.scores[split][metric]) for run in runs]
         if not np.allclose(stored, [scores[metric] for scores in again], rtol=_ROUNDING, equal_nan=True):
             reasons[metric] = "the stored predictions do not suffice"
