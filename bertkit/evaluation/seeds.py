@@ -146,7 +146,7 @@ def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[st
         ModelError: the model is damaged too.
     """
     file = run / predictions_file(split.name)
-    if is_whole(file, record.get("predictions", {}).get(file.name, {})):
+    if is_whole(file, record.get("predictions", {}).get(file.name)):
         return _read_lines(file)
     log.info(f"{file} is missing or damaged, so its predictions are computed anew")
     checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)

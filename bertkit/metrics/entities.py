@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -301,16 +302,43 @@ METRICS: Mapping[str, TagMetric] = {
 ENTITY_METRICS = tuple(name for name, metric in METRICS.items() if metric.needs_entities)
 
 
-def score_table(head: str, types: Sequence[str], counts: Numbers) -> list[dict[str, Any]]:
-    """Compute precision, recall, F1 and number of each type that occurs or is predicted, the most frequent first."""
-    summed = counts.sum(axis=0)
-    scores = ratios(summed)
-    order = sorted(range(len(types)), key=lambda index: (-summed[index, 1], types[index]))
-    return [
-        {head: types[i], **{name: float(values[i]) for name, values in scores.items()}, "gold": int(summed[i, 1])}
-        for i in order
-        if summed[i, 1:].any()
+def score_types(pairs: Iterable[tuple[Sequence[Span], Sequence[Span]]]) -> list[dict[str, Any]]:
+    """Compute precision, recall, F1 and number of each type with seqeval, the most frequent type first.
+
+    Args:
+        pairs: Gold and predicted spans of each row, which do not overlap on either side.
+    """
+    from seqeval.metrics import classification_report
+
+    tagged = [_tag_both(*pair) for pair in pairs if any(pair)]
+    if not tagged:
+        return []
+    report = classification_report(*map(list, zip(*tagged, strict=True)), output_dict=True, zero_division=0)
+    table = [
+        {
+            "type": name,
+            "precision": float(scores["precision"]),
+            "recall": float(scores["recall"]),
+            "f1": float(scores["f1-score"]),
+            "gold": int(scores["support"]),
+        }
+        for name, scores in report.items()
+        if name not in _AVERAGES
     ]
+    return sorted(table, key=lambda row: (-row["gold"], row["type"]))
+
+
+_AVERAGES = ("micro avg", "macro avg", "weighted avg")
+
+
+def _tag_both(gold: Sequence[Span], predicted: Sequence[Span]) -> TagPair:
+    """Return IOB2 tags of gold and predicted spans over the parts into which both of them cut a text."""
+    cuts = sorted({end for _, *ends in (*gold, *predicted) for end in ends})
+    parts = list(pairwise(cuts))
+    gold_tags, predicted_tags = (
+        tag_spans(parts, sorted((start, end, label) for label, start, end in spans)) for spans in (gold, predicted)
+    )
+    return gold_tags, predicted_tags
 
 
 SCHEMES = ("iob2", "iob1", "bioes")

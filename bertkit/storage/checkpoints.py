@@ -55,7 +55,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     damaged = ModelError(f"{MANIFEST} is damaged", "name another checkpoint", file=folder)
     manifest = read_signed(folder / MANIFEST, damaged)
     if manifest is None:
-        raise ModelError("the checkpoint was not finished", "name another checkpoint", file=folder)
+        raise ModelError("it was not finished", "name another checkpoint", file=folder)
     return manifest
 
 

@@ -327,16 +327,17 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of each entity type (or tag), and what became of the entities."""
-    compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
+        compared = compare(predictions, rows, setup)
         answers = _answers(predictions, rows, are_entities=False)
-        table = entities.score_table("tag", setup.labels, compared["tags"])
+        table = _score_tags(setup.labels, compared["tags"].sum(axis=0))
         return Details({"tags": table}, answers=answers, entity_verdicts=[])
     errors: Counter[str] = Counter()
-    for gold, predicted in _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans):
+    pairs = _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans)
+    for gold, predicted in pairs:
         errors += entities.count_outcomes(gold, predicted)
     tables = {
-        "entity types": entities.score_table("type", _find_types(rows, setup), compared["entities"]),
+        "entity types": entities.score_types(pairs),
         "what became of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
     }
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
@@ -350,6 +351,16 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         if (span := (entity["start"], entity["end"], entity["type"])) in predicted and entity["probability"] is not None
     ]
     return Details(tables, answers=answers, warnings=warnings, entity_verdicts=entity_verdicts)
+
+
+def _score_tags(labels: Sequence[str], counts: Numbers) -> list[dict[str, Any]]:
+    """Return precision, recall, F1 and number of each tag, the most frequent first, from counts (tags, 3)."""
+    scores = entities.ratios(counts)
+    order = sorted(np.flatnonzero(counts[:, 1:].any(axis=1)), key=lambda index: (-counts[index, 1], labels[index]))
+    return [
+        {"tag": labels[i], **{name: float(values[i]) for name, values in scores.items()}, "gold": int(counts[i, 1])}
+        for i in order
+    ]
 
 
 def _scheme(recipe: Recipe) -> str:

@@ -83,4 +83,4 @@ def known_endings() -> str:
     formats = load_formats().values()
     text = [ending for candidate in formats if not candidate.magic for ending in candidate.endings]
     binary = [ending for candidate in formats if candidate.magic for ending in candidate.endings]
-    return f"{', '.join(text)} (and these with .gz or .zst) and {', '.join(binary)}"
+    return f"{', '.join(text)} (and these with .gz or .zst) and {', '.join(sorted(binary))}"
