@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.harness import RESULTS as FOLDER
 from benchmarks.harness import read_options, write_results
 from bertkit.metrics.intervals import find_intervals
-from bertkit.metrics.ranking import score_rankings
+from bertkit.metrics.retrieval import score_rankings
 from bertkit.metrics.statistics import calibration_errors, describe_calibration
 from bertkit.recipe import load_recipe
 from bertkit.tasks import (

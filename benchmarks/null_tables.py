@@ -38,8 +38,7 @@ def draw_labels(count: int, share: float, draw: np.random.Generator) -> np.ndarr
 
 def check_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Generator) -> dict[str, bool]:
     """Tell which findings of `check` warn of rows whose labels and split are random."""
-    from bertkit.checks.shift import find_shift
-    from bertkit.checks.shortcuts import find_shortcuts
+    from bertkit.checks.shortcuts import find_shift, find_shortcuts
     from bertkit.data.rows import Split
     from bertkit.recipe import load_recipe
     from bertkit.tasks import load_task

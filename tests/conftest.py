@@ -184,12 +184,13 @@ def write_csv(file: Path, rows: list[dict[str, object]]) -> Path:
 
 
 def rewrite_predictions(run: Path, lines: Iterable[str]) -> None:
-    """Replace the stored predictions of a run, as those of an earlier release, whose record has no checksum of them."""
+    """Replace the stored predictions of a run, and their checksum in its record."""
     from bertkit.storage import runs
+    from bertkit.storage.fingerprints import describe_file
 
     (run / "predictions.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     record = runs.read_record(run)
-    del record["predictions"]
+    record["predictions"]["predictions.jsonl"] = describe_file(run / "predictions.jsonl")
     runs.write_record(run, record)
 
 

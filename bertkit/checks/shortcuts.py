@@ -1,16 +1,17 @@
-"""What predicts a label without the text being understood: a word, a length, a part of the input, an id, the order."""
+"""Shortcuts: a word, a length, a part of the input, an id or the order that predicts labels or tells splits apart."""
 
 from __future__ import annotations
 
+import math
 import re
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, places_of
-from bertkit.checks.predictable import Gain, classes_of, measure_numbers, measure_words
+from bertkit.checks import Finding, Level, level_of, places_of
 from bertkit.checks.texts import read_texts
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
@@ -31,6 +32,12 @@ _LEFT, _COVERED, _LEAST = 0.1, 0.1, 20
 _ALONE = " alone"  # how the names of baselines end that read a part of the input
 _ROUNDING = 1e-9
 _LETTERS = re.compile(r"[^\W\d_]+")
+_FOLDS = 5
+_MIN_ROWS = 50
+_MAX_WORDS = 10_000
+_STANDARD_ERRORS = 4.0  # that are no accident, of the many things that are tried
+_MAX_SHIFT_ROWS, _MIN_SHIFT_ROWS = 2000, 30  # of a split
+_WARN_SHIFT = 0.8  # of the area under the curve
 
 
 def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labels: Sequence[str]) -> list[Finding]:
@@ -48,9 +55,9 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
         if "id" in chosen[0]:
             # Predict the labels of rows from the letters of their ids, or from the rank of their number.
             names = list(map(str, [row["id"] for row in chosen]))
-            letters = [dict.fromkeys(_LETTERS.findall(name), 1.0) for name in names]
+            letters = [set(_LETTERS.findall(name)) for name in names]
             numbers = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in names])
-            by_number, by_letters = measure_numbers(numbers, of_rows), measure_words(letters, of_rows)[0]
+            by_number, by_letters = measure_numbers(numbers, of_rows), measure_words(letters, of_rows)
             larger = max(by_number, by_letters, key=lambda gain: gain.accuracy)
             findings.append(_describe_gain("ids", "the ids", larger))
     return [*findings, *_find_partial(splits, task, recipe, labels)]
@@ -77,7 +84,7 @@ def _find_words(train: Split, columns: Columns, rows: Sequence[int], classes: Se
         sure = count / totals[word]
         if min(count / _LEAST, covered / _COVERED) < 1 or 1 - sure > _LEFT * (1 - prior) + _ROUNDING:
             continue
-        if fisher(count, totals[word], of_labels[label], len(classes)) * tests < LEVEL:
+        if fisher(count, totals[word], of_labels[label], len(classes))[0] * tests < LEVEL:
             shown = repr(gold[label]) if isinstance(gold[label], str) else "one side of the median"
             text = f"{word!r} is in {covered:.0%} of the rows labeled {shown}, and {sure:.1%} of its rows are"
             text += f" ({prior:.1%} of all)"
@@ -106,16 +113,15 @@ def _sizes(text: str) -> tuple[int, int]:
 
 def _measure_order(classes: Sequence[int], rows: Sequence[int]) -> Gain:
     """Predict the labels of rows from those of the two rows before them, and from where they are."""
-    last = len(classes) - 1
     features = [
-        {
-            f"one before: {classes[row - 1] if row else ''}": 1.0,
-            f"two before: {classes[row - 2] if row > 1 else ''}": 1.0,
-            f"tenth: {10 * row // (last + 1)}": 1.0,
-        }
+        (
+            f"one before: {classes[row - 1] if row else ''}",
+            f"two before: {classes[row - 2] if row > 1 else ''}",
+            f"tenth: {10 * row // len(classes)}",
+        )
         for row in rows
     ]
-    return measure_words(features, [classes[row] for row in rows])[0]
+    return measure_words(features, [classes[row] for row in rows])
 
 
 def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, labels: Sequence[str]) -> list[Finding]:
@@ -142,3 +148,123 @@ def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, label
             text = f"by its {name}, validation reaches {metric} {score:.3f} ({nothing:.3f} without)"
             findings.append(Finding("warn" if is_shortcut else "good", "shortcuts", "partial_input", text))
     return findings
+
+
+class Gain(NamedTuple):
+    """How often a classifier is right, and how often the most frequent class alone."""
+
+    accuracy: float
+    chance: float
+    rows: int
+
+    @property
+    def share(self) -> float:
+        """The share of the errors of chance that the classifier does not make; 0 where it may be an accident."""
+        error = math.sqrt(self.chance * (1 - self.chance) / self.rows)
+        gain = self.accuracy - self.chance
+        return 0.0 if gain <= _STANDARD_ERRORS * error else gain / (1 - self.chance)
+
+
+def classes_of(gold: Sequence[Any]) -> list[int] | None:
+    """Return the gold values as classes: labels, or numbers above and below their median.
+
+    None where there is one class, or more than 20, or where values are neither labels nor numbers.
+    """
+    if len(gold) < _MIN_ROWS:
+        return None
+    if all(isinstance(value, float) for value in gold):
+        middle = float(np.median(np.array(gold)))
+        classes = [int(value > middle) for value in gold]
+    elif all(isinstance(value, (str, int)) for value in gold):
+        names = {name: number for number, name in enumerate(sorted(set(map(str, gold))))}
+        classes = [names[str(value)] for value in gold]
+    else:
+        return None
+    return classes if 2 <= len(set(classes)) <= 20 else None
+
+
+def measure_words(features: Sequence[Iterable[str]], classes: Sequence[int]) -> Gain:
+    """Predict classes from the features that each row has, such as its words, by logistic regression."""
+    gold = np.array(classes)
+    if np.sort(np.bincount(gold))[-2] < _FOLDS:
+        # Some fold may have no row of a second class to learn from.
+        return _gain(np.full(len(gold), np.bincount(gold).argmax()), gold)
+    return _gain(_predict_words(features, gold, "predict"), gold)
+
+
+def _predict_words(features: Sequence[Iterable[str]], classes: Numbers, method: str) -> Numbers:
+    """Return predictions for each row by a model of the features that was fitted to other rows."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+
+    # The empty feature, which all rows have, keeps the vocabulary of rare features from being empty.
+    rows = [["", *of_row] for of_row in features]
+    vectorizer = CountVectorizer(analyzer=list, min_df=2, max_features=_MAX_WORDS)
+    model = make_pipeline(vectorizer, LogisticRegression(C=0.1, max_iter=50))
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=42)
+    with warnings.catch_warnings():
+        # A few more iterations change no finding, and a class may have fewer rows than there are folds.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        return np.asarray(cross_val_predict(model, rows, classes, cv=folds, method=method))
+
+
+def measure_numbers(values: Numbers, classes: Sequence[int]) -> Gain:
+    """Predict classes from a few numbers, an array (rows, numbers), by a decision tree."""
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.tree import DecisionTreeClassifier
+
+    gold = np.array(classes)
+    tree = DecisionTreeClassifier(min_samples_leaf=max(5, len(gold) // 50), random_state=0)
+    # a class may have fewer rows than there are folds
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        predicted = cross_val_predict(tree, values, gold, cv=StratifiedKFold(_FOLDS, shuffle=True, random_state=0))
+    return _gain(predicted, gold)
+
+
+def _gain(predicted: Numbers, gold: Numbers) -> Gain:
+    return Gain(float((predicted == gold).mean()), float(np.bincount(gold).max() / len(gold)), len(gold))
+
+
+def find_shift(splits: Mapping[str, Split], columns: Columns) -> list[Finding]:
+    """Tell how well the words of training rows differ from those of each other split.
+
+    The area under the ROC curve is 0.5 by chance, with the variance of the Mann-Whitney statistic (Hanley and McNeil
+    1982), and 1 where each row tells its split.
+    """
+    return [
+        _compare_words(splits["train"], split, columns)
+        for name, split in splits.items()
+        if name != "train" and min(len(split.rows), len(splits["train"].rows)) >= _MIN_SHIFT_ROWS
+    ]
+
+
+def _compare_words(train: Split, another: Split, columns: Columns) -> Finding:
+    from sklearn.metrics import roc_auc_score
+
+    both = [_draw_words(split, columns) for split in (train, another)]
+    sizes = len(both[0]), len(both[1])
+    is_other = np.repeat([0, 1], sizes)
+    scores = _predict_words([*both[0], *both[1]], is_other, "decision_function")
+    area = float(roc_auc_score(is_other, scores))
+    spread = 1.96 * math.sqrt((sizes[0] + sizes[1] + 1) / (12 * sizes[0] * sizes[1]))
+    text = f"{another.name}: its words tell it from train with an AUC of {area:.2f}"
+    text += f" (by chance {0.5 - spread:.2f} to {0.5 + spread:.2f})"
+    return Finding(level_of(area, warn=max(_WARN_SHIFT, 0.5 + 2 * spread)), "splits", "shift", text)
+
+
+def _draw_words(split: Split, columns: Columns) -> list[set[str]]:
+    """Return the words of rows that are drawn, one row for each text of those that share one."""
+    generator = np.random.default_rng(42)
+    words: dict[str, set[str]] = {}
+    for row in generator.permutation(len(split.rows)).tolist():
+        texts = read_texts(split.rows[row], columns)
+        longest = max(texts.values(), key=len, default="")
+        if longest not in words:
+            words[longest] = {word for text in texts.values() for word in find_words(text)}
+        if len(words) == _MAX_SHIFT_ROWS:
+            break
+    return list(words.values())

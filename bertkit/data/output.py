@@ -1,4 +1,4 @@
-"""Predictions written to files: streamed, whole or not at all, in the format of the file's ending."""
+"""Predictions written to files: their layout, and the formats of the files' endings; atomically, row by row."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.layout import PLAIN, SEPARATED, FileLayout
+from bertkit.data.formats import find_format, format_of
+from bertkit.data.formats.csv import find_dialect, parse_delimiter
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.progress import log
-from bertkit.recipe import typed_path
+from bertkit.recipe import Data, typed_path
 from bertkit.storage.files import disk_error, is_disk_error, replacing, to_json
 from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries
 from bertkit.storage.spool import spool
@@ -32,6 +33,69 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _ValueType = tuple[type | str, Any]
 """What tells the values of a column apart: their type, for integers their size, and for times their time zone."""
+
+
+SEPARATED = {".csv": ",", ".tsv": "\t"}
+"""Ending of the files with lines of cells, which spreadsheets read -> their delimiter."""
+
+_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """What a user asks of a file of predictions; None is what its ending and the file with the rows say."""
+
+    columns: Sequence[str] = ()
+    """Those to write, in this order; all, if there are none."""
+    delimiter: str | None = None
+    encoding: str | None = None
+    digits: int | None = None
+    """Decimals of the numbers that are predicted."""
+    escape_formulas: bool = False
+    """Put a ' before text that a spreadsheet would take for a formula."""
+
+
+PLAIN = FileLayout()
+
+
+def check_layout(asked: FileLayout, output: Path) -> FileLayout:
+    """Return a layout with the digits of a file, and with its delimiter if it was named.
+
+    Raises:
+        UsageError: it has what is for csv and tsv alone, or no text can be written so.
+    """
+    options = {
+        "--delimiter": asked.delimiter is not None,
+        "--encoding": asked.encoding is not None,
+        "--digits": asked.digits is not None,
+        "--escape-formulas": asked.escape_formulas,
+    }
+    if output.suffix not in SEPARATED:
+        for option in (name for name, is_given in options.items() if is_given):
+            raise UsageError(f"{option} with --output {output}", f"it is for {' and '.join(SEPARATED)} only")
+        return asked
+    if asked.encoding is not None:
+        try:
+            " ".encode(asked.encoding)
+        except (LookupError, ValueError):
+            hint = "e.g. utf-8, utf-8-sig (with the mark that Excel looks for) or cp1252"
+            raise UsageError(f"--encoding: no text encoding is called {asked.encoding!r}", hint) from None
+    delimiter = None if asked.delimiter is None else parse_delimiter(asked.delimiter, "--delimiter")
+    return replace(asked, delimiter=delimiter, digits=_DIGITS if asked.digits is None else asked.digits)
+
+
+def follow_source(layout: FileLayout, output: Path, source: str | Path | None, data: Data) -> FileLayout:
+    """Return a layout with the encoding, and for the same ending the delimiter, of the file with the rows."""
+    if source is None or str(source) == "-" or output.suffix not in SEPARATED:
+        return layout
+    file = typed_path(source)
+    source_format = find_format(data.format) or format_of(file.name)[0]
+    if source_format is None or f".{source_format.name}" not in SEPARATED:
+        return layout
+    delimiter, encoding = find_dialect(file, data)
+    if f".{source_format.name}" != output.suffix:
+        delimiter = SEPARATED[output.suffix]
+    return replace(layout, delimiter=layout.delimiter or delimiter, encoding=layout.encoding or encoding)
 
 
 def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, Path]]) -> int:

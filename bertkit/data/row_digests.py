@@ -104,9 +104,7 @@ def read_digests(folder: Path) -> Digests | None:
         return None
     try:
         with file.open("rb") as stream:
-            digests: Digests = np.lib.format.read_array(stream, allow_pickle=False)
-        # an earlier bertkit knew rows as they are, and those that are folded already are known by that too
-        return digests if digests.ndim == 2 else np.stack([digests, digests], axis=1)
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
     except ValueError:
         remedy = "restore the file or delete it"
         raise ModelError("the digests of the training rows are damaged", remedy, file=file) from None

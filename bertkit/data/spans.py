@@ -60,7 +60,7 @@ COUNTINGS = {
 
 
 def flatten_exports(items: Iterator[Item], name: str, data: Data) -> Iterator[Item]:
-    """Yield the rows of Prodigy, Label Studio and LightTag as columns; others unchanged.
+    """Yield the rows of Prodigy and Label Studio as columns; others unchanged.
 
     The columns are ``text``, ``spans`` if the tool marks spans of the text, and ``label`` if it asks for classes: a
     list if some text has several. A text without annotation has None there.
@@ -95,8 +95,6 @@ def _find_tool(row: Row) -> Callable[[list[Row], str, Data], Iterator[Row]] | No
     annotations = row.get("annotations", row.get("completions"))
     if isinstance(row.get("data"), dict) and isinstance(annotations, list):
         return _flatten_label_studio
-    if isinstance(row.get("content"), str) and isinstance(annotations, list):
-        return _flatten_lighttag
     tokens = row.get("tokens")
     has_token_offsets = isinstance(tokens, list) and bool(tokens) and isinstance(tokens[0], dict)
     is_prodigy = "_task_hash" in row or row.get("answer") in _ANSWERS or has_token_offsets
@@ -176,18 +174,6 @@ def _find_text(texts: Row, key: str) -> Any:
         message = f"no {key!r} in the data of the task; it has {list(texts)}"
         raise DataError(message, "--set data.columns.text=KEY")
     return texts.get(key, *strings[:1])
-
-
-def _flatten_lighttag(examples: list[Row], name: str, data: Data) -> Iterator[Row]:
-    """Yield the text of each example, and its annotations without those that a review has called wrong."""
-    names = {"start": "start", "end": "end", "label": "tag", "text": "value"}
-    for example in examples:
-        annotations = example.get("annotations") or ()
-        correct = [annotation for annotation in annotations if annotation.get("correct") is not False]
-        spans = [{key: span.get(name) for key, name in names.items()} for span in correct]
-        is_unseen = example.get("seen_by") == [] and not annotations
-        text = example.get("content")
-        yield {"id": example.get("example_id"), "text": text, "spans": None if is_unseen else spans}
 
 
 # --- Spans of a text ---

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
 from bertkit.recipe import Recipe
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.storage.records import CHECKSUM, write_signed
+from bertkit.storage.records import read_signed, write_signed
 from bertkit.tokens.features import Rows
 
 CALIBRATION_FILE = "calibration.json"
@@ -35,20 +34,19 @@ class SavedCalibration:
     """For all, or for each type of question."""
     thresholds: dict[str, float] | None = None
     """Where a row may have several labels: label -> the least probability that chooses it."""
-    confidence: str | list[float] = ""
+    confidence: str = ""
     """Where a row has one label, of each row: the probability of the label that was chosen, as one text of numbers.
 
     Of typed questions, of one question per row and type."""
     types: str = ""
     """The type of each of these, if they have some."""
-    right: str | list[int] = ""
-    gold: str | list[float] = ""
+    right: str = ""
+    gold: str = ""
     """The probability of the gold label."""
     folds: list[dict[str, Any]] = field(default_factory=list)
     """Digests of the ``rows`` of each fold, 16 digits each, and ``options`` fitted to the others.
 
-    All of these are texts, since as many objects take several times the memory. An earlier bertkit wrote lists, or no
-    folds.
+    All of these are texts, since as many objects take several times the memory. A calibration on the Hub has no folds.
     """
 
     promised: dict[str, Any] = field(default_factory=dict)
@@ -85,18 +83,10 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
         ModelError: the file is damaged, or of other weights.
     """
     file = folder / CALIBRATION_FILE
-    if not file.is_file():
+    content = read_signed(file, ModelError("the calibration is damaged", _AGAIN, file=file))
+    if content is None:
         return None
-    from pydantic import TypeAdapter
-
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        # an earlier release wrote none
-        if content.pop(CHECKSUM, None) not in (None, json_fingerprint(content)):
-            raise ValueError("changed")
-        calibration = TypeAdapter(SavedCalibration).validate_python(content)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ModelError("the calibration is damaged", _AGAIN, file=file) from None
+    calibration = SavedCalibration(**content)
     if calibration.model != fingerprint_all(folder, members):
         what = f"the calibration is of other weights than those {'of the runs ' if members else ''}beside it"
         raise ModelError(what, _AGAIN, file=file)
@@ -130,9 +120,8 @@ def warn_of_calibration_rows(calibration: SavedCalibration, count: int, rows: in
     what = " and ".join(calibration.options())
     if not calibration.folds:
         return [
-            "The calibration was pushed to the hub, or is of an earlier bertkit, and does not say which rows it was "
-            f"fitted to: if these are among them, scores that depend on its {what} are too high. Run `bertkit "
-            "calibrate` again to know."
+            "The calibration comes from the Hub and does not name the rows that it was fitted to: if these are among "
+            f"them, scores that depend on its {what} are too high. Run `bertkit calibrate` again to know."
         ]
     if not count:
         return []
@@ -167,10 +156,7 @@ def thresholds_for(
         what = f"{recipe.model} has no calibration of one label per row, which --precision and --coverage need"
         raise UsageError(what, f"bertkit calibrate {recipe.name} --model {recipe.model}")
     kept = (calibration.confidence, calibration.right, calibration.gold)
-    confidence, right, gold = (
-        np.fromstring(values, sep=" ") if isinstance(values, str) else np.array(values, dtype=np.float64)
-        for values in kept
-    )
+    confidence, right, gold = (np.fromstring(values, sep=" ") for values in kept)
     types = np.array(calibration.types.split() or [""] * len(confidence))
     options: dict[str, Any] = {"abstain_below": {}, "set_above": {}}
     lines = []

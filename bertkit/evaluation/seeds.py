@@ -144,11 +144,8 @@ def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[st
         ModelError: the model is damaged too.
     """
     file = run / predictions_file(split.name)
-    try:
-        if is_whole(file, record.get("predictions", {}).get(file.name)):
-            return _read_lines(file)
-    except (ValueError, RecursionError):  # of an earlier release, which kept no checksum
-        pass
+    if is_whole(file, record.get("predictions", {}).get(file.name)):
+        return _read_lines(file)
     log.info(f"{file} is missing or damaged, so its predictions are computed anew")
     checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)
     predictions = score_split(checkpoint, split).predictions
@@ -192,6 +189,9 @@ def _find_intervals(
     resampled = resample_mean(score, len(runs), count)
     intervals, reasons = {}, {}
     for metric in metrics:
+        if metric not in resampled:
+            reasons[metric] = "metrics of libraries are not resampled"
+            continue
         stored = [_number(run.scores[split][metric]) for run in runs]
         if not np.allclose(stored, [scores[metric] for scores in again], rtol=_ROUNDING, equal_nan=True):
             reasons[metric] = "the stored predictions do not suffice"

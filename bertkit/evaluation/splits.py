@@ -144,8 +144,7 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
     if trained is None:
         # Silence would look like "no row was trained on", which is not known.
         if saved.record or (saved.folder / checkpoints.MANIFEST).is_file():
-            why = "it was pushed without them, or an earlier bertkit wrote it"
-            log.info(f"{saved.folder} does not tell its training rows ({why}), so none is noticed among those to score")
+            log.info(f"{saved.folder} was pushed without its training rows: they are not noticed among those to score")
         return dict(splits)
     gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
     validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}

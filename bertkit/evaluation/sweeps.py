@@ -14,8 +14,14 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.seeds import read_compared
 from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units, take
-from bertkit.metrics.seeds import expected_best, mean_interval, resample_mean
-from bertkit.metrics.selection import Selection, estimate_selection, explained_share
+from bertkit.metrics.seeds import (
+    Selection,
+    estimate_selection,
+    expected_best,
+    explained_share,
+    mean_interval,
+    resample_mean,
+)
 from bertkit.recipe.space import Axis, Point, Search, name_point, name_value
 from bertkit.storage.records import RunRecord
 from bertkit.storage.sweeps import trial_folder

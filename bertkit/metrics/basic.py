@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from bertkit.errors import DataError, RecipeError, UnavailableError, closest
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Share, f1_of_share
 from bertkit.recipe import Recipe
-from bertkit.recipe.plugins import import_extra, load_own, own_fault, refuse_code
+from bertkit.recipe.plugins import load_own, own_fault, refuse_code
 
 
 class Undefined(float):
@@ -92,7 +93,7 @@ def with_direction(metric: str) -> str:
 
 
 EVALUATE_PREFIX = "evaluate:"
-"""Begins the name of a metric of the `evaluate` package; families that allow such metrics list it."""
+"""Prefix of metrics of the `evaluate` package; families list it if these metrics are to have intervals."""
 
 
 def accuracy(gold: Numbers, predicted: Numbers) -> float:
@@ -229,16 +230,27 @@ def compute_metrics(recipe: Recipe, gold: Numbers, predicted: Numbers) -> dict[s
     """Compute the recipe's metrics, by name."""
     scores: dict[str, float] = {}
     for name in recipe.metrics:
-        if name.startswith(EVALUATE_PREFIX):
-            scores.update(_compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), gold, predicted))
-        elif is_own(name):
-            value = load_own("metric", name)(gold, predicted)
-            if not isinstance(value, (int, float, np.number)):
-                raise RecipeError(f"the metric {name} returned {value!r:.100}", "return a number")
-            scores[name] = float(value)
-        else:
-            scores[name] = globals()[name](gold, predicted)
+        scores |= compute_metric(name, gold, predicted)
     return scores
+
+
+def compute_metric(name: str, gold: Any, predicted: Any) -> dict[str, float]:
+    """Compute a metric, which has several scores if the `evaluate` package computes several.
+
+    Args:
+        name: Name of a function of this module, of one of your own, or of a metric of the `evaluate` package.
+        gold: Gold values, an array or (for your own metrics and those of `evaluate`) a list of any values.
+        predicted: Predicted values.
+    """
+    if name.startswith(EVALUATE_PREFIX):
+        gold, predicted = (each.tolist() if isinstance(each, np.ndarray) else each for each in (gold, predicted))
+        return _compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), gold, predicted)
+    if not is_own(name):
+        return {name: globals()[name](gold, predicted)}
+    value = load_own("metric", name)(gold, predicted)
+    if not isinstance(value, (int, float, np.number)):
+        raise RecipeError(f"the metric {name} returned {value!r:.100}", "return a number")
+    return {name: float(value)}
 
 
 def is_script(metric: str) -> bool:
@@ -249,6 +261,11 @@ def is_script(metric: str) -> bool:
 def is_own(metric: str) -> bool:
     """Tell whether a metric is a function of your own, ``package.module.name``."""
     return "." in metric and not metric.startswith(EVALUATE_PREFIX)
+
+
+def is_library_metric(metric: str) -> bool:
+    """Return whether a metric is one of the `evaluate` package, or a function of your own."""
+    return metric.startswith(EVALUATE_PREFIX) or is_own(metric)
 
 
 def runs_code(metric: str) -> bool:
@@ -264,8 +281,7 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     """
     uses_evaluate = any(name.startswith(EVALUATE_PREFIX) for name in recipe.metrics)
     for name in recipe.metrics:
-        # where evaluate's are allowed, gold and predicted values are such that your own function may read them too
-        if name not in names and not (EVALUATE_PREFIX in names and (name.startswith(EVALUATE_PREFIX) or is_own(name))):
+        if name not in names and not is_library_metric(name):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
         if is_own(name) and getattr(load_own("metric", name, recipe._may_run_code), "lower_is_better", False):
             _LOWER_IS_BETTER.add(name)
@@ -275,8 +291,12 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
         if not uses_evaluate and name not in (*recipe.metrics, *BESIDE_SCORES):
             known = closest(name, [*recipe.metrics, *BESIDE_SCORES])
             raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", known)
-    if not uses_evaluate and recipe.best_metric not in recipe.metrics:
-        known = closest(recipe.best_metric, recipe.metrics)
+    known_scores = recipe.metrics
+    if EVALUATE_PREFIX not in names:
+        # Metrics of libraries are not resampled here, so that no interval could judge the best of several models.
+        known_scores, uses_evaluate = [name for name in recipe.metrics if not is_library_metric(name)], False
+    if not uses_evaluate and recipe.best_metric not in known_scores:
+        known = closest(recipe.best_metric, known_scores)
         raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the metrics", known)
 
 
@@ -315,9 +335,9 @@ def _compute_correlation(name: str, gold: Numbers, predicted: Numbers) -> float:
         return float(getattr(stats, name)(gold, predicted).statistic)
 
 
-def _compute_with_evaluate(name: str, gold: Numbers, predicted: Numbers) -> dict[str, float]:
-    what = f"the metric evaluate:{name} needs the package evaluate"
-    evaluate = import_extra("evaluate", what, "evaluate")
+def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> dict[str, float]:
+    import evaluate
+
     # evaluate would run the code it finds there instead
     if "/" not in name and Path(name).exists():
         what = f"./{name} here would be taken for the metric {name!r}"
@@ -333,8 +353,8 @@ def _compute_with_evaluate(name: str, gold: Numbers, predicted: Numbers) -> dict
     except Exception as error:  # whatever a script raises, it is not bertkit that is wrong
         raise own_fault(f"the metric evaluate:{name}", error) from error
     try:
-        scores = metric.compute(references=gold.tolist(), predictions=predicted.tolist())
-        return {key: float(value) for key, value in scores.items()}
+        scores = metric.compute(references=gold, predictions=predicted)
+        return {key: float(value) for key, value in scores.items() if isinstance(value, (int, float, np.number))}
     except Exception as error:  # as above
         # scipy's, of a single row
         if isinstance(error, ValueError) and not Path(name).exists():

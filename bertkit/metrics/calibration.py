@@ -22,8 +22,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.metrics.decisions import softmax
 from bertkit.metrics.intervals import wilson_interval
+from bertkit.metrics.probabilities import softmax
 from bertkit.recipe.options import Option
 
 OPTIONS: Mapping[str, Option] = {

@@ -43,7 +43,15 @@ class Share(float):
 
 
 class Setting(float):
-    """A number that stands among scores but is none, such as the best threshold: it has no interval."""
+    """A number without an interval, which no comparison tests, such as the best threshold."""
+
+    reason: str
+
+    def __new__(cls, value: float, reason: str = "it is no score") -> Setting:
+        """Return a number with the reason why it has no interval."""
+        self = super().__new__(cls, value)
+        self.reason = reason
+        return self
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ def find_intervals(scores: Mapping[str, float], score: ScoreRows, rows: int, *, 
 def _why_none(score: float, rows: int) -> str:
     """Return why a score has no interval."""
     if isinstance(score, Setting):
-        return "it is no score"
+        return score.reason
     if rows == 1:
         return "one row cannot be resampled"
     return "resamples score the same" if math.isfinite(score) else "undefined in every resample"

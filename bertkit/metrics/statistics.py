@@ -115,23 +115,14 @@ def label_scores(
     >>> label_scores([{"a"}, {"b"}, {"a"}], [{"a"}, {"a"}, {"a"}], ["b", "a"])[0].recall
     1.0
     """
-    support = Counter(name for names in gold for name in names)
-    guesses = Counter(name for names in predicted for name in names)
-    hits = Counter(name for names, guess in zip(gold, predicted, strict=True) for name in names if name in guess)
+    from sklearn.metrics import precision_recall_fscore_support
+    from sklearn.preprocessing import MultiLabelBinarizer
 
-    def ratio(count: int, total: int) -> float:
-        return count / total if total else math.nan
-
-    return [
-        LabelScore(
-            name,
-            precision=ratio(hits[name], guesses[name]),
-            recall=ratio(hits[name], support[name]),
-            f1=ratio(2 * hits[name], guesses[name] + support[name]),
-            support=support[name],
-        )
-        for name in sorted(labels, key=lambda label: -support[label])
-    ]
+    # Without a second class, which no row has, scikit-learn would take one label for the two classes 0 and 1.
+    binarizer = MultiLabelBinarizer(classes=[*labels, None], sparse_output=True).fit(gold)
+    columns = precision_recall_fscore_support(*map(binarizer.transform, (gold, predicted)), zero_division=math.nan)
+    scores = [LabelScore(*values) for values in zip(labels, *(column.tolist() for column in columns), strict=False)]
+    return sorted(scores, key=lambda score: -score.support)
 
 
 def confusion_table(

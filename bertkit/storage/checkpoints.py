@@ -7,7 +7,6 @@ manifest is not a checkpoint.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,8 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bertkit.storage.files import sync_folder, write_json
-from bertkit.storage.fingerprints import is_whole, json_fingerprint, list_files
+from bertkit.errors import ModelError
+from bertkit.storage.files import sync_folder
+from bertkit.storage.fingerprints import is_whole, list_files
+from bertkit.storage.records import read_signed, write_signed
 
 MANIFEST = "bertkit-manifest.json"
 BY_SIGNAL = "by_signal"
@@ -24,7 +25,6 @@ BY_SIGNAL = "by_signal"
 OPTIMIZER = "optimizer.pt"
 """Two thirds of a checkpoint, which nothing but a resume reads."""
 _SCHEMA = 1
-_CHECKSUM = "sha256"
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -47,16 +47,15 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest that `commit` wrote; one of an earlier release has no checksum of itself.
+    """Read the manifest that `commit` wrote.
 
     Raises:
-        ValueError: it is damaged.
+        ModelError: If it is damaged, or there is none.
     """
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise ValueError(f"{MANIFEST} is damaged")
-    if manifest.pop(_CHECKSUM, None) not in (None, json_fingerprint(manifest)):
-        raise ValueError(f"{MANIFEST} is damaged")
+    damaged = ModelError(f"{MANIFEST} is damaged", "name another checkpoint", file=folder)
+    manifest = read_signed(folder / MANIFEST, damaged)
+    if manifest is None:
+        raise ModelError("it was not finished", "name another checkpoint", file=folder)
     return manifest
 
 
@@ -64,12 +63,10 @@ def find_fault(folder: Path) -> str | None:
     """Describe why a checkpoint cannot be used; None for a complete one."""
     try:
         manifest = read_manifest(folder)
-    except FileNotFoundError:
-        return "it was not finished"
-    except (ValueError, RecursionError):
-        return f"{MANIFEST} is damaged"
-    if manifest.get("schema_version") != _SCHEMA:
-        return f"{MANIFEST} has schema {manifest.get('schema_version')}, this bertkit reads {_SCHEMA}"
+    except ModelError as error:
+        return error.what
+    if manifest["schema_version"] != _SCHEMA:
+        return f"{MANIFEST} has schema {manifest['schema_version']}, this bertkit reads {_SCHEMA}"
     for name, expected in manifest["files"].items():
         file = folder / name
         if file.is_symlink() or not file.is_file():
@@ -178,13 +175,13 @@ def discard(folder: Path) -> None:
 
 
 def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    write_json(folder / MANIFEST, {**manifest, _CHECKSUM: json_fingerprint(manifest)})
+    write_signed(folder / MANIFEST, manifest)
 
 
 def _list_manifests(run: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield each checkpoint that has a manifest, and that."""
     for folder in _by_step(run):
-        with suppress(FileNotFoundError, ValueError, RecursionError):
+        with suppress(ModelError):
             yield folder, read_manifest(folder)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from bertkit.errors import ModelError, ResourceError
 from bertkit.storage import checkpoints, runs
-from bertkit.storage.cache import say_once
 from bertkit.storage.exports import check_export, compare_files, is_exported
 from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, seed_folder
@@ -23,8 +22,7 @@ _OF_HUB = "snapshots"
 def check_model(folder: Path) -> None:
     """Check a model folder of bertkit against the checksums that were written with it; any other folder passes.
 
-    A finished run has them in its record, also for the models in its subfolders, and a checkpoint in its manifest. A
-    run that an earlier bertkit finished has none, which is said.
+    A finished run has them in its record, also for the models in its subfolders, and a checkpoint in its manifest.
 
     Raises:
         ModelError: a file is missing or has changed, or the run or the checkpoint is not finished.
@@ -47,10 +45,7 @@ def check_model(folder: Path) -> None:
 
 
 def _check_checkpoint(folder: Path) -> None:
-    try:
-        files = checkpoints.read_manifest(folder)["files"]
-    except (ValueError, RecursionError):
-        raise ModelError(f"{checkpoints.MANIFEST} is damaged", "name another checkpoint", file=folder) from None
+    files = checkpoints.read_manifest(folder)["files"]
     expected = {name: entry for name, entry in files.items() if not name.startswith(_ONLY_TO_RESUME)}
     compare_files(folder, expected, f"name another checkpoint, or remove {checkpoints.MANIFEST} to use it unchecked")
 
@@ -61,9 +56,6 @@ def _check_run(folder: Path) -> None:
         newest, _ = checkpoints.newest_whole(folder)
         remedy = "repeat the command that started it" + (f", or name its newest checkpoint: {newest}" if newest else "")
         raise ModelError(f"the run is not finished ({record['status']})", remedy, file=folder)
-    if "files" not in record:
-        say_once(f"{folder} has no checksums, since an earlier bertkit wrote it: its files are used unchecked")
-        return
     expected = _directly_in("", record["files"])
     if folder.parent.name == _OF_HUB or not (folder / _RECIPE).exists():
         expected = {name: entry for name, entry in expected.items() if (folder / name).exists()}

@@ -1,4 +1,4 @@
-"""JSON objects that tell damage: of runs, in the shape and under the names of this release, and of several runs."""
+"""JSON objects with a checksum of themselves: of runs, and of several runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from bertkit.errors import BertkitError, ResourceError
+from bertkit.errors import BertkitError
 from bertkit.storage import files
 from bertkit.storage.fingerprints import json_fingerprint
 
@@ -80,28 +80,6 @@ class RunRecord(TypedDict, total=False):
 
 CHECKSUM = "sha256"
 """The key of an object's checksum of itself."""
-_SCORES = {"*": (int, float, type(None))}
-_RESULT = {"baseline?": _SCORES, "baselines?": {"*": _SCORES}}
-_SHAPE = {
-    "status": str,
-    "command?": str,
-    "finished?": str,
-    "seconds?": (int, float),
-    "peak_memory_bytes?": (int, type(None)),
-    "identity?": {"recipe?": {"training?": dict}, "data?": dict},
-    "versions?": dict,
-    "machine?": {"device": str, "precision": str, "threads": int, "reason": str},
-    "step_times?": {"*": (int, float)},
-    "truncated?": {"*": int},
-    "tuned?": {"*": (int, float)},
-    "tokenizer?": dict,
-    "files?": {"*": {"size": int, "sha256": str}},
-    "resumed?": list,
-    "baselines?": str,
-    "result?": _RESULT,
-    "results?": [{"rows?": int, "scores?": _SCORES, **_RESULT, "intervals?": dict, "tables?": {"*": list}}],
-}
-"""Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
 
 
 def take(record: RunRecord, *names: str) -> RunRecord:
@@ -158,34 +136,3 @@ def write_signed(file: Path, content: Mapping[str, Any]) -> None:
     as_read = json.loads(files.to_json(content))
     as_read.pop(CHECKSUM, None)
     files.write_json(file, {**as_read, CHECKSUM: json_fingerprint(as_read)})
-
-
-def check_run(record: dict[str, Any], damaged: ResourceError) -> RunRecord:
-    """Return the record of a run under the names of this release, without its checksum.
-
-    Raises:
-        ResourceError: `damaged`, where it has another shape, or is not what was written.
-    """
-    # The shape too: a record of an earlier release has no checksum, and must not end in a KeyError.
-    if not _fits(record, _SHAPE):
-        raise damaged
-    # an earlier release wrote none
-    if record.pop(CHECKSUM, None) not in (None, json_fingerprint(record)):
-        raise damaged
-    return cast(RunRecord, record)
-
-
-def _fits(value: Any, shape: Any) -> bool:
-    """Tell whether a JSON value is of a type, or an object whose values are of theirs; see `_SHAPE`."""
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
-    if not isinstance(shape, dict):
-        return isinstance(value, shape)
-    if not isinstance(value, dict):
-        return False
-    if "*" in shape:
-        return all(_fits(inner, shape["*"]) for inner in value.values())
-    return all(
-        _fits(value[name.rstrip("?")], inner) if name.rstrip("?") in value else name.endswith("?")
-        for name, inner in shape.items()
-    )

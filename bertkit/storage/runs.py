@@ -33,15 +33,6 @@ TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
 _SCHEMA = 1
 _NAME, _SEVERAL = "the run folder", "the folder of the runs"
-_CONTINUED = {
-    *(f"recipe.training.batching: {choice} there, auto asked" for choice in ("sorted", "random")),
-    "recipe.training.unpad: True there, auto asked",
-    "recipe.training.log_every: 50 there, auto asked",
-    "recipe.training.torch_compile: None there, False asked",
-    "recipe.training.fsdp: None there, False asked",
-    "recipe.data.weights: None there, {} asked",
-}
-"""Differences, as `differences` names them, that do not make another run: earlier recipes had none of these."""
 _PACKAGES = (
     "bertkit",
     "torch",
@@ -84,8 +75,7 @@ def read_record(folder: Path) -> records.RunRecord | None:
         ResourceError: the record is damaged.
     """
     damaged = ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
-    record = records.read_object(folder / RECORD, damaged)
-    return None if record is None else records.check_run(record, damaged)
+    return cast("records.RunRecord | None", records.read_signed(folder / RECORD, damaged))
 
 
 def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> records.RunRecord | None:
@@ -138,7 +128,6 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> records.RunRecord 
         files.refuse_links(folder)
     # Any other difference would mix two runs in one folder, and no error would ever say so.
     changed = differences(record["identity"], identity) if record is not None else []
-    changed = [line for line in changed if line not in _CONTINUED]
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
         what = f"the folder holds another run ({'; '.join(changed[:4])}{more})"

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -26,9 +27,12 @@ from bertkit.metrics.basic import (
     EVALUATE_PREFIX,
     REGRESSION,
     check_metrics,
+    compute_metric,
     compute_metrics,
+    is_library_metric,
     runs_code,
 )
+from bertkit.metrics.intervals import Setting
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row, recipe_names
 from bertkit.recipe.options import Option, check_names, check_options, read_option
@@ -167,7 +171,11 @@ class Task(TaskExtras, Protocol):
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
     METRICS: tuple[str, ...]
-    """Metrics that a recipe may list: functions of `bertkit.metrics.basic`, or names the family computes itself."""
+    """Metrics that a recipe may list: functions of `bertkit.metrics.basic`, or names the family computes itself.
+
+    Every family also takes metrics of the `evaluate` package and your own, without an interval unless this lists
+    `EVALUATE_PREFIX`.
+    """
     OPTIONS: Mapping[str, Any]
     """Keys that a recipe may set under ``options``: an Option each, or just its default."""
 
@@ -336,7 +344,53 @@ def load_family(recipe: Recipe) -> Task:
     spans = [task.COLUMNS.spans] if task.COLUMNS.spans else []
     check_names("data.columns", recipe.data.columns, [*task.COLUMNS.names, *spans])
     check_options(recipe.options, task.OPTIONS)
-    return task
+    others = [name for name in recipe.metrics if is_library_metric(name) and name not in task.METRICS]
+    if not others or EVALUATE_PREFIX in task.METRICS:
+        return task
+    if not task.COLUMNS.gold:
+        raise RecipeError(f"the metric {others[0]} needs gold values, and {recipe.task} has none", "leave it out")
+    return _with_library_metrics(task)
+
+
+class _ScoredByLibraries(Compared):
+    """Predictions next to gold values, with the scores that libraries have computed for all rows."""
+
+    scores: Mapping[str, float]
+
+
+def _with_library_metrics(task: Task) -> Task:
+    """Return a task family that also computes metrics of the `evaluate` package and your own.
+
+    They get the gold values and the predictions of all rows, words without a tag left out. They are computed once: a
+    thousand resamples of such metrics would take hours.
+    """
+
+    def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
+        compared = _ScoredByLibraries(task.compare(predictions, rows, setup))
+        pairs = [
+            _labelled(row[task.COLUMNS.gold], record["prediction"])
+            for row, record in zip(rows, predictions, strict=True)
+        ]
+        gold, predicted = map(list, zip(*pairs, strict=True))
+        names = filter(is_library_metric, setup.recipe.metrics)
+        scored = [item for name in names for item in compute_metric(name, gold, predicted).items()]
+        compared.scores = {name: Setting(value, "metrics of libraries are not resampled") for name, value in scored}
+        return compared
+
+    def score(compared: Compared, setup: Setup) -> dict[str, float]:
+        built_in = [name for name in setup.recipe.metrics if not is_library_metric(name)]
+        recipe = setup.recipe.model_copy(update={"metrics": built_in})
+        return {**task.score(compared, replace(setup, recipe=recipe)), **getattr(compared, "scores", {})}
+
+    return cast(Task, SimpleNamespace(**{**vars(task), "compare": compare, "score": score}))
+
+
+def _labelled(gold: Any, predicted: Any) -> tuple[Any, Any]:
+    """Return the gold and the predicted value of a row, without words that have no gold tag."""
+    if not isinstance(gold, list) or None not in gold:
+        return gold, predicted
+    kept = [number for number, value in enumerate(gold) if value is not None]
+    return [gold[number] for number in kept], [predicted[number] for number in kept]
 
 
 def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:

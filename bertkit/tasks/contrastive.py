@@ -16,7 +16,7 @@ from bertkit.data.rows import read_texts
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
-from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
+from bertkit.metrics.retrieval import chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.metrics.partners import partner_ranks
+from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts

@@ -19,8 +19,8 @@ from bertkit.data.json_objects import parse_json
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, read_texts
 from bertkit.metrics import calibration
-from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
+from bertkit.metrics.probabilities import mean_probabilities
 from bertkit.modeling.heads.choices import mask_missing_choices
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model

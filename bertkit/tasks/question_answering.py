@@ -17,7 +17,8 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import DataError
-from bertkit.metrics import answers, ensembles
+from bertkit.metrics import answers
+from bertkit.metrics.probabilities import mean_logits
 from bertkit.modeling.heads.targets import span_targets
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
@@ -57,7 +58,7 @@ OPTIONS: Mapping[str, object] = {
 
 _option = partial(read_option, OPTIONS)
 
-combine, targets = ensembles.mean_logits, span_targets
+combine, targets = mean_logits, span_targets
 
 _NO_ANSWER, _FIRST_SENTENCE, _OTHERS = "no answer", "first sentence", "(others)"
 _NO_SPAN = -1e4  # lower than any sum of two logits

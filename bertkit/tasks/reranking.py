@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import read_number
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
-from bertkit.metrics.ranking import average_queries, score_rankings
+from bertkit.metrics.retrieval import average_queries, score_rankings
 from bertkit.modeling.heads.relevance import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
 from bertkit.modeling.info import Model

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
-from bertkit.metrics.partners import partner_ranks
+from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.sentence import texts

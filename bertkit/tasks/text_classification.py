@@ -18,7 +18,7 @@ from bertkit.data.json_objects import parse_json
 from bertkit.data.labels import VECTOR, plain, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import closest, located
-from bertkit.metrics import Numbers, calibration, decisions, ensembles
+from bertkit.metrics import Numbers, calibration
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -29,6 +29,7 @@ from bertkit.metrics.linear import (
     score_linear,
     score_tfidf,
 )
+from bertkit.metrics.probabilities import choose_labels, mean_of_each_label, mean_probabilities, sigmoid, softmax, vote
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
 from bertkit.tasks import (
@@ -184,7 +185,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
     """
     several, way = _is_multi_label(setup.recipe), long_texts.long_text(setup.recipe)
-    to_probabilities = decisions.sigmoid if several else decisions.softmax
+    to_probabilities = sigmoid if several else softmax
     if way in long_texts.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
         probabilities = np.stack([long_texts.combine_windows(of_row, way) for of_row in by_window])
@@ -195,9 +196,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     temper = calibration.temper_each if several else calibration.temper
     temperature, thresholds = _option(setup.recipe, "temperature"), _thresholds(setup) if several else None
     probabilities = temper(probabilities, temperature)
-    chosen = decisions.choose(probabilities, thresholds)
+    chosen = choose_labels(probabilities, thresholds)
     if way == "windows_vote":
-        chosen = np.stack([decisions.vote(temper(of_row, temperature), thresholds) for of_row in by_window])
+        chosen = np.stack([vote(temper(of_row, temperature), thresholds) for of_row in by_window])
     named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
     decoded = []
     for names, of_row in zip(named, probabilities, strict=True):
@@ -234,7 +235,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
 
 def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
-    of_each = ensembles.mean_of_each_label if _is_multi_label(setup.recipe) else ensembles.mean_probabilities
+    of_each = mean_of_each_label if _is_multi_label(setup.recipe) else mean_probabilities
     return combine_each(of_each, outputs)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import read_number
-from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -22,6 +21,7 @@ from bertkit.metrics.linear import (
     score_linear,
     score_tfidf,
 )
+from bertkit.metrics.probabilities import mean_logits
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.tasks import (

@@ -21,7 +21,8 @@ from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import is_missing
 from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import Numbers, calibration, decisions, ensembles, entities, tag_schemes
+from bertkit.metrics import Numbers, calibration, entities
+from bertkit.metrics.probabilities import choose_tags, mean_probabilities, tag_probabilities
 from bertkit.modeling import load as models
 from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.info import Model
@@ -65,7 +66,7 @@ TYPES: Mapping[str, Any] = {
 }
 METRICS: tuple[str, ...] = tuple(entities.METRICS)
 OPTIONS: Mapping[str, object] = {
-    "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
+    "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
     "offsets": Option("code_points", choices=tuple(COUNTINGS)),
     "overlapping": Option("refuse", choices=("refuse", "longest")),
@@ -79,7 +80,7 @@ OPTIONS: Mapping[str, object] = {
 
 _option = partial(read_option, OPTIONS)
 
-targets, combine, find_lost_gold = tag_targets, ensembles.mean_probabilities, find_unread_words
+targets, combine, find_lost_gold = tag_targets, mean_probabilities, find_unread_words
 count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
@@ -109,7 +110,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     texts = [_tag_text(tag, word, words, recipe) for word, tag in enumerate(raw)]
     if not any(texts):
         return None
-    tags = tag_schemes.normalize_tags(texts, words, _scheme(recipe))
+    tags = entities.normalize_tags(texts, words, _scheme(recipe))
     return {**row, "tokens": words, "tags": [_in_labels(tag, word, words, recipe) for word, tag in enumerate(tags)]}
 
 
@@ -323,16 +324,17 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of each entity type (or tag), and what became of the entities."""
-    compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
+        compared = compare(predictions, rows, setup)
         answers = _answers(predictions, rows, are_entities=False)
-        table = entities.score_table("tag", setup.labels, compared["tags"])
+        table = _score_tags(setup.labels, compared["tags"].sum(axis=0))
         return Details({"tags": table}, answers=answers, entity_verdicts=[])
     errors: Counter[str] = Counter()
-    for gold, predicted in _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans):
+    pairs = _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans)
+    for gold, predicted in pairs:
         errors += entities.count_outcomes(gold, predicted)
     tables = {
-        "entity types": entities.score_table("type", _find_types(rows, setup), compared["entities"]),
+        "entity types": entities.score_types(pairs),
         "what became of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
     }
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
@@ -346,6 +348,16 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         if (span := (entity["start"], entity["end"], entity["type"])) in predicted and entity["probability"] is not None
     ]
     return Details(tables, answers=answers, warnings=warnings, entity_verdicts=entity_verdicts)
+
+
+def _score_tags(labels: Sequence[str], counts: Numbers) -> list[dict[str, Any]]:
+    """Return precision, recall, F1 and number of each tag, the most frequent first, from counts (tags, 3)."""
+    scores = entities.ratios(counts)
+    order = sorted(np.flatnonzero(counts[:, 1:].any(axis=1)), key=lambda index: (-counts[index, 1], labels[index]))
+    return [
+        {"tag": labels[i], **{name: float(values[i]) for name, values in scores.items()}, "gold": int(counts[i, 1])}
+        for i in order
+    ]
 
 
 def _scheme(recipe: Recipe) -> str:
@@ -390,16 +402,16 @@ def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe)
 
 def _has_entities(setup: Setup) -> bool:
     scheme = _scheme(setup.recipe)
-    look_like_iob2 = "O" in setup.labels and all(map(tag_schemes.is_entity_tag, setup.labels))
-    return scheme in tag_schemes.SCHEMES or (scheme == "auto" and look_like_iob2)
+    look_like_iob2 = "O" in setup.labels and all(map(entities.is_entity_tag, setup.labels))
+    return scheme in entities.SCHEMES or (scheme == "auto" and look_like_iob2)
 
 
 def _decode_row(row: Row, scores: Numbers, setup: Setup) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
     has_entities = _has_entities(setup)
-    probabilities = decisions.tag_probabilities(scores, setup.labels, _option(setup.recipe, "temperature"))
+    probabilities = tag_probabilities(scores, setup.labels, _option(setup.recipe, "temperature"))
     decoding = str(_option(setup.recipe, "decoding")) if has_entities else "greedy"
-    tags, likely = decisions.choose_tags(probabilities, setup.labels, decoding)
+    tags, likely = choose_tags(probabilities, setup.labels, decoding)
     confidence = [None if math.isnan(scores[word, 0]) else value for word, value in enumerate(likely)]
     record: dict[str, Any] = {"prediction": tags}
     if "offsets" in row:

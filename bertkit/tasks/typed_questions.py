@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,9 @@ import numpy as np
 
 from bertkit.data.json_objects import parse_json
 from bertkit.data.labels import placeholder_names
-from bertkit.metrics import calibration
-from bertkit.metrics.decisions import softmax
-from bertkit.metrics.questions import METRICS as SCORES
-from bertkit.metrics.questions import NO_ANSWER, compute_scores, expected_level, ranked_probability_score
+from bertkit.metrics import Numbers, calibration
+from bertkit.metrics.basic import Undefined, per_label
+from bertkit.metrics.probabilities import softmax
 from bertkit.modeling.heads.targets import Outputs as Tensors
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
@@ -81,7 +80,22 @@ TYPES: Mapping[str, Any] = {
     "prediction": dict[str, Any],
     "decisions": dict[str, Any],
 }
-METRICS: tuple[str, ...] = SCORES
+NO_ANSWER = -1
+"""Stands for a question that a row does not have."""
+
+
+def _mean_level_score(compared: Mapping[str, Numbers], name: str) -> float:
+    is_level = ~np.isnan(compared[name])
+    return float(compared[name][is_level].mean()) if is_level.any() else Undefined("no question has a score")
+
+
+_SCORES: Mapping[str, Callable[[Mapping[str, Numbers]], float]] = {
+    "accuracy": lambda compared: float((compared["gold"] == compared["predicted"]).mean()),
+    "f1_macro": lambda compared: float(per_label(compared["gold"], compared["predicted"])["f1"].mean()),
+    "mean_absolute_error": lambda compared: _mean_level_score(compared, "error"),
+    "ranked_probability_score": lambda compared: _mean_level_score(compared, "ranked"),
+}
+METRICS: tuple[str, ...] = tuple(_SCORES)
 
 _FREQUENT = "most frequent answer"
 _MOST_QUESTIONS = 100  # of a table
@@ -278,6 +292,25 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     return answers
 
 
+def expected_level(probabilities: Sequence[float]) -> float:
+    """Return the mean level, counted from 0.
+
+    >>> expected_level([0.25, 0.25, 0.5])
+    1.25
+    """
+    return float(np.dot(probabilities, range(len(probabilities))))
+
+
+def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float:
+    """Compute the ranked probability score of levels (Epstein 1969): 0 is best, 1 is worst.
+
+    >>> ranked_probability_score([0.0, 0.0, 1.0], 0), ranked_probability_score([0.0, 1.0, 0.0], 0)
+    (1.0, 0.5)
+    """
+    differences = np.cumsum(probabilities) - (np.arange(len(probabilities)) >= gold)
+    return float(np.square(differences).sum() / max(len(probabilities) - 1, 1))
+
+
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     """Return arrays (rows, questions): numbers of gold and predicted answers, and how far levels are off.
 
@@ -306,7 +339,9 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
 
 def score(compared: Compared, setup: Setup) -> dict[str, float]:
     """Compute the metrics over all answered questions; those of levels over the questions that have some."""
-    return compute_scores(compared, setup.recipe.metrics)
+    is_answered = compared["gold"] != NO_ANSWER
+    answered = {name: values[is_answered] for name, values in compared.items()}
+    return {name: _SCORES[name](answered) for name in setup.recipe.metrics}
 
 
 def count_errors(compared: Compared) -> tuple[Any, Any]:

@@ -104,7 +104,7 @@ def _train_model(trainer: BertkitTrainer, folder: Path) -> None:
         log.info(line)
     manifest = read_manifest(start) if start else {}
     if not manifest.get("finished"):
-        trainer.batches.load_state(manifest.get(MANIFEST_STATE, manifest.get("place", {})))
+        trainer.batches.load_state(manifest.get(MANIFEST_STATE, {}))
         try:
             trainer.train(resume_from_checkpoint=str(start) if start else None)
         except (OSError, ResourceError):

@@ -8,15 +8,11 @@ from pathlib import Path
 
 from bertkit.checks import Finding
 from bertkit.checks.cleaning import find_removable, find_sources, write_copies
-from bertkit.checks.faults import describe_faults
-from bertkit.checks.label_errors import LabelError, find_label_errors
-from bertkit.checks.labels import count_gold, find_label_faults
+from bertkit.checks.label_errors import LabelError, find_label_errors, find_tag_errors
 from bertkit.checks.lengths import find_lost_tokens
-from bertkit.checks.reading import Readings, read_all
+from bertkit.checks.reading import Readings, count_gold, describe_faults, find_label_faults, read_all
 from bertkit.checks.repeats import find_repeats
-from bertkit.checks.shift import find_shift
-from bertkit.checks.shortcuts import find_shortcuts
-from bertkit.checks.tag_errors import find_tag_errors
+from bertkit.checks.shortcuts import find_shift, find_shortcuts
 from bertkit.data.checks import describe_skew
 from bertkit.data.rows import find_unread
 from bertkit.errors import UnavailableError
@@ -136,8 +132,7 @@ def _check_with_model(
         result.unavailable.append(f"tokens: {error.what}; name a model that is here with --model")
     else:
         with stage("counting tokens", total=1):
-            found = find_lost_tokens(readings.splits, task, setup)
-        result.findings.extend(found)
+            result.findings.extend(find_lost_tokens(readings.splits, task, setup))
     if not settings.label_errors:
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return

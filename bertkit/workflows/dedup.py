@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.layout import PLAIN, follow_source
-from bertkit.data.output import copy_parquet, write_records, writer_for
+from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records, writer_for
 from bertkit.errors import UsageError
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.groups import duplicates as found_rows

@@ -238,9 +238,6 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
     if split is None and file and not is_own:
         split = ALL  # not the file whose rows the run held out, so all of it is new
-    if is_own and "hold_out" not in saved.record["identity"]:
-        what = "the run is of a release that held out other rows of this file: some of today's it was trained on"
-        raise DataError(what, "train it again, or score rows that are new to it: --data FILE", file=file)
     splits = read_task_splits(recipe, task, is_validation if split is None else lambda name: name == split)
     if not splits:
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from bertkit.data.demo.sets import demo_rows, demo_set_for
 
 from bertkit.checks import label_errors
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
 from bertkit.errors import UnavailableError
+from bertkit.recipe import load_recipe
+from bertkit.vectors.embedder import Embedder
 from tests.conftest import toy_rows
 
 CLASSES = Columns(given=("text",), gold="label")
@@ -36,14 +40,14 @@ def split(rows):
     return Split("train", "t.csv", rows, list(range(1, len(rows) + 1)))
 
 
-def rank(labels, probabilities):
+def rank(labels, probabilities, **options):
     """Stand in for cleanlab: the rows whose label is not the most probable one, by its probability."""
     given = probabilities[np.arange(len(labels)), labels]
-    return [int(row) for row in np.argsort(given) if probabilities[row].argmax() != labels[row]]
+    return np.array([row for row in np.argsort(given) if probabilities[row].argmax() != labels[row]])
 
 
 def test_flipped_labels_are_ranked_first(monkeypatch):
-    monkeypatch.setattr(label_errors, "load_cleanlab", lambda: rank)
+    monkeypatch.setattr(label_errors, "_import_cleanlab", lambda module: SimpleNamespace(find_label_issues=rank))
     rows = toy_rows(200, seed=5)
     flipped = random.Random(0).sample(range(200), 8)
     for row in flipped:
@@ -100,7 +104,7 @@ def test_damaged_vectors_are_computed_anew(monkeypatch, tmp_path):
 
 
 def test_gold_values_that_are_no_labels(monkeypatch):
-    monkeypatch.setattr(label_errors, "load_cleanlab", lambda: rank)
+    monkeypatch.setattr(label_errors, "_import_cleanlab", lambda module: SimpleNamespace(find_label_issues=rank))
     for rows in ([{"text": "a", "label": 0.5}] * 9, [{"text": "a", "label": "x"}] * 9):
         assert label_errors.find_label_errors({"train": split(rows)}, CLASSES, Vectors()) is None
 
@@ -112,9 +116,74 @@ def test_cleanlab_is_missing(monkeypatch):
 
 
 @pytest.mark.slow
-def test_cleanlab_ranks_the_labels_that_are_least_probable():
+def test_cleanlab_ranks_the_labels_that_are_least_probable(monkeypatch):
     pytest.importorskip("cleanlab")
     labels = np.array([0, 1] * 50)
     probabilities = np.where(labels[:, None] == [0, 1], 0.9, 0.1)
     probabilities[7], probabilities[20] = (0.99, 0.01), (0.05, 0.95)
-    assert label_errors.load_cleanlab()(labels, probabilities) == [7, 20]
+    monkeypatch.setattr(label_errors, "predict_labels", lambda texts, vectors, labels: probabilities)
+    rows = [{"text": f"text {number}", "label": "ab"[label]} for number, label in enumerate(labels)]
+    found = label_errors.find_label_errors({"train": split(rows)}, CLASSES, Vectors())
+    assert [error.row for error in found.ranked] == [8, 21]
+
+
+TAGGED = Columns(given=("tokens",), gold="tags", lists=("tokens", "tags"))
+
+
+def rank_words(given, probabilities):
+    """Stand in for cleanlab: the words whose tag is not the most probable one, by its probability."""
+    found = [
+        (of_word[tag], row, word)
+        for row, (tags, of_row) in enumerate(zip(given, probabilities, strict=True))
+        for word, (tag, of_word) in enumerate(zip(tags, of_row, strict=True))
+        if of_word.argmax() != tag
+    ]
+    return [(row, word) for _, row, word in sorted(found)]
+
+
+@pytest.fixture
+def rows():
+    """Rows with names, of which five have a wrong tag, and one word has none."""
+    rows = demo_rows(demo_set_for(load_recipe("ner")), "train", 200)
+    names = load_recipe("ner").labels
+    rows = [{**row, "tags": [names[tag] if isinstance(tag, int) else tag for tag in row["tags"]]} for row in rows]
+    named = [number for number, row in enumerate(rows) if "B-PER" in row["tags"]][:5]
+    for number in named:
+        rows[number]["tags"][rows[number]["tags"].index("B-PER")] = "B-LOC"
+    rows[named[0]]["tags"][-1] = None
+    return rows, set(named)
+
+
+def test_wrong_tags_are_ranked_first_in_every_split(rows, monkeypatch):
+    rows, wrong = rows
+    monkeypatch.setattr(label_errors, "_import_cleanlab", lambda module: SimpleNamespace(find_label_issues=rank_words))
+    splits = {
+        "train": Split("train", "t.jsonl", rows[:100], list(range(100))),
+        "validation": Split("validation", "t.jsonl", rows[100:], list(range(100, 200))),
+    }
+    found = label_errors.find_tag_errors(splits, TAGGED, Embedder("demo"))
+    assert wrong <= {error.row for error in found.ranked[:8]}
+    first = found.ranked[0]
+    assert (first.label, first.suggested) == ("B-LOC", "B-PER")
+    assert first.word in rows[first.row]["tokens"] and first.text == " ".join(rows[first.row]["tokens"])
+    assert len({error.row for error in found.ranked}) == len(found.ranked) == found.finding.count
+    assert found.count is None
+
+
+def test_rows_without_two_tags_are_left_out(monkeypatch):
+    monkeypatch.setattr(label_errors, "_import_cleanlab", lambda module: SimpleNamespace(find_label_issues=rank_words))
+    same = [{"tokens": ["a"], "tags": ["O"]}] * 9
+    splits = {"train": Split("train", "t.jsonl", same, list(range(9)))}
+    assert label_errors.find_tag_errors(splits, TAGGED, Embedder("demo")) is None
+
+
+def test_neighbors_are_those_of_the_row():
+    values, row_of = np.arange(1.0, 6.0)[:, None], np.array([0, 0, 1, 1, 1])
+    assert label_errors._shift_values(values, row_of, -1)[:, 0].tolist() == [0, 1, 0, 3, 4]
+    assert label_errors._shift_values(values, row_of, 1)[:, 0].tolist() == [2, 0, 4, 5, 0]
+
+
+def test_cleanlab_for_tags_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cleanlab.token_classification.filter", None)
+    with pytest.raises(UnavailableError, match="cleanlab"):
+        label_errors.find_tag_errors({}, TAGGED, Embedder("demo"))

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.checks.reading import read_all
+from bertkit.checks.reading import (
+    count_gold,
+    describe_faults,
+    describe_refusal,
+    find_label_faults,
+    find_odd_values,
+    read_all,
+)
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.errors import DataError
-from bertkit.recipe import load_recipe
+from bertkit.recipe import Data, load_recipe
 from bertkit.tasks import load_task
 from tests.conftest import write_csv
 
@@ -72,3 +81,89 @@ def test_no_training_rows(tmp_path):
     write_csv(tmp_path / "test.csv", rows("a"))
     with pytest.raises(DataError, match="no train split"):
         read(tmp_path)
+
+
+def fault(what, row, remedy="correct it", column="answers"):
+    return DataError(what, remedy, file="a.csv", row=row, column=column)
+
+
+def test_faults_with_one_remedy_are_one_finding():
+    faults = [fault(f"the answer {row} is not there", row) for row in range(1, 6)]
+    (finding,) = describe_faults(faults)
+    assert finding.text == "5 rows, the first: the answer 1 is not there (column 'answers') - correct it"
+    assert (finding.level, finding.count) == ("fail", 5)
+    assert list(map(str, finding.places)) == ["a.csv:1", "a.csv:2", "a.csv:3"]
+
+
+def test_empty_texts_have_a_name_of_their_own():
+    names = [found.name for found in describe_faults([fault("no text", 1), fault("no words", 2)])]
+    assert names == ["empty_texts", "unreadable_rows"]
+
+
+def test_rows_without_faults_are_good():
+    (finding,) = describe_faults([])
+    assert (finding.level, finding.text) == ("good", "every row can be read")
+
+
+def test_a_refusal_of_a_split():
+    finding = describe_refusal(DataError("every row has the same label 'a'", "needs two"), "labels", "label_names")
+    assert (finding.level, finding.text, finding.places) == ("fail", "every row has the same label 'a' - needs two", ())
+
+
+CLASSES = Columns(given=("text",), gold="label")
+
+
+def split(labels, name="train", gold="label"):
+    rows = [{"text": f"film number {number}", gold: label} for number, label in enumerate(labels)]
+    return Split(name, f"{name}.csv", rows, list(range(2, len(rows) + 2)))
+
+
+def faults_of(train, validation=(), declared=None):
+    splits = {"train": split(train), "validation": split(validation, "validation")}
+    found = find_label_faults(splits, "label", declared, sorted(set(train)))
+    return [(finding.name, finding.text, [str(place) for place in finding.places]) for finding in found]
+
+
+def test_common_labels_pass():
+    assert faults_of(["a", "b"] * 5, ["a", "b"]) == []
+
+
+def test_a_label_of_few_rows_is_shown_with_them():
+    assert faults_of(["a", "b"] * 5 + ["c"] * 4) == [
+        ("rare_labels", "labels with fewer than 5 training rows: 'c' (4)", ["train.csv:12"])
+    ]
+
+
+def test_a_misspelt_label_is_shown_with_the_one_that_may_be_meant():
+    ((name, text, places), _) = faults_of(["positive", "negative"] * 200 + ["postive"])
+    assert (name, places) == ("misspelt_labels", ["train.csv:402"])
+    assert text.endswith("Is 'positive' meant?")
+
+
+def test_declared_labels_that_training_lacks():
+    assert faults_of(["a", "b"] * 5, ["c", "a", "c"], ["a", "b", "c", "d"]) == [
+        (
+            "unseen_labels",
+            "the label 'c' is in 2 validation rows and in no training row",
+            ["validation.csv:2", "validation.csv:4"],
+        ),
+        ("unseen_labels", "no row has these labels of the recipe: 'd'", []),
+    ]
+
+
+def test_counts():
+    of_labels = count_gold({"train": split(["a", "b", "a", "a"])}, "label")
+    assert [finding.text for finding in of_labels] == ["train: 2 labels: a 3 (75.0%), b 1 (25.0%)"]
+    of_tags = count_gold({"train": split([["B-PER", "O"], ["O", "O"]], gold="tags")}, "tags")
+    assert [finding.text for finding in of_tags] == ["train: 2 labels: O 3 (75.0%), PER 1 (25.0%)"]
+    of_numbers = count_gold({"train": split([0.5, 2.0])}, "label")
+    assert [finding.text for finding in of_numbers] == ["train: numbers from 0.5 to 2, mean 1.25"]
+    assert count_gold({"train": split([{"text": []}])}, "label") == []
+
+
+def test_swapped_columns_fail():
+    rows = [{"text": "ab"[number % 2], "label": f"a film number {number}"} for number in range(40)]
+    train = Split("train", "train.csv", rows, list(range(1, 41)))
+    (first, *_) = find_odd_values(train, CLASSES, Data(), finds_names=True)
+    assert (first.level, first.name) == ("fail", "swapped_columns")
+    assert find_odd_values(split(["a", "b"] * 20), CLASSES, Data(), finds_names=True) == []

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import random
 
-from bertkit.checks.shortcuts import find_shortcuts
+import numpy as np
+import pytest
+
+from bertkit.checks.shortcuts import Gain, classes_of, find_shift, find_shortcuts, measure_numbers, measure_words
+from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
@@ -92,3 +96,61 @@ def test_a_part_of_the_input_is_no_shortcut_where_few_rows_are_right_by_accident
 def test_gold_values_that_are_no_labels_are_left_alone():
     rows = [{"question": "a?", "context": "b", "answers": {"text": ["b"], "answer_start": [0]}}] * 60
     assert warned(rows, "qa", rows) == {}
+
+
+def test_gold_values_as_classes():
+    assert classes_of(["b", "a"] * 30) == [1, 0] * 30
+    assert classes_of([2, 10] * 30) == [1, 0] * 30
+    assert classes_of([0.5, 4.0] * 30) == [0, 1] * 30
+    assert classes_of(["a"] * 60) is None
+    assert classes_of([["a"], ["b"]] * 30) is None
+    assert classes_of(list(map(str, range(60)))) is None
+    assert classes_of(["b", "a"]) is None
+
+
+def test_a_gain_counts_beyond_chance():
+    assert Gain(0.75, 0.5, 10_000).share == pytest.approx(0.5)
+    assert Gain(0.51, 0.5, 1000).share == 0
+
+
+def test_words_that_tell_and_words_that_do_not():
+    rng = random.Random(0)
+    classes = [rng.randrange(2) for _ in range(200)]
+    noise = [{rng.choice("abcdef")} for _ in classes]
+    assert measure_words(noise, classes).share == 0
+    telling = [{*row, f"w{label}"} for row, label in zip(noise, classes, strict=True)]
+    assert measure_words(telling, classes).accuracy == 1
+    most_frequent = max(np.bincount(classes)) / 200
+    assert measure_words([set()] * 200, classes).accuracy == pytest.approx(most_frequent, abs=0.05)
+    assert measure_words([{f"{number}"} for number in range(60)], [0] * 57 + [1] * 3).accuracy == 0.95
+
+
+def test_numbers_that_tell_and_numbers_that_do_not():
+    rng = random.Random(0)
+    classes = [rng.randrange(3) for _ in range(200)]
+    noise = np.array([[rng.random()] for _ in classes])
+    assert measure_numbers(noise, classes).share == 0
+    assert measure_numbers(noise + np.array(classes)[:, None], classes).accuracy > 0.95
+
+
+CLASSES = Columns(given=("text",), gold="label")
+
+
+def split(letters, name, count=100):
+    rng = random.Random(name)
+    rows = [{"text": " ".join(rng.choices(letters, k=9)), "label": "x"} for _ in range(count)]
+    return Split(name, f"{name}.csv", rows, list(range(1, count + 1)))
+
+
+def test_splits_of_one_kind_pass():
+    splits = {name: split("abcdefgh", name) for name in ("train", "validation")}
+    (finding,) = find_shift(splits, CLASSES)
+    assert finding.level == "good"
+    assert finding.text.endswith("(by chance 0.42 to 0.58)")
+
+
+def test_splits_with_words_of_their_own_are_shown():
+    splits = {"train": split("abcdefgh", "train"), "test": split("abcdefgz", "test"), "small": split("z", "small", 9)}
+    (finding,) = find_shift(splits, CLASSES)
+    assert finding.level == "warn"
+    assert finding.text.startswith("test: its words tell it from train with an AUC of 0.9")

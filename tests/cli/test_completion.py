@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.cli.completion import complete_column, complete_run, complete_split
-from bertkit.storage.files import write_json
-from bertkit.storage.runs import new_record
+from bertkit.storage.runs import new_record, write_record
 from tests.conftest import write_csv, write_jsonl
 
 
@@ -19,7 +18,7 @@ def folder(tmp_path, monkeypatch):
     write_csv(tmp_path / "rows.csv", [{"text": "a", "label": "b", "source": "web"}])
     for name in ("runs/cola", "old/stsb"):
         (tmp_path / name).mkdir(parents=True)
-        write_json(tmp_path / name / "run.json", new_record({}, rows={"train": 9, "validation": 1}))
+        write_record(tmp_path / name, new_record({}, rows={"train": 9, "validation": 1}))
         (tmp_path / name / "recipe.yaml").write_text("extends: classify\ndata: {source: rows.csv}\n")
     return tmp_path
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.layout import FileLayout, check_layout, follow_source
+from bertkit.data.output import FileLayout, check_layout, follow_source
 from bertkit.errors import UsageError
 from bertkit.recipe import Data
 

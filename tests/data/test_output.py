@@ -14,8 +14,7 @@ from hypothesis import strategies as some
 
 from bertkit.data import output
 from bertkit.data.files import read_records
-from bertkit.data.layout import FileLayout
-from bertkit.data.output import as_columns, write_records, writer_for
+from bertkit.data.output import FileLayout, as_columns, write_records, writer_for
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.recipe import Data
 

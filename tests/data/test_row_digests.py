@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from bertkit.data.row_digests import digest_rows, digest_trained, mark_training_rows, read_digests, write_digests
+from bertkit.data.row_digests import digest_trained, mark_training_rows, read_digests, write_digests
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError
 from bertkit.storage.runs import TRAINING_ROWS
@@ -33,13 +32,6 @@ def test_rows_are_known_but_for_case_white_space_and_forms_of_unicode(tmp_path):
     marked = mark_training_rows(Split("test", "t.csv", rows, list(range(7))), "label", read_digests(tmp_path))
     assert (marked.training_rows, marked.nearly_trained) == ({0, 1, 2, 5}, 3)
     assert marked.select([3, 4]).nearly_trained == 0
-
-
-def test_digests_of_an_earlier_bertkit_know_rows_as_they_are_and_copies_of_plain_ones(tmp_path):
-    np.save(tmp_path / TRAINING_ROWS, np.sort(digest_rows(ROWS, "label")))
-    rows = [{"text": "a fine film"}, {"text": "A DULL  film"}, {"text": "a new film"}]
-    marked = mark_training_rows(Split("test", "t.csv", rows, [2, 3, 4]), "label", read_digests(tmp_path))
-    assert (marked.training_rows, marked.nearly_trained) == ({0, 1}, 1)
 
 
 def test_a_checkpoint_has_the_digests_of_its_run(tmp_path):

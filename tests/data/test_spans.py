@@ -251,32 +251,3 @@ def test_regions_of_another_text_in_label_studio_are_counted_and_not_read(here, 
     assert caplog.messages == ["warning: annotations of ls.json that are not read: labels of title (2)"]
     (row,) = rows_of("ls.json", columns={"text": "title"})
     assert (row["title"], len(row["spans"])) == ("Zoe", 2)
-
-
-def test_lighttag(here):
-    annotations = [{"start": start, "end": end, "tag": label, "value": TEXT[start:end]} for start, end, label in PEOPLE]
-    example = {"example_id": "x", "content": TEXT, "annotations": annotations, "metadata": {}}
-    for key in ("examples", "annotations_and_examples"):
-        Path("l.json").write_text(json.dumps({key: [example], "name": "task"}))
-        (row,) = rows_of("l.json")
-        assert (row["id"], row["text"], read_spans(row["spans"], TEXT)) == ("x", TEXT, PEOPLE)
-
-
-def test_annotations_that_a_review_in_lighttag_has_rejected_are_no_entities(here):
-    """`correct` is null until an annotation is reviewed."""
-    verdicts = [(True, True), (True, False), (False, None)]
-    annotations = [
-        {"start": start, "end": end, "tag": label, "value": TEXT[start:end], "reviewed": reviewed, "correct": correct}
-        for start, end, label in PEOPLE[:1]
-        for reviewed, correct in verdicts
-    ]
-    who = [{"annotator_id": 1, "annotator": "a"}]
-    examples = [
-        {"example_id": "all", "content": TEXT, "annotations": annotations, "seen_by": who},
-        {"example_id": "wrong", "content": TEXT, "annotations": annotations[1:2], "seen_by": who},
-        {"example_id": "none", "content": TEXT, "annotations": [], "seen_by": who},
-        {"example_id": "unseen", "content": TEXT, "annotations": [], "seen_by": []},
-    ]
-    Path("l.json").write_text(json.dumps({"examples": examples}))
-    read = rows_of("l.json")
-    assert [row["spans"] and read_spans(row["spans"], TEXT) for row in read] == [PEOPLE[:1], [], [], None]

@@ -27,9 +27,9 @@ ONE = SavedCalibration(
     source="rows.csv",
     rows=200,
     temperature=1.5,
-    confidence=[0.9] * 150 + [0.6] * 50,
-    right=[1] * 150 + [0] * 50,
-    gold=[0.9] * 150 + [0.4] * 50,
+    confidence="0.9 " * 150 + "0.6 " * 50,
+    right="1 " * 150 + "0 " * 50,
+    gold="0.9 " * 150 + "0.4 " * 50,
 )
 
 
@@ -49,15 +49,12 @@ def test_what_is_written_is_read(folder, tiny_model):
 def test_a_damaged_one_and_one_of_other_weights_are_refused(folder):
     file = folder / CALIBRATION_FILE
     written = json.loads(file.read_text())
-    unsigned = {name: value for name, value in written.items() if name != "sha256"}  # as earlier releases wrote it
-    file.write_text(json.dumps(unsigned))
-    assert read_calibration(folder, ONE.task).temperature == 1.5
-    file.write_text(json.dumps({**unsigned, "model": "0"}))
+    write_calibration(folder, replace(ONE, model="0"))
     with pytest.raises(ModelError, match="the calibration is of other weights than those beside it") as raised:
         read_calibration(folder, ONE.task)
     assert raised.value.remedy == "run `bertkit calibrate` again, or delete it"
-    changed = [{**written, "temperature": 1.4}, {**unsigned, "temperature": "warm"}, {**unsigned, "folds": [1]}]
-    for content in ("{", '{"temperature": 1}', "[]", '"a"', "[" * 100_000, *map(json.dumps, changed)):
+    changed = json.dumps({**written, "temperature": 1.4})
+    for content in ("{", '{"temperature": 1}', "[]", '"a"', "[" * 100_000, changed):
         file.write_text(content)
         with pytest.raises(ModelError, match="the calibration is damaged"):
             read_calibration(folder, ONE.task)

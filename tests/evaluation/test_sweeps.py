@@ -22,7 +22,7 @@ from bertkit.evaluation.sweeps import (
     find_selection,
     sort_trials,
 )
-from bertkit.metrics.selection import estimate_selection
+from bertkit.metrics.seeds import estimate_selection
 from bertkit.recipe import load_recipe
 from bertkit.recipe.space import make_search
 from bertkit.tasks import load_task

@@ -84,10 +84,30 @@ def test_scores_of_an_example_counted_by_hand():
     gold = ["B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O", "B-PER"]
     predicted = ["B-PER", "I-PER", "O", "B-LOC", "O", "B-LOC", "B-PER"]
     assert count_chunks(gold, predicted) == (2, 3, 4)
-    counts = entities.count_spans([(entities.find_spans(gold), entities.find_spans(predicted))], ["PER", "LOC"])
+    spans = entities.find_spans(gold), entities.find_spans(predicted)
+    counts = entities.count_spans([spans], ["PER", "LOC"])
     assert counts.tolist() == [[[2, 2, 2], [0, 1, 2]]]
-    table = entities.score_table("type", ["PER", "LOC", "ORG"], np.pad(counts, ((0, 0), (0, 1), (0, 0))))
+    table = entities.score_types([spans])
     assert [(each["type"], each["f1"], each["gold"]) for each in table] == [("PER", 1.0, 2), ("LOC", 0.0, 1)]
+    assert entities.score_types([([], [])]) == []
+
+
+@given(st.lists(st.tuples(rows_of_spans(), rows_of_spans()), min_size=1, max_size=5))
+@settings(deadline=None)
+def test_the_table_of_seqeval_has_the_counts_of_spans_of_characters_too(rows):
+    pairs = []
+    for (gold, _), (predicted, _) in rows:
+        shift = len(gold) % 2  # of all predicted spans, so that some boundaries differ by a character
+        moved = [(name, 7 * start + shift, 7 * end + shift) for name, start, end in predicted]
+        pairs.append(([(name, 7 * start, 7 * end) for name, start, end in gold], moved))
+    counts = entities.count_spans(pairs, TYPES).sum(axis=0)
+    table = {row["type"]: row for row in entities.score_types(pairs)}
+    assert set(table) == {name for name, (_, gold, predicted) in zip(TYPES, counts, strict=True) if gold or predicted}
+    for name, row in table.items():
+        right, gold, predicted = counts[TYPES.index(name)]
+        assert row["gold"] == gold
+        expected = right / max(predicted, 1), right / max(gold, 1), 2 * right / (gold + predicted)
+        assert (row["precision"], row["recall"], row["f1"]) == pytest.approx(expected)
 
 
 @given(rows_of_spans(), rows_of_spans())

@@ -79,7 +79,6 @@ def test_several_decisions_are_a_ratio_of_sums():
 def test_the_test_fits_the_errors():
     assert choose_test(np.array([0.0, 1.0]), np.ones(2))[0] == "Fisher's exact test"
     assert choose_test(np.array([0.5, 1.0]), np.ones(2))[0] == "rank-sum test"
-    assert choose_test(np.array([-1.0, 0.0]), np.ones(2))[0] == "rank-sum test, exact under 20 rows"
     assert choose_test(np.array([0.0, 1.0]), np.array([2.0, 1.0]))[0] == "score test of a ratio"
 
 
@@ -103,22 +102,6 @@ def test_a_rare_label_that_a_model_never_finds_is_beyond_chance_however_few_rows
     assert rare.is_beyond_chance
     assert not frequent.is_beyond_chance
     assert not long.is_beyond_chance
-
-
-@pytest.mark.parametrize("two_sided", [False, True])
-def test_few_rows_that_two_runs_differ_in_are_tested_by_all_their_sums(two_sided):
-    errors = np.repeat([1.0, -1.0, 0.0], [5, 4, 31])
-    for units in (np.r_[0:4, 20:22], np.r_[0:2, 6:38]):  # a small slice, and one with a small rest
-        (found,) = compare_slices(errors, np.ones(40), [units], two_sided=two_sided)
-        drawn = np.random.default_rng(0)
-        sums = np.array([drawn.permutation(errors)[: len(units)].sum() for _ in range(20_000)])
-        if two_sided:
-            shares = {value: (sums == value).mean() for value in np.unique(sums)}
-            expected = sum(share for share in shares.values() if share <= shares[errors[units].sum()])
-        else:
-            expected = (sums >= errors[units].sum()).mean()
-        assert found.p == pytest.approx(expected, abs=0.02)
-        assert found.interval is None
 
 
 def test_few_sizes_of_errors_are_not_tested_but_told():
@@ -149,8 +132,8 @@ def test_published_intervals_and_small_tables():
         errors = np.concatenate([np.arange(inside) < wrong, np.arange(others) < other_wrong]).astype(float)
         (compared,) = compare_slices(errors, np.ones(len(errors)), [np.arange(inside)])
         assert compared.interval == pytest.approx(expected, abs=1e-4)
-    assert fisher(3, 3, 3, 6) == pytest.approx(1 / 20)
-    assert fisher(0, 3, 3, 6, two_sided=True) == pytest.approx(2 / 20)
+    assert fisher(3, 3, 3, 6) == pytest.approx((1 / 20, 1 / 20))
+    assert fisher(0, 3, 3, 6, two_sided=True) == pytest.approx((2 / 20, 2 / 20))
 
 
 def make_slices(rng, rows):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import DataError
-from bertkit.metrics import entities, tag_schemes
+from bertkit.metrics import entities
 from tests.metrics.spans import TYPES, any_tags, rows_of_spans, write_iob1, write_iob2, write_tags
 
 CORRECT = "correct the row"
@@ -24,21 +24,21 @@ BROKEN = "correct it, or --set options.scheme=iob2 if that is what the tags are"
 
 @given(any_tags)
 def test_repair_keeps_the_spans_and_breaks_no_rule(tags):
-    repaired = tag_schemes.repair(tags)
+    repaired = entities.repair(tags)
     assert entities.find_spans(repaired) == entities.find_spans(tags) == entities.find_strict_spans(repaired)
-    assert tag_schemes.find_invalid_tag(repaired) is None
+    assert entities.find_invalid_tag(repaired) is None
     assert len(repaired) == len(tags)
-    assert tag_schemes.repair(repaired) == repaired
-    if tag_schemes.find_invalid_tag(tags) is None:
+    assert entities.repair(repaired) == repaired
+    if entities.find_invalid_tag(tags) is None:
         assert repaired == tags
 
 
 @given(any_tags)
 def test_the_first_invalid_tag_is_where_repair_changes_something(tags):
     changed = [
-        index for index, (one, other) in enumerate(zip(tags, tag_schemes.repair(tags), strict=True)) if one != other
+        index for index, (one, other) in enumerate(zip(tags, entities.repair(tags), strict=True)) if one != other
     ]
-    index = tag_schemes.find_invalid_tag(tags)
+    index = entities.find_invalid_tag(tags)
     assert (index is None) == (not changed)
     assert index is None or index == changed[0]
 
@@ -48,19 +48,19 @@ def test_every_scheme_is_read_back(row):
     spans, count = row
     iob2 = write_iob2(spans, count)
     assert entities.find_spans(iob2) == entities.find_strict_spans(iob2) == spans
-    assert tag_schemes.to_iob2(iob2, "iob2") == iob2
-    assert tag_schemes.to_iob2(write_iob1(spans, count), "iob1") == iob2
+    assert entities.to_iob2(iob2, "iob2") == iob2
+    assert entities.to_iob2(write_iob1(spans, count), "iob1") == iob2
     for last, single in ("ES", "LU"):
-        assert tag_schemes.to_iob2(write_tags(spans, count, "B", "I", last, single), "bioes") == iob2
+        assert entities.to_iob2(write_tags(spans, count, "B", "I", last, single), "bioes") == iob2
 
 
 @given(rows_of_spans())
 def test_tags_of_every_scheme_are_accepted_and_rewritten(row):
     spans, count = row
     words, iob2 = ["word"] * count, write_iob2(spans, count)
-    assert tag_schemes.normalize_tags(iob2, words, "auto") == tag_schemes.normalize_tags(iob2, words, "iob2") == iob2
-    assert tag_schemes.normalize_tags(write_iob1(spans, count), words, "iob1") == iob2
-    assert tag_schemes.normalize_tags(write_tags(spans, count, "B", "I", "E", "S"), words, "bioes") == iob2
+    assert entities.normalize_tags(iob2, words, "auto") == entities.normalize_tags(iob2, words, "iob2") == iob2
+    assert entities.normalize_tags(write_iob1(spans, count), words, "iob1") == iob2
+    assert entities.normalize_tags(write_tags(spans, count, "B", "I", "E", "S"), words, "bioes") == iob2
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ def test_tags_of_every_scheme_are_accepted_and_rewritten(row):
     ],
 )
 def test_tags_as_they_are_read(scheme, tags, iob2):
-    assert tag_schemes.normalize_tags(tags.split(), ["word"] * 4, scheme) == iob2.split()
+    assert entities.normalize_tags(tags.split(), ["word"] * 4, scheme) == iob2.split()
 
 
 @given(st.lists(st.sampled_from(["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in TYPES[:2])]), max_size=7))
 def test_tags_are_bioes_just_where_their_entities_are_written_so(tags):
-    spans = entities.find_spans(tag_schemes.to_iob2(tags, "bioes"))
+    spans = entities.find_spans(entities.to_iob2(tags, "bioes"))
     is_valid = write_tags(spans, len(tags), "B", "I", "E", "S") == tags
-    index = tag_schemes.find_invalid_tag(tags, "bioes")
+    index = entities.find_invalid_tag(tags, "bioes")
     assert (index is None) == is_valid
     if index is not None:  # what is before it can still become valid
-        assert tag_schemes.find_invalid_tag([*tags[:index], None], "bioes") is None
+        assert entities.find_invalid_tag([*tags[:index], None], "bioes") is None
 
 
 @given(st.sampled_from(["iob2", "bioes"]), rows_of_spans(), st.data())
@@ -103,15 +103,15 @@ def test_beside_an_unlabelled_word_any_tag_is_allowed(scheme, row, data):
     tags = write_tags(spans, count, *("BIES" if scheme == "bioes" else "BIIB"))
     unlabelled = data.draw(st.sets(st.integers(0, count))) if count else set()
     tagged = [None if index in unlabelled else tag for index, tag in enumerate(tags)]
-    assert tag_schemes.find_invalid_tag(tagged, scheme) is None
+    assert entities.find_invalid_tag(tagged, scheme) is None
     expected = [None if index in unlabelled else tag for index, tag in enumerate(write_iob2(spans, count))]
-    assert tag_schemes.normalize_tags(tagged, ["word"] * count, scheme) == expected
+    assert entities.normalize_tags(tagged, ["word"] * count, scheme) == expected
 
 
 def test_an_unlabelled_word_stays_one():
-    assert tag_schemes.normalize_tags([None, "B-PER", None], ["a", "b", "c"], "iob2") == [None, "B-PER", None]
-    assert tag_schemes.normalize_tags([None, "I-PER", "I-PER"], ["a", "b", "c"], "iob1") == [None, "B-PER", "I-PER"]
-    assert tag_schemes.normalize_tags([None, "NOUN"], ["a", "b"], "auto") == [None, "NOUN"]
+    assert entities.normalize_tags([None, "B-PER", None], ["a", "b", "c"], "iob2") == [None, "B-PER", None]
+    assert entities.normalize_tags([None, "I-PER", "I-PER"], ["a", "b", "c"], "iob1") == [None, "B-PER", "I-PER"]
+    assert entities.normalize_tags([None, "NOUN"], ["a", "b"], "auto") == [None, "NOUN"]
 
 
 def write(tag):
@@ -156,7 +156,7 @@ def fault(number, what, remedy):
 )
 def test_tags_that_are_refused(scheme, tags, message):
     with pytest.raises(DataError) as caught:
-        tag_schemes.normalize_tags(tags.split(), ["EU", "rejects", "calls"], scheme)
+        entities.normalize_tags(tags.split(), ["EU", "rejects", "calls"], scheme)
     assert str(caught.value) == message
 
 
@@ -181,9 +181,9 @@ def log_probability(probabilities, path):
 @settings(deadline=None)
 def test_the_most_probable_valid_tags_are_those_of_brute_force(drawn):
     labels, probabilities = drawn
-    path = tag_schemes.most_probable_valid(probabilities, labels)
+    path = entities.most_probable_valid(probabilities, labels)
     ways = itertools.product(range(len(labels)), repeat=len(probabilities))
-    valid = [way for way in ways if tag_schemes.find_invalid_tag([labels[number] for number in way]) is None]
+    valid = [way for way in ways if entities.find_invalid_tag([labels[number] for number in way]) is None]
     assert tuple(path) in valid
     assert log_probability(probabilities, path) == pytest.approx(
         max(log_probability(probabilities, way) for way in valid)
@@ -195,13 +195,13 @@ def test_the_most_probable_valid_tags_are_those_of_brute_force(drawn):
 def test_the_most_probable_valid_tags_break_no_rule_even_where_a_probability_is_zero(data, count):
     rows = st.lists(st.sampled_from([0.0, 1e-30, 0.5, 1.0]), min_size=5, max_size=5)
     probabilities = np.array(data.draw(st.lists(rows, min_size=count, max_size=count))).reshape(count, 5)
-    path = tag_schemes.most_probable_valid(probabilities, LABELS)
+    path = entities.most_probable_valid(probabilities, LABELS)
     assert len(path) == count
-    assert tag_schemes.find_invalid_tag([LABELS[number] for number in path]) is None
+    assert entities.find_invalid_tag([LABELS[number] for number in path]) is None
 
 
 def test_valid_tags_stay_what_is_most_probable():
     probabilities = np.array([[0.1, 0.9, 0, 0, 0], [0.2, 0.1, 0.1, 0.5, 0.1]])
-    assert tag_schemes.most_probable_valid(probabilities, LABELS) == [1, 3]
-    assert tag_schemes.most_probable_valid(np.zeros((0, 5)), LABELS) == []
-    assert tag_schemes.most_probable_valid(np.array([[0.3, 0.7]]), ["I-A", "I-B"]) == [1]
+    assert entities.most_probable_valid(probabilities, LABELS) == [1, 3]
+    assert entities.most_probable_valid(np.zeros((0, 5)), LABELS) == []
+    assert entities.most_probable_valid(np.array([[0.3, 0.7]]), ["I-A", "I-B"]) == [1]

@@ -120,16 +120,6 @@ def test_a_run_that_is_not_finished_is_refused(finished, status):
     check_model(finished / "checkpoint-5")
 
 
-def test_a_run_of_an_earlier_release_is_used_unchecked_and_that_is_said_once(finished, caplog):
-    (finished / "run.json").write_text('{"status": "finished"}')
-    with caplog.at_level("INFO", "bertkit"):
-        check_model(finished)
-        check_model(finished)
-        check_model(finished / "generator")
-    said = f"{finished} has no checksums, since an earlier bertkit wrote it: its files are used unchecked"
-    assert caplog.messages == [said]
-
-
 def test_a_folder_of_others_passes(tmp_path):
     write_model(tmp_path)
     check_model(tmp_path)

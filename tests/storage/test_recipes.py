@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bertkit.errors import ModelError, UsageError
+from bertkit.storage import runs
 from bertkit.storage.recipes import find_recipe, recipe_of
 
 
@@ -25,6 +24,6 @@ def test_the_recipe_is_in_the_folder_of_the_run_above_a_checkpoint_and_in_a_seed
 
 
 def test_a_run_that_is_not_finished_says_so(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"status": "running", "identity": {}}))
+    runs.write_record(tmp_path, {"status": "running", "identity": {}})
     with pytest.raises(ModelError, match="not finished"):
         recipe_of(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Records: signed, checked, and read under the names of this release."""
+"""Records: written with a checksum, which tells damage."""
 
 from __future__ import annotations
 
@@ -35,15 +35,10 @@ MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as ask
         "{",
         "{}",
         "[" * 9999,
-        '{"status": 1}',
-        '{"status": "finished", "tuned": {"a": "x"}}',
-        '{"status": "finished", "machine": {}}',
-        '{"status": "finished", "identity": []}',
-        '{"status": "finished", "identity": {"recipe": {"training": 3}}}',
-        '{"status": "finished", "results": [{"scores": {"f1": "x"}}]}',
+        '{"status": "finished"}',
     ],
 )
-def test_a_record_of_another_shape_is_damaged(tmp_path, content):
+def test_a_record_without_its_checksum_is_damaged(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(ResourceError, match="the record of the run is damaged"):
         runs.read_record(tmp_path)

@@ -1,4 +1,4 @@
-"""Run folders: claimed, locked and recorded, also those of the last release."""
+"""Run folders: claimed, locked and recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext
 
 import pytest
 
@@ -89,26 +88,6 @@ def test_a_folder_of_another_run_is_refused_with_what_differs(tmp_path):
     assert runs.check_claim(tmp_path, {"recipe": {"seed": 1}})["status"] == "running"
     with pytest.raises(UsageError, match=r"another run \(recipe.seed: 1 there, 2 asked\)"):
         runs.check_claim(tmp_path, {"recipe": {"seed": 2}})
-
-
-@pytest.mark.parametrize(
-    ("there", "asked", "is_refused"),
-    [
-        ({"batching": "random"}, {"batching": "auto"}, 0),
-        ({"batching": "auto"}, {"batching": "random"}, 1),
-        ({"unpad": True}, {"unpad": "auto", "torch_compile": False}, 0),
-        ({"unpad": False}, {"unpad": "auto"}, 1),
-        ({}, {"torch_compile": True}, 1),
-        ({"log_every": 50}, {"log_every": "auto"}, 0),
-        ({"log_every": 20}, {"log_every": "auto"}, 1),
-    ],
-)
-def test_a_run_of_an_earlier_recipe_goes_on_with_what_its_keys_are_now(tmp_path, there, asked, is_refused):
-    (tmp_path / "checkpoint-1").mkdir()
-    before, now = ({"recipe": {"training": settings}} for settings in (there, asked))
-    runs.write_record(tmp_path, runs.new_record(before))
-    with pytest.raises(UsageError, match=r" there, .* asked") if is_refused else nullcontext():
-        assert runs.check_claim(tmp_path, now)["identity"] == before
 
 
 def test_a_run_without_a_checkpoint_is_started_again(tmp_path):

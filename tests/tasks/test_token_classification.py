@@ -19,7 +19,8 @@ from sklearn import metrics as sklearn_metrics
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.evaluation.forward import forward
-from bertkit.metrics import entities, tag_schemes
+from bertkit.metrics import entities
+from bertkit.metrics.intervals import find_intervals, take
 from bertkit.recipe import load_recipe
 from bertkit.tasks import drop_private_keys, load_task
 from bertkit.tasks import token_classification as task
@@ -280,7 +281,7 @@ def test_every_word_has_a_tag_whatever_it_is(rows, decoding):
             assert (probability is not None) == ((number, word) in read)
             assert probability is not None or tag == "O"
         if decoding != "greedy":
-            assert tag_schemes.find_invalid_tag(answer["prediction"]) is None
+            assert entities.find_invalid_tag(answer["prediction"]) is None
 
 
 @given(some_words)
@@ -355,7 +356,7 @@ def tagged_rows(draw, labels, *, valid):
     sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=5))
     tags = [st.lists(st.sampled_from(labels), min_size=size, max_size=size) for size in sizes]
     gold, predicted = [draw(each) for each in tags], [draw(each) for each in tags]
-    return [tag_schemes.repair(each) for each in gold] if valid else gold, predicted
+    return [entities.repair(each) for each in gold] if valid else gold, predicted
 
 
 def compared(gold, predicted, setup):
@@ -993,3 +994,39 @@ def test_rows_with_spans_are_trained_on_scored_and_predicted(run, tagger, tiny_m
     ended = run("finetune", "tag", "--data", "out.jsonl", "--model", tiny_model, "--dry-run")
     assert ended.code == 0, ended.err
     assert "labels   B-X, I-X, O" in ended.out
+
+
+@pytest.fixture
+def tag_script(tmp_path):
+    script = tmp_path / "tags_right" / "tags_right.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import datasets\nimport evaluate\n\n\nclass TagsRight(evaluate.Metric):\n"
+        "    def _info(self):\n"
+        "        tags = datasets.Sequence(datasets.Value('string'))\n"
+        "        features = datasets.Features({'predictions': tags, 'references': tags})\n"
+        "        return evaluate.MetricInfo(description='', citation='', features=features)\n\n"
+        "    def _compute(self, predictions, references):\n"
+        "        pairs = [pair for row in zip(references, predictions) for pair in zip(*row)]\n"
+        "        return {'right': sum(a == b for a, b in pairs) / len(pairs), 'words': {'all': len(pairs)}}\n"
+    )
+    return script
+
+
+def count_words(gold, predicted):
+    return sum(map(len, gold))
+
+
+def test_metrics_of_libraries_get_lists_of_labeled_tags_and_have_no_interval(tag_script):
+    metrics = ["f1", f"evaluate:{tag_script.parent}", f"{__name__}.count_words"]
+    recipe = load_recipe("ner", {"metrics": metrics})
+    family, setup = load_task(recipe), Setup(recipe, None, tuple(recipe.labels))
+    rows = [{"tokens": ["EU", "says", "no"], "tags": ["B-ORG", None, "O"]}, {"tokens": ["Rome"], "tags": ["B-LOC"]}]
+    predictions = [{"prediction": ["B-ORG", "B-LOC", "O"]}, {"prediction": ["O"]}]
+    compared = family.compare(predictions, rows, setup)
+    scores = family.score(compared, setup)
+    assert scores == {"f1": pytest.approx(2 / 3), "right": pytest.approx(2 / 3), f"{__name__}.count_words": 3}
+    found = find_intervals(scores, lambda drawn: family.score(take(compared, drawn), setup), 2, samples=20)
+    assert found.ends["right"] is None and found.reasons["right"] == "metrics of libraries are not resampled"
+    with pytest.raises(RecipeError, match="best_metric 'right' is not among the metrics"):
+        load_task(recipe.model_copy(update={"best_metric": "right"}))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bertkit.metrics import calibration as metrics
+from bertkit.storage.records import write_signed
 from bertkit.storage.seeds import write_seeds
 from bertkit.workflows.calibrate import _compare_f1
 from tests.conftest import toy_rows, write_csv
@@ -134,12 +135,11 @@ def test_rows_of_the_calibration_are_scored_by_what_was_fitted_to_others(run, mo
     # every option by hand: nothing of the calibration is in force
     own = ["--set", "options.temperature=1", "--set", "options.thresholds={good: 0.5}"]
     assert "fitted to" not in run("eval", "classify", *several, data, *own).out
-    # with thresholds of all rows, the score is too high; a calibration of an earlier bertkit does not know
-    del saved["folds"], saved["sha256"]
-    file.write_text(json.dumps(saved))
+    # with thresholds of all rows, the score is too high; a calibration from the Hub does not know
+    write_signed(file, {**saved, "folds": []})
     old = json.loads(run("eval", "classify", *several, data).out)["results"][0]
     assert old["scores"]["f1_macro"] > again["scores"]["f1_macro"]
-    assert any("does not say which rows it was fitted to" in line for line in old["warnings"])
+    assert any("does not name the rows that it was fitted to" in line for line in old["warnings"])
 
 
 def test_rows_of_a_calibration_repeat_in_one_fold(run, model, tmp_path):

@@ -163,30 +163,8 @@ def test_a_file_that_a_run_was_trained_on_is_scored_on_what_it_held_out(run, tin
     assert run("eval", "classify", "--model", best, "--data", file, "--split", "all").code == 3
 
 
-def test_a_run_of_a_release_that_held_out_other_rows_is_neither_scored_on_them_nor_resumed(run, tiny_model, tmp_path):
-    file = write_csv(tmp_path / "all.csv", toy_rows(80, seed=6))
-    command = ("finetune", "classify", "--model", tiny_model, "--data", file, "--epochs", 1)
-    assert run(*command).code == 0
-    record = json.loads(Path("runs/classify/run.json").read_text())
-    record.pop("sha256")
-    record["identity"].pop("hold_out")
-    record["identity"]["data"]["validation"] = "0" * 64
-    Path("runs/classify/run.json").write_text(json.dumps({**record, "status": "stopped"}))
-    ended = run(*command)
-    assert ended.code == 2
-    assert "the folder holds another run (data.validation: 000" in ended.last
-    assert "hold_out: None there, by hash of text asked" in ended.last
-    Path("runs/classify/run.json").write_text(json.dumps(record))
-    ended = run("eval", "classify", "--model", "runs/classify", "--data", file)
-    assert ended.code == 3
-    assert "the run is of a release that held out other rows of this file" in ended.last
-    Path("runs/classify/training_rows.npy").unlink()
-    ended = run("eval", "classify", "--model", "runs/classify", "--data", file, "--split", "all")
-    assert (ended.code, "runs/classify does not tell its training rows" in ended.err) == (0, True)
-
-
 @pytest.mark.slow
-def test_a_run_of_a_release_with_another_draw_keeps_it(run, tiny_model, tmp_path):
+def test_a_run_keeps_its_draw(run, tiny_model, tmp_path):
     """Resumed, scored, compared, sliced and repeated: its held-out rows are those of its record, whatever is asked."""
     rows = [{**row, "genre": "abc"[n % 3]} for n, row in enumerate(toy_rows(80, seed=6))]
     file = write_csv(tmp_path / "all.csv", rows)
@@ -195,12 +173,12 @@ def test_a_run_of_a_release_with_another_draw_keeps_it(run, tiny_model, tmp_path
     assert run(*command, "--output", "new").code == 0
     recipe = Path("old/recipe.yaml").read_text()
     assert "hold_out: by_label" in recipe and "hold_out" not in Path("new/recipe.yaml").read_text()
-    record = json.loads(Path("old/run.json").read_text())
+    record = runs.read_record(Path("old"))
     assert record["identity"]["hold_out"] == "by text and label"
     assert "hold_out" not in record["identity"]["recipe"]["data"]
-    record.pop("sha256"), record["files"].pop("recipe.yaml")
-    Path("old/recipe.yaml").write_text(recipe.replace("  hold_out: by_label\n", ""))  # it had no such key
-    Path("old/run.json").write_text(json.dumps(record))
+    record["files"].pop("recipe.yaml")
+    Path("old/recipe.yaml").write_text(recipe.replace("  hold_out: by_label\n", ""))
+    runs.write_record(Path("old"), record)
     held_out = [json.loads(line)["text"] for line in Path("old/predictions.jsonl").read_text().splitlines()]
     assert held_out != [json.loads(line)["text"] for line in Path("new/predictions.jsonl").read_text().splitlines()]
     ended = run(*command, "--output", "old", "--json")

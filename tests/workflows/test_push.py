@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard, metadata_load
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
+from bertkit.storage import runs
 from bertkit.storage.exports import Export, check_export, read_export, write_export
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub import repositories
@@ -158,9 +159,7 @@ def test_what_cannot_be_pushed_ends_in_one_line(hub, run, trained, finished, tin
     assert "the metadata at the top of the card are wrong" in line(4, finished, "me/toy")
     (finished / "config.json").write_text("{}")
     assert "the file does not match its checksum" in line(4, finished, "me/toy")
-    record = json.loads((finished / "run.json").read_text())
-    del record["sha256"]
-    (finished / "run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    runs.write_record(finished, {**runs.read_record(finished), "status": "stopped"})
     assert "the run is not finished (stopped)" in line(4, finished, "me/toy")
     monkeypatch.delenv("HF_TOKEN")
     assert "there is no token for the hub - log in with `hf auth login`, or set HF_TOKEN" in line(5, trained, "me/toy")

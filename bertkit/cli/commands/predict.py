@@ -75,7 +75,7 @@ def command(
 
     The output is one record per row, in the order of the rows, with the probability of each label.
     """
-    from bertkit.data.layout import PLAIN, FileLayout
+    from bertkit.data.output import PLAIN, FileLayout
 
     single_row = parse_row(text, row)
     if single_row is not None and file is not None:

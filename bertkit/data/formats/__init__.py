@@ -1,8 +1,8 @@
-"""File formats, one module each. The folder is the registry: a new module is read by its name and its endings.
+"""File formats. The folder is the registry: the formats of a new module are known by their names and their endings.
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]: ...
 
-FORMAT = Format("csv", read, endings=(".csv",))
+FORMATS = (Format("csv", read, endings=(".csv",)),)
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from bertkit.recipe.records import Data
 
 @dataclass(frozen=True)
 class Format:
-    """The ``FORMAT`` of a module of this package, whose imports stay light: `read` imports a heavy library itself."""
+    """One of the ``FORMATS`` of a module of this package, whose imports stay light: `read` imports heavy libraries."""
 
     name: str
-    """Name of the module, and what ``data.format`` calls it."""
+    """Value of ``data.format``."""
     read: Callable[[Source, Data, str], Iterator[Record]]
     """Yields the rows of a file or a binary stream; faults are a DataError with the name it is given, and the row."""
     endings: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Format:
 def load_formats() -> dict[str, Format]:
     """Load every format, by name."""
     modules = [importlib.import_module(f"{__name__}.{module}") for module in module_names(__name__)]
-    return {module.FORMAT.name: module.FORMAT for module in modules}
+    return {each.name: each for module in modules for each in module.FORMATS}
 
 
 def find_format(name: str) -> Format | None:
@@ -83,4 +83,4 @@ def known_endings() -> str:
     formats = load_formats().values()
     text = [ending for candidate in formats if not candidate.magic for ending in candidate.endings]
     binary = [ending for candidate in formats if candidate.magic for ending in candidate.endings]
-    return f"{', '.join(text)} (and these with .gz or .zst) and {', '.join(binary)}"
+    return f"{', '.join(text)} (and these with .gz or .zst) and {', '.join(sorted(binary))}"

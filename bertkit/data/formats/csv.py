@@ -211,4 +211,12 @@ def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, A
     return f"text after a closing quote: {excerpt(text)}", remedy, None
 
 
-FORMAT = Format("csv", read, endings=(".csv",))
+def read_tsv(source: Source, data: Data, name: str) -> Iterator[Record]:
+    """Yield the rows as `read` does, separated by a tab unless ``data.delimiter`` says otherwise."""
+    return read(source, data.model_copy(update={"delimiter": data.delimiter or "tab"}), name)
+
+
+FORMATS = (
+    Format("csv", read, endings=(".csv",)),
+    Format("tsv", read_tsv, endings=(".tsv",)),
+)

@@ -1,4 +1,4 @@
-"""JSON, read strictly: a list of objects with the same keys, the articles of SQuAD, or texts with spans."""
+"""JSON and JSON Lines, read strictly: objects with the same keys, the articles of SQuAD, or texts with spans."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from typing import Any
 from bertkit.data.formats import Format
 from bertkit.data.json_objects import DECODER, TYPE_NAMES, Item, as_data_error, check_objects, has_suspect_escape
 from bertkit.data.spans import flatten_exports
-from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_text
+from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_lines, read_text
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
 _SQUAD_TYPES = {str: "text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
-_WRAPPERS = ("data", "examples", "annotations_and_examples")  # the last two are LightTag's
 _LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the objects of a list, or of one under a key of `_WRAPPERS`; of SQuAD, its questions.
+    """Yield the objects of a list, or of one under the key ``data``; the questions of SQuAD.
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
@@ -105,7 +104,7 @@ def _unwrap_rows(whole: object) -> list[Any]:
     Raises:
         DataError: it holds no list of objects.
     """
-    rows = next((whole[key] for key in _WRAPPERS if key in whole), None) if isinstance(whole, dict) else whole
+    rows = whole.get("data") if isinstance(whole, dict) else whole
     if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
         return rows
     what = f"an object with the keys {list(whole)}" if isinstance(whole, dict) else TYPE_NAMES[type(whole)]
@@ -194,4 +193,38 @@ def _check_type(value: object, expected: type, where: str, what: str) -> None:
         raise DataError(f"{what} must be {_SQUAD_TYPES[expected]}, in {where}", "write it as in SQuAD")
 
 
-FORMAT = Format("json", read, endings=(".json",))
+def read_jsonl(source: Source, data: Data, name: str) -> Iterator[Record]:
+    """Yield the objects of a jsonl file, one per line; blank lines are skipped."""
+    items = flatten_squad(flatten_exports(_parse_lines(source, data, name), name, data), name)
+    return check_objects(items, name, same_keys=data._same_keys)
+
+
+def _parse_lines(source: Source, data: Data, name: str) -> Iterator[Item]:
+    for row, line in enumerate(read_lines(source, data.encoding, name), 1):
+        if line.isspace():
+            continue
+        try:
+            value = DECODER.decode(line)
+        except json.JSONDecodeError as error:
+            raise DataError(*_describe_line_fault(error, line, row), file=name, row=row) from None
+        except (DataError, RecursionError) as error:
+            raise as_data_error(error, name, row) from None
+        yield row, has_suspect_escape(line), value
+
+
+def _describe_line_fault(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, str]:
+    """Describe a line that is not JSON, and its remedy."""
+    if "\0" in line:
+        return "a NUL character", nul_remedy(line)
+    if row == 1 and line.startswith("["):
+        return f"a list, not one object per line: {excerpt(line)}", "rename the file to .json"
+    if not line.endswith(("\n", "\r")) and (error.pos >= len(line) or not line.rstrip().endswith("}")):
+        return f"the last line is truncated: {excerpt(line)}", "delete it, or get the file again"
+    reason = error.msg.removesuffix(" starting at")
+    return f"not JSON, character {error.pos + 1}: {reason}: {excerpt(line)}", "write one JSON object per line"
+
+
+FORMATS = (
+    Format("json", read, endings=(".json",)),
+    Format("jsonl", read_jsonl, endings=(".jsonl", ".ndjson")),
+)

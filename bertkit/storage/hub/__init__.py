@@ -1,7 +1,5 @@
 """Models and data sets by name: found in folders and in the cache, or fetched from the Hugging Face hub."""
 
-from bertkit.storage.hub.answers import answering as answering
-from bertkit.storage.hub.answers import explain as explain
 from bertkit.storage.hub.models import WEIGHTS as WEIGHTS
 from bertkit.storage.hub.models import bytes_left_out as bytes_left_out
 from bertkit.storage.hub.models import cached_models as cached_models
@@ -11,14 +9,16 @@ from bertkit.storage.hub.models import is_cached as is_cached
 from bertkit.storage.hub.models import split_revision as split_revision
 from bertkit.storage.hub.models import without_weights as without_weights
 from bertkit.storage.hub.repositories import Repository as Repository
+from bertkit.storage.hub.repositories import answering as answering
 from bertkit.storage.hub.repositories import cached_folder as cached_folder
+from bertkit.storage.hub.repositories import check_token as check_token
+from bertkit.storage.hub.repositories import commit_files as commit_files
+from bertkit.storage.hub.repositories import create_repository as create_repository
+from bertkit.storage.hub.repositories import explain as explain
 from bertkit.storage.hub.repositories import fetch as fetch
+from bertkit.storage.hub.repositories import find_repository as find_repository
 from bertkit.storage.hub.repositories import is_name as is_name
 from bertkit.storage.hub.repositories import is_offline_by_choice as is_offline_by_choice
 from bertkit.storage.hub.repositories import look_up as look_up
 from bertkit.storage.hub.repositories import offline as offline
 from bertkit.storage.hub.repositories import remember as remember
-from bertkit.storage.hub.uploads import check_token as check_token
-from bertkit.storage.hub.uploads import commit_files as commit_files
-from bertkit.storage.hub.uploads import create_repository as create_repository
-from bertkit.storage.hub.uploads import find_repository as find_repository

@@ -1,6 +1,6 @@
-"""Models and data sets of the hub at one commit: asked for once, fetched once and kept in the hub's own cache.
+"""Models and datasets of the Hub at one commit: looked up, fetched and kept in the Hub's own cache; commits to models.
 
-Time-outs, proxies, tokens and the endpoint are those of `huggingface_hub`.
+Time-outs, proxies, tokens and the endpoint are those of `huggingface_hub`. Its errors become one line with a remedy.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from bertkit.errors import UnavailableError
+from bertkit.errors import ModelError, UnavailableError, message_of
 from bertkit.progress import log
 from bertkit.storage.files import write_text
-from bertkit.storage.hub.answers import REPEAT, TRY_LATER, answering, explain
 
 _unreachable = ""  # why the hub cannot be reached, once it has been tried
 
@@ -193,3 +192,141 @@ def _cache_folder(repo_type: str, name: str) -> Path:
     from huggingface_hub.file_download import repo_folder_name
 
     return Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type=repo_type))
+
+
+TRY_LATER = "try again later"
+REPEAT = "repeat the command: whole files are kept"
+
+
+@contextmanager
+def answering(subject: str = "") -> Iterator[None]:
+    """Turn what the hub's libraries raise inside into one line, after `subject`.
+
+    Raises:
+        UnavailableError: the hub cannot be reached, breaks off, or its answer is no.
+    """
+    from huggingface_hub.errors import XetDownloadError
+    from huggingface_hub.utils import httpx
+
+    try:
+        yield
+    except (OSError, httpx.HTTPError, RuntimeError, XetDownloadError) as error:
+        if isinstance(error, OSError) and error.errno and not isinstance(error, (ConnectionError, TimeoutError)):
+            raise  # of the disk
+        failed = f"the transfer failed ({message_of(error.__cause__ or error)})"
+        raise explain(error, subject) or UnavailableError(subject + failed, REPEAT) from None
+
+
+def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
+    """Say in one line, after `subject`, what the hub answered that led to an error; None if it did not come from it."""
+    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.utils import httpx
+
+    chain = [error]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
+    for cause in chain:
+        if isinstance(cause, HfHubHTTPError) and cause.response is not None:
+            what, remedy = _read_answer(cause.response)
+            return UnavailableError(subject + what, remedy)
+    for cause in chain:
+        reason = message_of(cause)
+        if isinstance(cause, (httpx.ReadError, httpx.RemoteProtocolError)):
+            return UnavailableError(f"{subject}the connection broke off ({reason})", REPEAT)
+        if isinstance(cause, (httpx.TransportError, ConnectionError, TimeoutError)):
+            return UnavailableError(f"{subject}the hub cannot be reached ({reason})", TRY_LATER)
+    return None
+
+
+def _read_answer(response: Any) -> tuple[str, str]:
+    """Return what an answer of the hub that is a refusal means, and the remedy."""
+    status, code = response.status_code, response.headers.get("X-Error-Code", "")
+    log_in = "`hf auth login`"
+    if code == "GatedRepo":
+        return f"it is gated ({status})", f"ask for access on its page of the hub, then log in with {log_in}"
+    if code == "RevisionNotFound":
+        return f"the hub does not have this revision of it ({status})", "check the revision"
+    if code == "EntryNotFound":
+        return f"the hub does not have this file ({status})", TRY_LATER
+    if status == 401 and "Authorization" in response.request.headers:
+        return "the hub does not accept your token for it (401)", f"check the name, or log in again with {log_in}"
+    if status == 429:
+        wait = response.headers.get("Retry-After", "")
+        when = f"in {wait} s" if wait.isdigit() else "later"
+        return "the hub takes no more requests for now (429)", f"try again {when}; {log_in} raises the limit"
+    if status >= 500:
+        return f"the hub fails ({f'{status} {response.reason_phrase}'.strip()})", TRY_LATER
+    meanings = {
+        401: ("the hub does not show it without a login (401)", f"check the name, or log in with {log_in}"),
+        403: ("the hub forbids it (403)", f"check what your token permits, or log in with {log_in}"),
+        404: ("the hub does not have it (404)", "check the name"),
+    }
+    return meanings.get(status, (f"the hub answers {status} {response.reason_phrase}", TRY_LATER))
+
+
+def check_token() -> None:
+    """Check that there is a token to write with.
+
+    Raises:
+        UnavailableError: there is none.
+    """
+    from huggingface_hub import get_token
+
+    if get_token() is None:
+        raise UnavailableError("there is no token for the hub", "log in with `hf auth login`, or set HF_TOKEN")
+
+
+def find_repository(name: str) -> Any | None:
+    """Return what the hub says of a model, as `huggingface_hub.ModelInfo`; None where it has none of this name.
+
+    Raises:
+        UnavailableError: the hub cannot be reached, or its answer is no.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    with answering(f"{name}: "):
+        try:
+            return HfApi().model_info(name)
+        except RepositoryNotFoundError:  # to a token that may not see it too, which cannot create it either
+            return None
+
+
+def create_repository(name: str, *, private: bool) -> None:
+    """Create an empty model repository; raises what `find_repository` does."""
+    from huggingface_hub import HfApi
+
+    with answering(f"{name}: "):
+        HfApi().create_repo(name, private=private, exist_ok=True)
+
+
+def commit_files(
+    name: str, files: Mapping[str, Path], deleted: Iterable[str], *, parent: str | None, message: str
+) -> str:
+    """Add and delete files of a model in one commit, which is made whole or not at all; return the newest commit.
+
+    Large files are sent first, and those that have arrived are not sent again when the command is repeated.
+
+    Args:
+        name: of the model.
+        files: path there -> file.
+        deleted: paths there.
+        parent: the newest commit, where one is known: the hub refuses if there is a newer one by now.
+        message: of the commit.
+
+    Raises:
+        ModelError: the hub does not accept the metadata of the card.
+        UnavailableError: the hub cannot be reached, breaks off, or its answer is no.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    operations = [CommitOperationAdd(path, file) for path, file in files.items()]
+    operations += [CommitOperationDelete(path) for path in deleted]
+    with answering(f"{name}: "):
+        try:
+            return str(HfApi().create_commit(name, operations, commit_message=message, parent_commit=parent).oid)
+        except ValueError as error:
+            if "README.md" not in str(error):
+                raise
+            why = " ".join(str(error).partition("\n")[2].split())
+            raise ModelError(f"the hub does not accept the metadata of the card ({why})", "correct it") from None

@@ -16,7 +16,7 @@ from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.evaluation.scoring import score_split
 from bertkit.hardware.precision import product_widths
 from bertkit.metrics.basic import is_lower_better
-from bertkit.metrics.selection import find_pareto
+from bertkit.metrics.seeds import find_pareto
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import read_config
 from bertkit.progress import stage

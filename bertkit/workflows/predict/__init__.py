@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from bertkit.data.columns import describe_unread, refuse_clash, source_columns
 from bertkit.data.files import read_records
-from bertkit.data.layout import PLAIN, FileLayout, check_layout, follow_source
-from bertkit.data.output import as_columns, write_records, writer_for
+from bertkit.data.output import PLAIN, FileLayout, as_columns, check_layout, follow_source, write_records, writer_for
 from bertkit.data.rows import canonical_records, is_blank, place_row
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record

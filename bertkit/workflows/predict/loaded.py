@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from bertkit.data.layout import PLAIN, FileLayout
+from bertkit.data.output import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
 from bertkit.evaluation.scoring import Result

@@ -12,7 +12,7 @@ from typing import Any
 from bertkit.data.files import first_of
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import Interval
-from bertkit.metrics.ranking import average_queries, query_intervals, score_rankings
+from bertkit.metrics.retrieval import average_queries, query_intervals, score_rankings
 from bertkit.progress import log, stage
 from bertkit.recipe import typed_path
 from bertkit.vectors.reranker import Reranker

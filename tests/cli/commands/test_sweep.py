@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.cli.commands.sweep import print_sweep, print_sweep_plan, short_names
 from bertkit.evaluation.sweeps import CurvePoint, SweepSummary, Trial
-from bertkit.metrics.selection import Selection
+from bertkit.metrics.seeds import Selection
 from bertkit.workflows.sweep import SweepPlan
 
 RATE, SIZE = "training.learning_rate", "training.batch_size"

@@ -7,6 +7,7 @@ import json
 
 from hypothesis import strategies as st
 
+from bertkit.data.formats import load_formats
 from bertkit.errors import BertkitError
 from bertkit.recipe.records import Data
 
@@ -32,9 +33,9 @@ json_of_any_content = st.binary() | st.text().map(str.encode) | _values.map(lamb
 json_rows = st.fixed_dictionaries({"text": _texts, "score": st.none() | st.floats(), "tokens": st.lists(_texts)})
 
 
-def read_content(file_format, content, name, **options):
+def read_content(format_name, content, name, **options):
     raw = content.encode() if isinstance(content, str) else content
-    return list(file_format.read(io.BytesIO(raw), Data(**options), name))
+    return list(load_formats()[format_name].read(io.BytesIO(raw), Data(**options), name))
 
 
 def rows_or_one_line(read, content):

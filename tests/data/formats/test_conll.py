@@ -14,7 +14,7 @@ SAME = "give every word the same columns"
 
 
 def reading(content, **options):
-    return read_content(conll, content, "train.conll", **options)
+    return read_content("conll", content, "train.conll", **options)
 
 
 CONLL_2003 = ["tokens", "pos_tags", "chunk_tags", "ner_tags"]

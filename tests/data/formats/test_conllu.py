@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.formats import conllu
 from bertkit.errors import DataError
 from tests.data.formats.contents import check_lines, lines_of_any_content, read_content
 
@@ -15,7 +14,7 @@ NOT_TEN = "separate them by tabs; if it is not CoNLL-U, --set data.format=conll"
 
 
 def reading(content, **options):
-    return read_content(conllu, content, "train.conllu", **options)
+    return read_content("conllu", content, "train.conllu", **options)
 
 
 def word(number, form, **columns):

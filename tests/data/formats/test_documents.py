@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.files import read_records
-from bertkit.data.formats.documents import visible_text
+from bertkit.data.formats.text import visible_text
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import Data
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bertkit.data.formats import json as module
 from bertkit.errors import DataError
 from tests.data.formats.contents import json_of_any_content, json_rows, read_content, rows_or_one_line
 
@@ -18,7 +17,7 @@ SAME_KEYS = "give every row the same keys, with null where there is no value"
 
 
 def reading(content, **options):
-    return read_content(module, content, "train.json", **options)
+    return read_content("json", content, "train.json", **options)
 
 
 def test_a_list_or_data_in_a_wrapper():

@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bertkit.data import text as text_files
-from bertkit.data.formats import jsonl as module
 from bertkit.errors import DataError
 from tests.data.formats.contents import json_of_any_content, json_rows, read_content, rows_or_one_line
 
@@ -23,7 +22,7 @@ SAME_KEYS = "give every row the same keys, with null where there is no value"
 
 
 def reading(content, **options):
-    return read_content(module, content, "train.jsonl", **options)
+    return read_content("jsonl", content, "train.jsonl", **options)
 
 
 def test_one_object_per_line():

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.formats import lines
 from bertkit.errors import DataError
 from tests.data.formats.contents import TEXT_FAULTS, check_lines, lines_of_any_content, read_content
 
 
 def reading(content, **options):
-    return read_content(lines, content, "a.txt", **options)
+    return read_content("lines", content, "a.txt", **options)
 
 
 def test_one_text_per_line():

@@ -17,7 +17,6 @@ from bertkit.data import formats
 from bertkit.data.files import find_files, read_records
 from bertkit.data.formats import find_format, format_of, load_formats
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe.plugins import module_names
 from bertkit.recipe.records import Data
 from tests.kills import HEAVY
 
@@ -35,7 +34,7 @@ def read(source, data, name):
         yield row, {"text": text, "label": len(stars)}
 
 
-FORMAT = Format("starred", read, endings=(".stars",), running_text=False)
+FORMATS = (Format("starred", read, endings=(".stars",), running_text=False),)
 """
 ROWS = [{"text": "fine", "label": 4}, {"text": "so dull", "label": 1}]
 
@@ -55,8 +54,8 @@ def starred(tmp_path, monkeypatch):
     vars(formats).pop("starred", None)
 
 
-@pytest.mark.parametrize("name", module_names("bertkit.data.formats"))
-def test_every_module_has_what_a_format_needs(name):
+@pytest.mark.parametrize("name", load_formats())
+def test_every_format_has_what_it_needs(name):
     file_format = load_formats()[name]
     assert callable(file_format.read)
     assert all(re.fullmatch(r"\.[a-z0-9]+", ending) for ending in file_format.endings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bertkit.data.files import read_records
-from bertkit.data.formats import csv, tsv
 from bertkit.recipe import Data
 from tests.data.formats.contents import read_content
 
@@ -13,8 +12,8 @@ from tests.data.formats.contents import read_content
 @pytest.mark.parametrize("name", ["a.tsv", "a.txt"])
 def test_tabs_separate_columns(name):
     content = "text, all\tlabel\none, two\t1\n"
-    assert read_content(tsv, content, name) == [(2, {"text, all": "one, two", "label": "1"})]
-    assert read_content(tsv, "a|b\n1|2\n", name, delimiter="|") == read_content(csv, "a|b\n1|2\n", "a.csv")
+    assert read_content("tsv", content, name) == [(2, {"text, all": "one, two", "label": "1"})]
+    assert read_content("tsv", "a|b\n1|2\n", name, delimiter="|") == read_content("csv", "a|b\n1|2\n", "a.csv")
 
 
 def test_a_txt_file_is_read_as_tsv_where_the_recipe_says_so(tmp_path):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
 from bertkit.evaluation.stored.rows import read_rows
 from bertkit.recipe import load_recipe
+from bertkit.storage import runs
 from tests.conftest import write_jsonl
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
@@ -55,10 +54,9 @@ def test_runs_of_other_tasks_labels_or_splits_are_refused(facts, message, tmp_pa
     recipe = {"task": facts["task"]} if "task" in facts else {}
     make(tmp_path / "b", **recipe)
     if "labels" in facts:
-        record = json.loads((tmp_path / "b" / "run.json").read_text())
-        record.pop("sha256")
+        record = runs.read_record(tmp_path / "b")
         record["identity"]["labels"] = facts["labels"]
-        (tmp_path / "b" / "run.json").write_text(json.dumps(record))
+        runs.write_record(tmp_path / "b", record)
     with pytest.raises(DataError, match=message):
         find_scorer([first, read_system(tmp_path / "b", facts.get("split"))], None)
 

@@ -10,7 +10,7 @@ from bertkit.data.hub_sets import read_hub_split
 from bertkit.errors import UnavailableError
 from bertkit.recipe import Data
 from bertkit.storage import hub
-from bertkit.storage.hub.answers import answering, explain
+from bertkit.storage.hub.repositories import answering, explain
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 

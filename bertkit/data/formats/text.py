@@ -1,26 +1,84 @@
-"""Documents: a text, Markdown or HTML file as one row, or a folder of them with a row per file."""
+"""Texts: one per line, or one per document (text, Markdown or HTML) of a folder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html.parser import HTMLParser
+from itertools import chain, islice
 from pathlib import Path
 
 from bertkit.data.formats import Format, format_of
+from bertkit.data.formats.conll import DOCUMENT, ENTITY_TAG, parse, parse_conllu
 from bertkit.data.text import (
     MAX_CHARS,
     Record,
     Source,
     empty_file,
+    read_lines,
     read_text,
     refuse_nul,
     require_path,
+    source_column,
     without_compression,
 )
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import log
 from bertkit.recipe.records import Data
+
+_Parser = Callable[[Iterable[str], Data, str], Iterator[Record]]
+
+_CONLLU_LINE = re.compile(r"[0-9]+([-.][0-9]+)?(\t[^\t]*){9}")
+_TAGGED_LINE = re.compile(rf"[^ \t].*[ \t]({ENTITY_TAG.pattern})")
+
+
+def read(source: Source, data: Data, name: str) -> Iterator[Record]:
+    """Yield the rows of a text file as its first lines suggest; a format other than texts is logged."""
+    content = read_lines(source, data.encoding, name)
+    head = list(islice(content, 200))
+    parse, title = _find_parser(head)
+    if title:
+        log.info("%s is read as %s; if it is text, --set data.format=lines", name, title)
+    elif len(head) > 1 and len(tabs := {line.count("\t") for line in head if line.strip()}) == 1 and tabs != {0}:
+        log.info("%s has the same number of tabs in each line; if they separate columns, --set data.format=tsv", name)
+    yield from parse(chain(head, content), data, name)
+
+
+def _find_parser(head: list[str]) -> tuple[_Parser, str]:
+    """Find the parser of a file from its first lines, and the title of its format unless it holds texts."""
+    stripped = (line.strip(" \t\r\n") for line in head)
+    filled = list(islice(filter(None, stripped), 50))
+    first = next((line for line in filled if not line.startswith("#")), "")
+    if _CONLLU_LINE.fullmatch(first):
+        return parse_conllu, "CoNLL-U"
+    words = [line for line in filled if not line.startswith((DOCUMENT, "#"))]
+    if (words and all(map(_TAGGED_LINE.fullmatch, words))) or (filled and filled[0].startswith(DOCUMENT)):
+        return parse, "CoNLL columns"
+    return parse_texts, ""
+
+
+def read_texts(source: Source, data: Data, name: str) -> Iterator[Record]:
+    """Yield each line as a text, blank lines too, except those after the last text."""
+    return parse_texts(read_lines(source, data.encoding, name), data, name)
+
+
+def parse_texts(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
+    """Yield each line as a text under the source's name of the column ``text``.
+
+    Raises:
+        DataError: a line has a NUL character, or all lines are blank.
+    """
+    column, row = source_column("text", data), 0
+    blank: list[Record] = []  # held back until a text follows them
+    for row, line in enumerate(lines, 1):
+        refuse_nul(line, name, row)
+        blank.append((row, {column: line.rstrip("\r\n")}))
+        if line.strip():
+            yield from blank
+            blank = []
+    if len(blank) == row:
+        raise empty_file(name)
+
 
 _WEB = (".html", ".htm")
 _IN_FOLDER = (".txt", ".md", *_WEB)
@@ -28,7 +86,7 @@ _UNSEEN = ("script", "style", "template", "noscript")
 _IN_LINE = ("a", "abbr", "b", "code", "em", "i", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u", "wbr")
 
 
-def read(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_documents(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield a row per file, with its name (below the folder) as ``id`` and its ``text``; an empty file is left out.
 
     Raises:
@@ -118,4 +176,8 @@ def _ending(file: Path) -> str:
     return without_compression(format_of(file.name)[1])
 
 
-FORMAT = Format("documents", read, endings=(".md", *_WEB))
+FORMATS = (
+    Format("txt", read, endings=(".txt",)),
+    Format("lines", read_texts),
+    Format("documents", read_documents, endings=(".md", *_WEB)),
+)

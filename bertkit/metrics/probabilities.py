@@ -1,12 +1,13 @@
-"""From logits to probabilities, and from probabilities to the labels that a row gets."""
+"""From logits to probabilities and labels, of one model or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from bertkit.metrics import Numbers, tag_schemes
+from bertkit.metrics import Numbers, entities
 
 
 def softmax(logits: Numbers) -> Numbers:
@@ -20,7 +21,7 @@ def sigmoid(logits: Numbers) -> Numbers:
     return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
 
 
-def choose(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
+def choose_labels(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     """Tell which labels each row gets, (rows, labels): the most probable one, or all that reach their thresholds."""
     if thresholds is not None:
         return np.asarray(probabilities >= thresholds)
@@ -35,12 +36,12 @@ def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     >>> vote(np.array([[0.6, 0.4], [0.6, 0.4], [0.1, 0.9]]), None).tolist()
     [True, False]
     """
-    votes: Numbers = choose(probabilities, thresholds).mean(axis=0)
+    votes: Numbers = choose_labels(probabilities, thresholds).mean(axis=0)
     if thresholds is not None:
         return np.asarray(votes >= 0.5)
     # between equally many windows the mean decides: it is below 1, so it never outweighs a window
     tie = probabilities.mean(axis=0) / (2 * len(probabilities))
-    return np.asarray(choose((votes + tie)[None], None)[0])
+    return np.asarray(choose_labels((votes + tie)[None], None)[0])
 
 
 def tag_probabilities(logits: Numbers, names: Sequence[str], temperature: float) -> Numbers:
@@ -65,9 +66,50 @@ def choose_tags(probabilities: Numbers, names: Sequence[str], decoding: str) -> 
         decoding: ``greedy``, ``repair`` (of tags that break IOB2) or ``constrained`` (the most probable valid path).
     """
     if decoding == "constrained":
-        chosen = tag_schemes.most_probable_valid(probabilities, names)
+        chosen = entities.most_probable_valid(probabilities, names)
     else:
         chosen = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
     tags = [names[number] for number in chosen]
     likely = [float(probabilities[word, number]) for word, number in enumerate(chosen)]
-    return tag_schemes.repair(tags) if decoding == "repair" else tags, likely
+    return entities.repair(tags) if decoding == "repair" else tags, likely
+
+
+Output = Mapping[str, Any]
+
+
+def mean_logits(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
+    """Return the mean of each output of logits: of the values of a regression, of the starts and ends of answers.
+
+    >>> mean_logits([{"logits": np.array([1.0])}, {"logits": np.array([2.0])}])
+    {'logits': array([1.5])}
+    """
+    names = [name for name in outputs[0] if name.endswith("logits")]
+    return {name: np.mean([output[name] for output in outputs], axis=0, dtype=np.float64) for name in names}
+
+
+def mean_probabilities(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
+    """Return logits, (..., labels), whose softmax is the mean of the models' probabilities.
+
+    >>> halves = mean_probabilities([{"logits": np.array([0.0, 0.0])}, {"logits": np.array([0.0, np.log(3)])}])
+    >>> np.exp(halves["logits"]).round(3).tolist()
+    [0.375, 0.625]
+    """
+    logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
+    logs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    return {"logits": _log_mean(logs)}
+
+
+def mean_of_each_label(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
+    """Return logits, (labels,), whose sigmoid is the mean of the models' probabilities of each label.
+
+    >>> both = mean_of_each_label([{"logits": np.array([0.0])}, {"logits": np.array([np.log(3)])}])
+    >>> (1 / (1 + np.exp(-both["logits"]))).tolist()
+    [0.625]
+    """
+    logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
+    return {"logits": _log_mean(-np.logaddexp(0, -logits)) - _log_mean(-np.logaddexp(0, logits))}
+
+
+def _log_mean(logs: Numbers) -> Numbers:
+    """Return the logarithm of a mean over the first axis, from the logarithms of its terms."""
+    return np.asarray(np.logaddexp.reduce(logs, axis=0) - np.log(len(logs)))

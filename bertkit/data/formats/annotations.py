@@ -1,4 +1,4 @@
-"""brat: a text in a `.txt` file and its entities in the `.ann` file of the same name, or a folder of such pairs."""
+"""Texts with entities: brat's pairs of files and spaCy's `.spacy`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from bertkit.data.formats import Format
 from bertkit.data.spans import report_unread
 from bertkit.data.text import Record, Source, excerpt, read_lines, read_text, require_path
 from bertkit.errors import DataError
+from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import Data
 
 _ENTITY = re.compile(r"T\d+\t(?P<label>\S+) (?P<parts>\d+ \d+(;\d+ \d+)*)\t(?P<text>.*)")
 _UNREAD = {"A": "attribute", "M": "attribute", "R": "relation", "*": "relation", "E": "event", "#": "note"}
 
 
-def read(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_brat(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield a row per text, with the name of its files as ``id``, ``text`` and ``spans`` (None without an ``.ann``).
 
     Raises:
@@ -59,4 +60,35 @@ def _read_entities(file: Path, data: Data, unread: Counter[str]) -> Iterator[dic
         yield span if is_one_span else {**span, "parts": entity["parts"].split(";")}
 
 
-FORMAT = Format("brat", read, endings=(".ann",), running_text=False, folder="*.ann")
+def read_spacy(source: Source, data: Data, name: str) -> Iterator[Record]:
+    """Yield the documents with ``text`` and ``spans``, which are None where a document has no annotated entities.
+
+    Raises:
+        UnavailableError: spaCy is not installed.
+        DataError: it is no DocBin, or has no documents.
+    """
+    spacy = import_extra("spacy", "a .spacy file needs the package spacy", "spacy", "export it as .jsonl", file=name)
+    return _read_docbin(spacy, source, name)
+
+
+def _read_docbin(spacy: Any, source: Source, name: str) -> Iterator[Record]:
+    content = source.read_bytes() if isinstance(source, Path) else source.read()
+    try:
+        documents = spacy.tokens.DocBin().from_bytes(content).get_docs(spacy.blank("xx").vocab)
+        records = list(enumerate(map(_read_document, documents), 1))
+    except Exception as error:  # those of zlib, msgpack, numpy and spaCy
+        raise DataError(f"not a DocBin: {str(error)[:60]}", "write it with DocBin.to_disk", file=name) from None
+    if not records:
+        raise DataError("no documents", "add some", file=name)
+    yield from records
+
+
+def _read_document(document: Any) -> dict[str, Any]:
+    spans = [{"start": entity.start_char, "end": entity.end_char, "label": entity.label_} for entity in document.ents]
+    return {"text": document.text, "spans": spans if document.has_annotation("ENT_IOB") else None}
+
+
+FORMATS = (
+    Format("brat", read_brat, endings=(".ann",), running_text=False, folder="*.ann"),
+    Format("spacy", read_spacy, endings=(".spacy",), magic=b"x\x9c", running_text=False),
+)
