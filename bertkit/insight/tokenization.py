@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 LIMITS = (128, 256, 512)
 _BATCH = 256  # texts
-_LONGEST = 10  # words that are listed
-_MOST_SPLIT = 5000  # words that are kept to find these
 
 
 @dataclass(frozen=True)
@@ -110,10 +107,6 @@ class TextFigures:
     """Maximal length -> share of texts that are longer."""
     lost: dict[int, float]
     """Maximal length -> share of tokens that are truncated."""
-    unknown: list[tuple[str, int]] = field(default_factory=list)
-    """The texts that most often became the unknown token, with their counts."""
-    longest_words: list[tuple[str, list[str]]] = field(default_factory=list)
-    """The words with the most tokens, with these."""
 
 
 def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
@@ -156,10 +149,7 @@ def tokenize_text(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
 
 
 def measure_texts(tokenizers: Sequence[TextTokenizer], texts: Iterable[str]) -> list[TextFigures]:
-    """Measure how tokenizers split texts, which are read once.
-
-    The word of a text that is split into most tokens is found by each tokenizer for itself.
-    """
+    """Measure how tokenizers split texts, which are read once."""
     gathered = [_Gathered(tokenizer) for tokenizer in tokenizers]
     remaining = iter(texts)
     while batch := list(islice(remaining, _BATCH)):
@@ -175,8 +165,6 @@ class _Gathered:
         self.tokenizer = tokenizer
         self.splitting = Splitting()
         self.lengths: list[int] = []
-        self.split_words: dict[str, list[str]] = {}
-        self.least = 1  # tokens; words with no more are not kept
         self.special = tokenizer.tokenizer.num_special_tokens_to_add(is_pair=False)
 
     def add(self, texts: Sequence[str]) -> None:
@@ -184,21 +172,6 @@ class _Gathered:
         for text, encoding in zip(texts, encodings, strict=True):
             self.splitting.add(text, encoding.ids, encoding.offsets, self.tokenizer.unknown_id)
             self.lengths.append(len(encoding.ids) + self.special)
-            self._keep_split_words(text, encoding)
-
-    def _keep_split_words(self, text: str, encoding: Encoding) -> None:
-        """Keep the words with the most tokens; once there are many, only those that are still among the first."""
-        tokens, offsets, words = encoding.tokens, encoding.offsets, encoding.word_ids
-        for number, count in Counter(words).items():
-            if number is not None and count > self.least:
-                own = [index for index, word in enumerate(words) if word == number]
-                self.split_words[text[offsets[own[0]][0] : offsets[own[-1]][1]].strip()] = [tokens[i] for i in own]
-        if len(self.split_words) > _MOST_SPLIT:
-            self.split_words = dict(self._most_split())
-            self.least = min(map(len, self.split_words.values()))
-
-    def _most_split(self) -> list[tuple[str, list[str]]]:
-        return sorted(self.split_words.items(), key=lambda entry: (-len(entry[1]), entry[0]))[:_LONGEST]
 
     def figures(self) -> TextFigures:
         """Sum up."""
@@ -219,8 +192,6 @@ class _Gathered:
             longest=int(lengths.max()),
             truncated={limit: float((lengths > limit).mean()) for limit in limits},
             lost={limit: float(np.maximum(lengths - limit, 0).sum() / max(lengths.sum(), 1)) for limit in limits},
-            unknown=splitting.most_unknown(_LONGEST),
-            longest_words=self._most_split(),
         )
 
 

@@ -1,4 +1,4 @@
-"""The page of a sweep: which settings score how, in parallel coordinates and key by key."""
+"""The page of a sweep: the scores of its trials, key by key."""
 
 from __future__ import annotations
 

@@ -51,9 +51,7 @@ def test_figures_of_texts_are_those_by_hand():
     assert first.truncated[6] == pytest.approx(1 / 3)
     assert first.lost[6] == pytest.approx(1 / 16)
     assert first.truncated[128] == 0
-    assert first.longest_words == [("banks", ["bank", "##s"])]
     assert figures[1].unknown_rate > first.unknown_rate
-    assert {text for text, _ in first.unknown} == {"ж", ","}
 
 
 def test_the_maximal_length_is_the_least_of_those_that_are_named():

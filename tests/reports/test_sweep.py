@@ -19,13 +19,12 @@ def test_the_page_draws_each_trial_and_marks_the_best(tmp_path):
     write_sweep_report(tmp_path, asdict(summary), "bertkit sweep a")
     page = (tmp_path / "report.html").read_text()
     pictures = [ElementTree.fromstring(f"<svg {part.split('</svg>')[0]}</svg>") for part in page.split("<svg ")[1:]]
-    assert len(pictures) == 3  # parallel coordinates and one per key
-    lines = list(pictures[0].iter("polyline"))
-    assert [line.find("title").text.split(":")[0] for line in lines] == ["trial-0002", "trial-0001"]  # the best on top
-    assert [line.get("class") for line in lines] == ["trial", "trial chosen"]
-    assert [len(list(picture.iter("circle"))) for picture in pictures] == [0, 2, 2]
+    assert len(pictures) == 2  # one per key
+    dots = list(pictures[0].iter("circle"))
+    assert [dot.find("title").text.split(":")[0] for dot in dots] == ["trial-0002", "trial-0001"]  # the best on top
+    assert [dot.get("class") for dot in dots] == ["dot", "dot chosen"]
     named = [{node.text for node in picture.iter("text") if node.get("class") == "axis end"} for picture in pictures]
-    assert named == [set(), {RATE}, {SIZE}]
+    assert named == [{RATE}, {SIZE}]
     assert "a &lt;b&gt;: 3 trials" in page and "trial-0003: the loss is nan" in page
     assert "25% of the variance" in page and "to expect on other rows" in page
 

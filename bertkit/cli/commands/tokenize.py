@@ -30,8 +30,8 @@ def command(
 ) -> None:
     """Show the tokens of a text, or measure how a tokenizer splits the texts of a file.
 
-    Of a file: tokens per word, unknown tokens, texts that are longer than 128, 256 or 512 tokens, and the words that
-    are split most. Nothing is computed by a model.
+    For a file, it prints tokens per word, unknown tokens, and texts of more than 128, 256 or 512 tokens. No model is
+    loaded.
     """
     from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 
@@ -76,13 +76,6 @@ def _print_tokens(tokenized: TextTokens) -> None:
 def _print_figures(source: str, figures: list[TextFigures]) -> None:
     print_text(f"{source}: {figures[0].texts:,} texts of {figures[0].words:,} words")
     print_table("tokenizers", _tabulate_figures(figures), max_rows=60)
-    for model in figures:
-        print_text(f"  {model.model}: the words with the most tokens")
-        for word, tokens in model.longest_words:
-            print_text(f"    {word}: {' '.join(tokens)}")
-        if model.unknown:
-            listed = ", ".join(f"{text!r} ({count:,})" for text, count in model.unknown)
-            print_text(f"    unknown, most often: {listed}")
     if any(model.max_tokens is None for model in figures):
         print_line("  A maximal length that nothing beside a tokenizer names is a dash.")
 
