@@ -1,4 +1,4 @@
-"""A student: where it starts from, and what it learns from its teachers besides the gold labels."""
+"""Student models: their initial weights, and the terms of the loss that come from teachers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def load_student(task: Task, folder: Path, setup: Setup, distillation: Distillat
     """
     model = task.load_model(folder, _with_complete_layers(setup, distillation), new_head=True)
     if tagger_head(model.config):
-        what = f"{setup.recipe.name} trains a head over a frozen encoder, or nothing"
-        raise ModelError(what, "distillation is for recipes that train the whole model")
+        message = f"{setup.recipe.name} trains a head over a frozen encoder, or nothing"
+        raise ModelError(message, "distillation is for recipes that train the whole model")
     if distillation.student_layers is not None:
         from bertkit.modeling.students.narrow import take_layers
 

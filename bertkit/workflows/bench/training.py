@@ -134,7 +134,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     scored, saved or left on disk.
 
     Raises:
-        UsageError: no steps, a batch larger than all training rows, or one of several processes.
+        UsageError: If there are no steps, a batch is larger than all training rows, or there are several processes.
     """
     if steps < 1:
         raise UsageError(f"--steps {steps}", "give at least 1")

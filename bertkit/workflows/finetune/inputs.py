@@ -230,7 +230,7 @@ def _find_checked_labels(
 ) -> tuple[tuple[str, ...], dict[str, Split], tuple[str, ...]]:
     """Return what `find_labels` does, and what is odd about the rows, which is logged once.
 
-    Nothing is said about made-up rows.
+    Demo rows get no warnings.
     """
     data, columns = recipe.data, task.COLUMNS
     finds_names = task.NAMED and not recipe.labels

@@ -46,9 +46,9 @@ def make_trainee(inputs: FinetuneInputs, checkpoint: Checkpoint, features: Featu
     """Yield a model with its batches, the terms of its loss and its collator, for as long as it is trained.
 
     Args:
-        inputs: of the run.
-        checkpoint: the model.
-        features: of the training rows.
+        inputs: Inputs of the run.
+        checkpoint: Model to train.
+        features: Features of the training rows.
     """
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.target_scale import scale_targets
