@@ -1,15 +1,14 @@
-"""A student: where it starts from, and what it learns from its teachers beside the gold labels."""
+"""Student models: their initial weights, and the terms of the loss that come from teachers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bertkit.compression.distillation_loss import TEACHER_PREFIX, distillation_terms, teacher_collator
-from bertkit.compression.teachers import Teacher, compute_teacher_logits, find_teachers, teacher_names
+from bertkit.compression.teachers import Teacher, compute_teacher_logits, teacher_names
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -21,84 +20,79 @@ from bertkit.tokens.features import Collator, Features, Setup
 from bertkit.training.losses import Terms
 
 
-@dataclass(frozen=True)
-class TeacherSupervision:
-    """Gold labels and fine-tuned teachers."""
-
-    recipe: Recipe
-    distillation: Distillation
-    teachers: tuple[Teacher, ...] = ()
-    """Teachers of the recipe, once they are checked."""
-    trains: bool = True
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The teachers by content."""
-        return {"teachers": [teacher.fingerprint for teacher in self.teachers]}
-
-    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> TeacherSupervision:
-        """Return it with its teachers; raises as `find_teachers` does."""
-        return replace(self, teachers=find_teachers(self.recipe, self.distillation, task, labels, model_folder))
-
-    def load_model(self, task: Task, folder: Path, setup: Setup) -> Model:
-        """Load the student: some layers of the first teacher where the recipe says so, whole ones to match.
-
-        Raises:
-            ModelError: a model that cannot learn from teachers, or whose layers cannot be taken.
-            RecipeError: layers that the teacher does not have.
-        """
-        model = task.load_model(folder, self._with_whole_layers(setup), new_head=True)
-        if tagger_head(model.config):
-            what = f"{self.recipe.name} trains a head over a frozen encoder, or nothing"
-            raise ModelError(what, "distillation is for recipes that train the whole model")
-        if self.distillation.student_layers is not None:
-            from bertkit.modeling.students.narrow import take_layers
-
-            take_layers(model, self.distillation.student_layers)
-        return model
-
-    @contextmanager
-    def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms
-    ) -> Iterator[tuple[Terms, Collator]]:
-        """Yield the terms of the loss and the collator, both with the teachers' logits.
-
-        Raises:
-            ModelError: a teacher that cannot be learned from; see `Teacher.load` and `matched`.
-        """
-        # Once, before training: an epoch then costs no more than one without teachers.
-        logits = compute_teacher_logits(self.teachers, checkpoint, split, features)
-        for name, values in logits.items():
-            add_values(features, f"{TEACHER_PREFIX}{name}", values)
-        model, machine = checkpoint.model, checkpoint.machine
-        with ExitStack() as hooks:
-            matching = None
-            # Hidden states are a thousand times as large as logits, so here the teacher stays in memory.
-            if self.distillation.matches_layers:
-                from bertkit.modeling.students.matching import matched
-
-                whole = replace(checkpoint, setup=self._with_whole_layers(checkpoint.setup))
-                teacher = self.teachers[0].load(whole)
-                model.to(machine.device)
-                matching = hooks.enter_context(matched(model, teacher.model, self.distillation, machine.precision))
-            yield (
-                distillation_terms(gold, self.distillation, model.config.problem_type, matching),
-                teacher_collator(checkpoint.task.collator(checkpoint.setup)),
-            )
-
-    def _with_whole_layers(self, setup: Setup) -> Setup:
-        """Turn the CLS-only last layer off where layers are matched token by token."""
-        if not self.distillation.matches_layers:
-            return setup
-        return replace(setup, recipe=setup.recipe.changed("training", cls_only_last_layer=False))
-
-
-def supervise_by_teachers(recipe: Recipe, distillation: Distillation) -> TeacherSupervision:
-    """Return the supervision of a recipe; where the student is made of the first teacher's layers, that is its model.
+def student_recipe(recipe: Recipe, distillation: Distillation) -> Recipe:
+    """Return the recipe of a student, whose model is the first teacher if it takes layers from that.
 
     Raises:
-        UsageError: the recipe names no teacher.
+        UsageError: If the recipe names no teacher.
     """
+    if distillation.student_layers is None:
+        return recipe
+    return recipe.model_copy(update={"model": teacher_names(distillation)[0]})
+
+
+def load_student(task: Task, folder: Path, setup: Setup, distillation: Distillation) -> Model:
+    """Load the student, with some layers of the first teacher if the recipe names them.
+
+    Raises:
+        ModelError: If the model cannot learn from teachers, or its layers cannot be taken.
+        RecipeError: If the teacher does not have the layers.
+    """
+    model = task.load_model(folder, _with_complete_layers(setup, distillation), new_head=True)
+    if tagger_head(model.config):
+        message = f"{setup.recipe.name} trains a head over a frozen encoder, or nothing"
+        raise ModelError(message, "distillation is for recipes that train the whole model")
     if distillation.student_layers is not None:
-        recipe = recipe.model_copy(update={"model": teacher_names(distillation)[0]})
-    return TeacherSupervision(recipe, distillation)
+        from bertkit.modeling.students.narrow import take_layers
+
+        take_layers(model, distillation.student_layers)
+    return model
+
+
+@contextmanager
+def learning_from_teachers(
+    teachers: Sequence[Teacher],
+    distillation: Distillation,
+    student: Checkpoint,
+    split: Split,
+    features: Features,
+    gold: Terms,
+) -> Iterator[tuple[Terms, Collator]]:
+    """Yield the terms of the loss and the collator, both with the teachers' logits.
+
+    Args:
+        teachers: Teachers of the recipe.
+        distillation: Section of the recipe.
+        student: Model that is trained.
+        split: Training rows.
+        features: Features of the training rows, which get the logits.
+        gold: Terms of the loss over gold labels.
+
+    Raises:
+        ModelError: If a teacher does not fit the student; see `Teacher.load` and `matched`.
+    """
+    # Once, before training: an epoch then costs no more than one without teachers.
+    logits = compute_teacher_logits(teachers, student, split, features)
+    for name, values in logits.items():
+        add_values(features, f"{TEACHER_PREFIX}{name}", values)
+    model, machine = student.model, student.machine
+    with ExitStack() as hooks:
+        matching = None
+        # Hidden states are a thousand times as large as logits, so the teacher stays in memory.
+        if distillation.matches_layers:
+            from bertkit.modeling.students.matching import matched
+
+            teacher = teachers[0].load(replace(student, setup=_with_complete_layers(student.setup, distillation)))
+            model.to(machine.device)
+            matching = hooks.enter_context(matched(model, teacher.model, distillation, machine.precision))
+        yield (
+            distillation_terms(gold, distillation, model.config.problem_type, matching),
+            teacher_collator(student.task.collator(student.setup)),
+        )
+
+
+def _with_complete_layers(setup: Setup, distillation: Distillation) -> Setup:
+    """Turn the CLS-only last layer off if layers are matched token by token."""
+    if not distillation.matches_layers:
+        return setup
+    return replace(setup, recipe=setup.recipe.changed("training", cls_only_last_layer=False))

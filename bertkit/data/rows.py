@@ -204,7 +204,7 @@ def read_split(
 
 
 def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """Return the columns that are not read of the first split that has some: a stream does not tell its own."""
+    """Return the columns that are not read, of the first split that has such columns."""
     return next((split.unread for split in splits.values() if split.unread), ())
 
 

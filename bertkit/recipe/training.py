@@ -181,7 +181,7 @@ class CommonTraining(Section):
         return -(-rows // self.batch_size)
 
     def total_steps(self, rows: int | None) -> int:
-        """Return the number of optimizer steps of a run; `rows` is None in pretraining, which needs `steps`."""
+        """Return the number of optimizer steps of a run; without `rows`, as in pretraining, that is `steps`."""
         if self.steps is not None or rows is None:
             return self.steps or 0
         return math.ceil(self.steps_per_epoch(rows) * self.epochs)

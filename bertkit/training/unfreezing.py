@@ -36,7 +36,7 @@ class LayerPlan:
     Args:
         model: as it is trained, with what stands in for its embeddings.
         training: settings that have rates or stages of layers.
-        rows: of one epoch.
+        rows: Number of rows in an epoch.
 
     Raises:
         RecipeError: the model has no head to train first.

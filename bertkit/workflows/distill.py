@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit.compression.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.parity import measure_latency
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
@@ -99,11 +98,9 @@ def _compare_models(
     inputs: FinetuneInputs, student: Checkpoint, scored: Scored, weights: Path | None
 ) -> list[dict[str, Any]]:
     """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
-    task, supervision = inputs.task, inputs.supervision
-    # the recipe has a section for teachers
-    assert isinstance(supervision, TeacherSupervision)
+    task = inputs.task
     models = list[tuple[str, str, Path, Checkpoint, Scored]]()
-    for teacher in supervision.teachers:
+    for teacher in inputs.teachers:
         record = runs.read_record(teacher.folder) or {}
         with stage(f"loading {teacher.name}"):
             saved = SavedCheckpoint(inputs.recipe, task, teacher.folder, teacher.labels, record)

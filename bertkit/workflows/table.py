@@ -100,10 +100,10 @@ def _find_summaries(folder: Path) -> list[RunSummary]:
     """Find the runs and the folders of seeds that a folder is or holds."""
     if (run := summarize(folder)) is not None:
         return [run]
-    found = [run for run in find_runs(folder) if run.recipe]
-    if not found:
+    summaries = [run for run in find_runs(folder) if run.recipe]
+    if not summaries:
         raise UsageError("no runs in this folder", "`bertkit runs list` shows the runs", file=folder)
-    return found
+    return summaries
 
 
 def _short_names(models: Sequence[str]) -> dict[str, str]:

@@ -8,6 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertkit.compression.students import student_recipe
+from bertkit.errors import UsageError
+from bertkit.recipe import load_recipe
 from tests.conftest import distill
 
 pytestmark = pytest.mark.usefixtures("timed_once")
@@ -37,3 +40,13 @@ def test_the_plan_names_the_student_and_nothing_is_written(run, trained, toy_dat
     assert ended.code == 0, ended.err
     assert f"teachers: [{trained}]" in ended.out
     assert list(Path.cwd().iterdir()) == []
+
+
+def test_only_a_student_of_some_layers_starts_from_its_first_teacher():
+    teachers = {"distillation.teachers": ["a", "b"]}
+    for changes, model in (({}, load_recipe("cola").model), ({"distillation.student_layers": 2}, "a")):
+        recipe = load_recipe("cola", {**teachers, **changes})
+        assert student_recipe(recipe, recipe.distillation).model == model
+    recipe = load_recipe("cola", {"distillation.student_layers": 2})
+    with pytest.raises(UsageError, match="no teacher to learn from"):
+        student_recipe(recipe, recipe.distillation)

@@ -64,7 +64,7 @@ def teacher_logits(teacher, data, model, **changes):
     split = inputs.splits["train"]
     features = encode_split(split, setup, inputs.task.encode)
     student = Checkpoint(None, inputs.task, setup, Machine("cpu", "fp32", 1, ""))
-    return teachers.compute_teacher_logits(inputs.supervision.teachers, student, split, features)["logits"]
+    return teachers.compute_teacher_logits(inputs.teachers, student, split, features)["logits"]
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     scored, saved or left on disk.
 
     Raises:
-        UsageError: no steps, a batch larger than all training rows, or one of several processes.
+        UsageError: If there are no steps, a batch is larger than all training rows, or there are several processes.
     """
     if steps < 1:
         raise UsageError(f"--steps {steps}", "give at least 1")
@@ -221,8 +221,7 @@ def _measure_case(case: _Case, steps: int, most: float = math.inf) -> Speed:
             checkpoint = Checkpoint(model, case.inputs.task, setup, machine)
             start = time.perf_counter()
             run_features = partial(run_part, checkpoint)
-            trains = case.inputs.supervision.trains
-            is_complete = not trains or case.inputs.task.precompute(model, case.features, setup, run_features)
+            is_complete = case.inputs.task.precompute(model, case.features, setup, run_features)
             prepared = case.encoding_seconds + time.perf_counter() - start
             timed, sizes, asking = ([], iter(()), 0.0) if is_complete else _time_training(case, checkpoint, steps, most)
             rate = _time_forward(case, checkpoint)

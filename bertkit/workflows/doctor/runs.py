@@ -189,7 +189,7 @@ def _judge_times(record: RunRecord) -> Iterator[Finding]:
     seconds, waiting = times.get("seconds", 0.0), times.get("waiting_share", 0.0)
     if seconds and times.get("loading_seconds", 0.0) > _MUCH * seconds:
         text = f"training waited for batches for {times['loading_seconds']:,.1f} of {seconds:,.1f} s"
-        yield judge("time", "loading", text, warn="a local disk, or --set training.workers=2 where texts are streamed")
+        yield judge("time", "loading", text, warn="a local disk, or in pretraining --set training.workers=2")
     if waiting > _MUCH:
         text = f"threads waited for a core for {waiting:.0%} of the time: other processes used the CPU"
         yield judge("time", "waiting", text, warn="run it on an idle machine")

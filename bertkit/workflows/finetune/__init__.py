@@ -94,7 +94,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, compare: Compare | None
 
 
 def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
-    """Train the model on what its supervision offers."""
+    """Train the model."""
     from bertkit.training.fit import fit
     from bertkit.training.trainer import Judge
 

@@ -113,8 +113,8 @@ def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Rec
     if not isinstance(recipe, Recipe):
         return load_recipe(str(recipe), changes)
     if changes:
-        what = f"a loaded recipe and changes of it: {', '.join(changes)}"
-        raise UsageError(what, "give the name of the recipe, or make the changes with load_recipe(NAME, CHANGES)")
+        message = f"a loaded recipe and changes of it: {', '.join(changes)}"
+        raise UsageError(message, "give the name of the recipe, or make the changes with load_recipe(NAME, CHANGES)")
     return recipe
 
 

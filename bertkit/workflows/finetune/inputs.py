@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.checks import (
     describe_skew,
@@ -41,7 +41,9 @@ from bertkit.training.losses import check_loss
 from bertkit.training.own import check_callback
 from bertkit.training.run import RunPlan, check_pinned
 from bertkit.training.trackers import check_trackers
-from bertkit.workflows.finetune.supervision import Supervision, make_supervision
+
+if TYPE_CHECKING:
+    from bertkit.compression.teachers import Teacher
 
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
@@ -60,9 +62,9 @@ class FinetuneInputs:
     splits: dict[str, Split]
     labels: tuple[str, ...]
     model_folder: Path
-    supervision: Supervision
     trained: Digests
     """Digests of the rows that train the run, or have trained the models that it starts or learns from."""
+    teachers: tuple[Teacher, ...] = ()
     warnings: tuple[str, ...] = ()
     """What is odd about the rows."""
 
@@ -92,8 +94,11 @@ def read_inputs(
     # a student does not go where its teacher of the same recipe lies by default
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
     recipe = recipe if fresh else as_begun(recipe, [folder])
-    task, supervision = load_task(recipe), make_supervision(recipe)
-    recipe = supervision.recipe
+    task = load_task(recipe)
+    if recipe.distillation:
+        from bertkit.compression.students import student_recipe
+
+        recipe = student_recipe(recipe, recipe.distillation)
     _check_recipe(recipe, task)
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
@@ -113,11 +118,17 @@ def read_inputs(
         from bertkit.training.arguments import check_extra
 
         check_extra(recipe.training)
-    supervision = supervision.checked(task, labels, model_folder)
-    models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in supervision.teachers}}
+    teachers: tuple[Teacher, ...] = ()
+    if recipe.distillation:
+        from bertkit.compression.teachers import find_teachers
+
+        teachers = find_teachers(recipe, recipe.distillation, task, labels, model_folder)
+    models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in teachers}}
     splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
     _log_warnings(known)
-    identity = _find_identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
+    identity = _find_identity(recipe, splits, labels, model_folder)
+    if teachers:
+        identity["teachers"] = [teacher.fingerprint for teacher in teachers]
     file = unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
@@ -135,7 +146,7 @@ def read_inputs(
     )
     if pinned is not None:
         check_pinned(identity, typed_path(pinned))
-    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, supervision, trained, (*warnings, *known))
+    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, trained, teachers, (*warnings, *known))
 
 
 def _check_recipe(recipe: Recipe, task: Task) -> None:
@@ -219,7 +230,7 @@ def _find_checked_labels(
 ) -> tuple[tuple[str, ...], dict[str, Split], tuple[str, ...]]:
     """Return what `find_labels` does, and what is odd about the rows, which is logged once.
 
-    Nothing is said about made-up rows.
+    Demo rows get no warnings.
     """
     data, columns = recipe.data, task.COLUMNS
     finds_names = task.NAMED and not recipe.labels

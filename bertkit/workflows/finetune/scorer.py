@@ -57,13 +57,12 @@ class StepScorer:
         }
         report_tokens(checkpoint.setup.tokenizer, self.features["train"])
         run_features = partial(run_part, checkpoint)
-        trains = inputs.supervision.trains
         # Vectors need no training, so the encoder is a baseline: what training adds is the lead over it.
-        if trains and info_of(checkpoint.model).reads in ("texts", "sparse"):
+        if info_of(checkpoint.model).reads in ("texts", "sparse"):
             for name, by_baseline in self.baselines.judged.items():
                 scored = self._score_split(name, checkpoint)
                 by_baseline[_UNTRAINED], self.baselines.scores[name][_UNTRAINED] = scored.compared, scored.scores
-        return not trains or task.precompute(checkpoint.model, self.features, checkpoint.setup, run_features)
+        return task.precompute(checkpoint.model, self.features, checkpoint.setup, run_features)
 
     def score_step(self, model: Model, step: int) -> dict[str, float]:
         """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""

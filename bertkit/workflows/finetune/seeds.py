@@ -46,7 +46,7 @@ def finetune_seeds(
 ) -> tuple[SeedsSummary, BertkitError | None]:
     """Fine-tune with each seed in turn, resume what is unfinished, and summarize all finished runs of the folder.
 
-    A run that diverges does not end the others. So many `jobs` train at the same time, each in a process.
+    A run that diverges does not end the others. Up to `jobs` runs train at the same time, each in its own process.
 
     Returns:
         the summary, which is in ``seeds.json`` too, and the error of a run that diverged.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -30,7 +30,12 @@ def load_setup(inputs: FinetuneInputs) -> tuple[Setup, Model]:
 
 def load_to_train(inputs: FinetuneInputs, setup: Setup) -> Model:
     """Load the model that a run trains."""
-    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
+    if distillation := inputs.recipe.distillation:
+        from bertkit.compression.students import load_student
+
+        model = load_student(inputs.task, inputs.model_folder, setup, distillation)
+    else:
+        model = inputs.task.load_model(inputs.model_folder, setup, new_head=True)
     # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
     model.config.pad_token_id = setup.tokenizer.pad_token_id
     return model
@@ -41,9 +46,9 @@ def make_trainee(inputs: FinetuneInputs, checkpoint: Checkpoint, features: Featu
     """Yield a model with its batches, the terms of its loss and its collator, for as long as it is trained.
 
     Args:
-        inputs: of the run.
-        checkpoint: the model.
-        features: of the training rows.
+        inputs: Inputs of the run.
+        checkpoint: Model to train.
+        features: Features of the training rows.
     """
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.target_scale import scale_targets
@@ -54,8 +59,15 @@ def make_trainee(inputs: FinetuneInputs, checkpoint: Checkpoint, features: Featu
     # The rows count for class weights only.
     gold = gold_terms(task, training, inputs.labels, train.rows)
     batches = InMemoryBatches(features, training)
-    # Gold labels alone, or teachers too: `learning` decides, and takes its hooks off when training ends.
-    with inputs.supervision.learning(checkpoint, train, features, gold) as (terms, collate):
+    with ExitStack() as hooks:
+        if distillation := inputs.recipe.distillation:
+            from bertkit.compression.students import learning_from_teachers
+
+            # The hooks of a teacher are removed when training ends.
+            learning = learning_from_teachers(inputs.teachers, distillation, checkpoint, train, features, gold)
+            terms, collate = hooks.enter_context(learning)
+        else:
+            terms, collate = gold, task.collator(setup)
         if training.collator:
             collate = own_collator(training.collator, collate)
         terms = scale_targets(checkpoint.model, terms, train.column(task.COLUMNS.gold))

@@ -222,7 +222,7 @@ def _predict_in_parts(
             opened.enter_context(folder.opened(load_in))
         return loaded[0]
 
-    def write_own(rows: list[Row], compute: Callable[[], list[Prediction]]) -> None:
+    def write_part_once(rows: list[Row], compute: Callable[[], list[Prediction]]) -> None:
         file = name_part(len(files), rows)
         if folder.launch.owns(len(files)) and not is_whole(file):
             write_part(file, json.dumps(compute()).encode())
@@ -236,7 +236,7 @@ def _predict_in_parts(
         return predictions
 
     with ExitStack() as opened:
-        for _ in predict_chunks(load, write_own):
+        for _ in predict_chunks(load, write_part_once):
             pass
         remaining = iter(files)
         with folder.joined(files) as joins:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,18 @@ def test_rows_are_drawn_per_label_and_where_there_are_labels_only(run, tiny_mode
     command[1] = "regress"
     ended = run(*command, "--dry-run")
     assert (ended.code, "the rows of text_regression have no labels" in ended.last) == (2, True)
+
+
+def test_a_recipe_without_teachers_imports_no_distillation():
+    script = """
+import sys
+from bertkit.recipe import load_recipe
+from bertkit.workflows.finetune.inputs import read_inputs
+read_inputs(load_recipe("cola", {"model": "demo", "data.source": "demo", "data.limit": 20}), None)
+print([name for name in sys.modules if name.startswith("bertkit.compression")])
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
 
 
 def test_labeled_rows_are_read_without_a_model(toy_data):
