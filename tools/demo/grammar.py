@@ -1,6 +1,6 @@
-"""A small English grammar: it writes clauses, questions about them, and broken sentences, each with a named fault.
+"""A small English grammar for clauses, questions about them, and ungrammatical sentences.
 
-Nothing is random but the `random.Random` that is passed in: equal seeds give equal sentences.
+All choices come from the `random.Random` that is passed in, so equal seeds give equal sentences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 @cache
 def templates() -> Any:
-    """Read the tables of ``templates.yaml``, which says what is in each."""
+    """Read the tables of ``templates.yaml``; comments in the file describe them."""
     return yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text(encoding="utf-8"))
 
 
@@ -34,7 +34,7 @@ THINGS = ("fruit", "vehicle", "instrument", "toy")
 TRANSITIVE, ADJECTIVES, MOODS = (dict[str, str](_WORDS[kind]) for kind in ("transitive", "adjectives", "moods"))
 SYNONYMS = TRANSITIVE | ADJECTIVES | MOODS
 DETERMINERS = {False: ("the", "a", "this", "that"), True: ("the", "these", "those", "some", "many")}
-"""Is the noun plural? -> its determiners."""
+"""Whether the noun is plural -> its determiners."""
 PRONOUNS = {"man": ("he", "him", "himself"), "woman": ("she", "her", "herself")}
 
 
@@ -53,10 +53,10 @@ def sentence(*phrases: object) -> str:
     return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
 
 
-def split_of(text: str) -> str:
-    """Return the split of a text, which its checksum decides: three texts in five are for training.
+def get_split(text: str) -> str:
+    """Return the split of a text, which its checksum decides: three of five texts are for training.
 
-    >>> split_of("The dog slept."), split_of("The dogs slept.")
+    >>> get_split("The dog slept."), get_split("The dogs slept.")
     ('train', 'test')
     """
     return ("validation", "test", "train", "train", "train")[zlib.crc32(text.encode()) % 5]
@@ -112,7 +112,7 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Clause:
-    """Who does what to whom, and where."""
+    """A statement: subject, verb and object, maybe with a location."""
 
     subject: Phrase
     verb: str
@@ -181,7 +181,7 @@ def pick_location(rng: Random, but: str = "") -> str:
 
 
 def pick_clause(rng: Random, categories: tuple[str, ...] = ANIMATE) -> Clause:
-    """Pick a clause whose subject is of one of the categories."""
+    """Pick a clause whose subject has one of the categories."""
     subject = pick_phrase(rng, categories)
     thing = pick_phrase(rng, but=subject.noun)
     location = pick_location(rng) if rng.random() < 0.5 else ""
@@ -197,14 +197,14 @@ def minimal_pair(rng: Random, name: str) -> tuple[str, str]:
 
 
 def fill_slots(rng: Random) -> dict[str, object]:
-    """Choose words for every slot of a template, such as those of `breaks`: a phrase, or its words."""
-    it, sleep, where = pick_clause(rng), rng.choice(_WORDS["intransitive"]), pick_location(rng)
-    plural, king, queen = it.subject.plural, *rng.sample(list(PRONOUNS), 2)
-    these = replace(it.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"]))
+    """Choose a phrase, or its words, for every slot of a template."""
+    clause, sleep, location = pick_clause(rng), rng.choice(_WORDS["intransitive"]), pick_location(rng)
+    plural, king, queen = clause.subject.plural, *rng.sample(list(PRONOUNS), 2)
+    these = replace(clause.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"]))
     he, him, himself = PRONOUNS[king]
     return {
-        "who": it.subject,
-        "whom": it.object,
+        "who": clause.subject,
+        "whom": clause.object,
         "other": pick_phrase(rng, ANIMATE),
         "person": pick_phrase(rng, PEOPLE),
         "thing": pick_phrase(rng, THINGS),
@@ -219,10 +219,10 @@ def fill_slots(rng: Random) -> dict[str, object]:
         "him": him,
         "himself": himself,
         "herself": PRONOUNS[queen][2],
-        "find": it.verb,
-        "find+s": with_s(it.verb),
-        "found": past_of(it.verb),
-        "finding": it.verb.removesuffix("e") + "ing",
+        "find": clause.verb,
+        "find+s": with_s(clause.verb),
+        "found": past_of(clause.verb),
+        "finding": clause.verb.removesuffix("e") + "ing",
         "sleep": sleep,
         "sleep+s": with_s(sleep),
         "sleeps": tensed(sleep, False, plural),
@@ -230,14 +230,14 @@ def fill_slots(rng: Random) -> dict[str, object]:
         "slept": past_of(sleep),
         "thought": past_of(rng.choice(_WORDS["clausal"])),
         "explained": past_of(rng.choice(_WORDS["telling"])),
-        "is": tensed("be", False, it.object.plural),
-        "is*": tensed("be", False, not it.object.plural),
-        "was": tensed("be", True, it.object.plural),
+        "is": tensed("be", False, clause.object.plural),
+        "is*": tensed("be", False, not clause.object.plural),
+        "was": tensed("be", True, clause.object.plural),
         "does": tensed("do", False, plural),
         "does*": tensed("do", False, not plural),
         "big": rng.choice(list(ADJECTIVES)),
         "often": rng.choice(_WORDS["adverbs"]),
-        "garden": where.split()[-1],
-        "in the garden": where,
-        "where": rng.choice(["", where]),
+        "garden": location.split()[-1],
+        "in the garden": location,
+        "where": rng.choice(["", location]),
     }

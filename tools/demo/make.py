@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from tools.demo import texts
-from tools.demo.grammar import split_of
+from tools.demo.grammar import get_split
 from tools.demo.prose import demo_text
 from tools.demo.rows import (
     Row,
@@ -98,7 +98,7 @@ SETS: dict[str, WriteRows] = {
     "topics": write_single(write_topic),
     "stsb": labeled({half / 2: 1.0 for half in range(11)}, texts.write_similarity),
     "similarity-pairs": write_single(texts.write_pair),
-    "similarity-texts": write_single(texts.write_two_ways),
+    "similarity-texts": write_single(texts.write_paraphrases),
     "similarity-triples": write_single(texts.write_triple),
     "ner": write_single(write_named),
     "pos": write_single(write_word_classes),
@@ -128,7 +128,7 @@ def demo_rows(name: str, split: str) -> Iterator[Row]:
         rows = write(rng, base)
         first = rows[0]
         text = str(next((first[column] for column in INPUTS if first.get(column)), None) or " ".join(first["tokens"]))
-        if split_of(text) == base and text not in seen and text != first.get("text_pair"):
+        if get_split(text) == base and text not in seen and text != first.get("text_pair"):
             seen.add(text)
             yield from rows
             count += len(rows)

@@ -1,8 +1,8 @@
 """Train the demo model: a tiny BERT, pretrained on one core on paragraphs of the demo grammar (`make demo-model`).
 
 This script generates the text and a tokenizer that has every word of the grammar as one token, and then runs
-`bertkit pretrain` with the recipe `tools/demo/model.yaml`. Run again, it writes the same bytes: on one thread, sums of
-floating-point numbers are always taken in the same order.
+`bertkit pretrain` with the recipe `tools/demo/model.yaml`. It always writes the same bytes, because one thread
+adds floating-point numbers in a fixed order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tools.demo.prose import (
 from tools.demo.rows import write_question
 
 PARAGRAPHS = 100_000, 50_000
-"""How many the first text has, and the second."""
+"""Number of paragraphs in the first and in the second text."""
 LETTERS = string.ascii_lowercase + "æœøßłđðþ" + string.digits
 SIGNS = string.punctuation + "‘’“”–—…•°£€"
 FOLDER = Path(__file__).parents[2] / "bertkit" / "data" / "demo" / "model"
@@ -42,16 +42,16 @@ CARD = """# The demo model
 
 A BERT with less than a million parameters, pretrained by `make demo-model` on paragraphs that a small grammar writes
 (`tools/demo/`). It knows a few hundred words and lets you try bertkit without a network.
-**Its scores cannot be compared with those of any other model.**
+**Its scores cannot be compared with the scores of other models.**
 
-On held-out paragraphs it predicts {masked_accuracy:.0%} of the masked words. Its perplexity is {perplexity:.1f}; that
-of word frequencies alone is {baseline:.1f}. It tells {pair_accuracy:.0%} of the sentences that follow each other from
-those that do not.
+On held-out paragraphs it predicts {masked_accuracy:.0%} of the masked words. Its perplexity is {perplexity:.1f}; the
+perplexity of word frequencies is {baseline:.1f}. It predicts for {pair_accuracy:.0%} of the pairs of sentences whether
+the second one follows the first.
 """
 
 
 def looked_for(rng: Random) -> Paragraph:
-    """Write a question, and sentences of which each is followed by `No`, or by `Yes` and the answer."""
+    """Write a question, and sentences that are each followed by `No`, or by `Yes` and the answer."""
     row = write_question(rng, "train", unanswerable=0.15)
     context, answer = row["context"], (row["answers"]["text"] or [""])[0]
     start, paragraph = (row["answers"]["answer_start"] or [-1])[0], row["question"]
@@ -65,7 +65,7 @@ SECOND_TEXT: dict[WriteParagraph, float] = {
     **FIRST_TEXT,
     commented: 8,
     answered_or_not: 0,
-    partial(answered, most_others=3): 3,
+    partial(answered, max_distractors=3): 3,
     looked_for: 7,
 }
 """Writer of a paragraph of the second text -> how often it is used."""

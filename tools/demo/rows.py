@@ -1,4 +1,4 @@
-"""The demo rows that are more than one or two texts: tagged words, senses, choices, questions and rankings."""
+"""Demo rows that are more than one or two texts: tagged words, senses, choices, questions and rankings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NOUNS_OR_VERBS, _ANY_NAMES, _NUMBERS = (templates()["words"][kind] for kind in 
 
 
 def write_word_classes(rng: Random, _split: str) -> Row:
-    """Write a sentence whose words have classes; those of `park`, `that`, `can`, ... depend on the sentence."""
+    """Write a sentence with word classes; the classes of `park`, `that`, `can`, ... depend on the sentence."""
     choices = templates()["word_classes"]
     tagged = _fill_with_classes(rng, rng.choice(choices))
     if tagged[-1][0] != "?":
@@ -96,7 +96,7 @@ def _classes_of(filling: object) -> Tagged:
     return [(filling.determiner, many), *adjective, (noun, "NOUN")]
 
 
-MOST_NAMES = 4
+MAX_NAMES = 4
 
 _KINDS = ("first_names", "family_names", "countries", "peoples")
 _FIRST, _SHARED, _COUNTRIES, _PEOPLES = (list[str](templates()["words"][kind]) for kind in _KINDS)
@@ -131,7 +131,7 @@ _NAMES: dict[str, tuple[str, Callable[[Random], str]]] = {
     "TITLE": ("MISC", _title),
     "PEOPLE": ("MISC", lambda rng: rng.choice(_PEOPLES)),
 }
-"""Word of a template -> the type of name it stands for, and the function that writes one."""
+"""Word of a template -> type of the name, and the function that writes such a name."""
 NAME_TYPES = ("PER", "ORG", "LOC", "MISC")
 NAME_TAGS = ("O", *(f"{prefix}-{name}" for name in NAME_TYPES for prefix in "BI"))
 _LINKS = ["and", "but", "because", "although"]
@@ -142,7 +142,7 @@ def write_named(rng: Random, _split: str) -> Row:
     tagged = _fill_with_names(rng, rng.choice(templates()["names"]))
     if rng.random() < 0.4:
         tagged += [(rng.choice(_LINKS), "O"), *_fill_with_names(rng, rng.choice(templates()["names"]))]
-    if sum(tag.startswith("B-") for _, tag in tagged) > MOST_NAMES:
+    if sum(tag.startswith("B-") for _, tag in tagged) > MAX_NAMES:
         return write_named(rng, _split)
     return {"tokens": tidy([*(word for word, _ in tagged), "."]), "tags": [*(tag for _, tag in tagged), "O"]}
 
@@ -175,51 +175,51 @@ def write_sense(rng: Random, _split: str) -> Row:
 
 
 def write_continuation(rng: Random, _split: str) -> Row:
-    """Write a context, the beginning of what follows, and four ways to go on (like SWAG, Zellers et al. 2018)."""
-    it, stem = _introduced(rng)
-    endings, label = _write_endings(rng, it, 4)
-    return {"context": sentence(it), "stem": stem, "choices": [f"{ending}." for ending in endings], "label": label}
+    """Write a context, the beginning of what follows, and four endings (like SWAG, Zellers et al. 2018)."""
+    clause, stem = _introduced(rng)
+    endings, label = _write_endings(rng, clause, 4)
+    return {"context": sentence(clause), "stem": stem, "choices": [f"{ending}." for ending in endings], "label": label}
 
 
 def write_choice(rng: Random, _split: str) -> Row:
-    """Write a context and two to five sentences, one of which can follow."""
-    it, stem = _introduced(rng)
-    endings, label = _write_endings(rng, it, rng.randint(2, 5))
-    return {"context": sentence(it), "choices": [f"{stem} {ending}." for ending in endings], "label": label}
+    """Write a context and two to five sentences; only one sentence can follow."""
+    clause, stem = _introduced(rng)
+    endings, label = _write_endings(rng, clause, rng.randint(2, 5))
+    return {"context": sentence(clause), "choices": [f"{stem} {ending}." for ending in endings], "label": label}
 
 
 def _introduced(rng: Random) -> tuple[Clause, str]:
     """Pick a clause about a man or a woman, or several, and words that mean them."""
-    it = replace(pick_clause(rng, ("man", "woman")), past=True, negated=rng.random() < 0.5)
-    pronoun = "they" if it.subject.plural else PRONOUNS[it.subject.category][0]
-    named = join("the", _noun_of(it.subject))
-    return it, rng.choice([pronoun, named, named]).capitalize()
+    clause = replace(pick_clause(rng, ("man", "woman")), past=True, negated=rng.random() < 0.5)
+    pronoun = "they" if clause.subject.plural else PRONOUNS[clause.subject.category][0]
+    named = join("the", _noun_of(clause.subject))
+    return clause, rng.choice([pronoun, named, named]).capitalize()
 
 
-def _write_endings(rng: Random, it: Clause, count: int) -> tuple[list[str], int]:
-    """Write ways to go on, and the index of the one that fits; the others break a rule or contradict the context."""
-    # no two are of one pair: one of the two would be right whatever the context says
-    (right, _), *others = rng.sample(_fitting_and_broken(rng, it), count)
-    endings, label = [broken for _, broken in others], rng.randrange(count)
+def _write_endings(rng: Random, clause: Clause, count: int) -> tuple[list[str], int]:
+    """Write endings, and the index of the correct one; the others break a rule or contradict the context."""
+    # Never both endings of one pair: one of the two would be right in every context.
+    (right, _), *wrong_pairs = rng.sample(_fitting_and_broken(rng, clause), count)
+    endings, label = [broken for _, broken in wrong_pairs], rng.randrange(count)
     endings.insert(label, right)
     return endings, label
 
 
-def _fitting_and_broken(rng: Random, it: Clause) -> list[tuple[str, str]]:
-    """Write six ways to go on that fit, each with one that is broken in its reflexive, number, pronoun, ..."""
-    plural, thing = it.subject.plural, _noun_of(it.object)
-    verb = rng.choice([verb for verb in TRANSITIVE if verb != it.verb])
-    himself = "themselves" if plural else PRONOUNS[it.subject.category][2]
+def _fitting_and_broken(rng: Random, clause: Clause) -> list[tuple[str, str]]:
+    """Write six correct endings, each with a broken one: wrong reflexive, number, pronoun, ..."""
+    plural, thing = clause.subject.plural, _noun_of(clause.object)
+    verb = rng.choice([verb for verb in TRANSITIVE if verb != clause.verb])
+    himself = "themselves" if plural else PRONOUNS[clause.subject.category][2]
     herself = rng.choice([word for word in ("himself", "herself", "themselves") if word != himself])
-    him, her = _pronouns(rng, it)
+    him, her = _pronouns(rng, clause)
     past, again, mood = past_of(verb), rng.choice(["", "again", "often", "rarely"]), rng.choice(list(MOODS))
-    so, not_so = ("never", "really") if it.negated else ("really", "never")
-    another = _noun_of(replace(it.object, noun=pick_noun(rng, but=it.object.noun)))
+    so, not_so = ("never", "really") if clause.negated else ("really", "never")
+    another = _noun_of(replace(clause.object, noun=pick_noun(rng, but=clause.object.noun)))
     return [
         (join(past, himself, again), join(past, herself, again)),
         (join(past, him, again), join(past, her, again)),
         (join(tensed("be", True, plural), mood), join(tensed("be", True, not plural), mood)),
-        (join(so, past_of(it.verb), "the", thing), join(not_so, past_of(it.verb), "the", thing)),
+        (join(so, past_of(clause.verb), "the", thing), join(not_so, past_of(clause.verb), "the", thing)),
         (join(past, "the same", thing), join(past, "the same", another)),
         (join("did not", verb, "the", thing), join("did not", past, "the", thing)),
     ]
@@ -229,12 +229,12 @@ def _noun_of(phrase: Phrase) -> str:
     return str(phrase).split()[-1]
 
 
-def _pronouns(rng: Random, it: Clause) -> tuple[str, str]:
+def _pronouns(rng: Random, clause: Clause) -> tuple[str, str]:
     """Choose a pronoun that can mean the object of a clause, and one that cannot."""
-    if it.object.plural:
+    if clause.object.plural:
         return "them", rng.choice(["it", "him", "her"])
-    if it.object.category in PEOPLE:
-        him = [words[1] for category, words in PRONOUNS.items() if it.object.category in (category, "person")]
+    if clause.object.category in PEOPLE:
+        him = [words[1] for category, words in PRONOUNS.items() if clause.object.category in (category, "person")]
         return rng.choice(him), rng.choice([word for word in ("him", "her", "it") if word not in him])
     return "it", "them"
 
@@ -242,26 +242,30 @@ def _pronouns(rng: Random, it: Clause) -> tuple[str, str]:
 PARTS = ("subject", "object", "location")
 
 
-def write_question(rng: Random, split: str, unanswerable: float = 0.0, most_others: int = 3) -> Row:
+def write_question(rng: Random, split: str, unanswerable: float = 0.0, max_distractors: int = 3) -> Row:
     """Write a context, a question, and the position of its answer, as in SQuAD (Rajpurkar et al. 2016, 2018).
 
     Args:
-        rng: makes every choice.
-        split: a question of training has one accepted answer, one of the other splits has one to three.
-        unanswerable: share of questions that the context does not answer, since a word differs.
-        most_others: the most clauses in the context beside the one that answers.
+        rng: Makes every choice.
+        split: Training questions have one accepted answer; questions of other splits have one to three.
+        unanswerable: Fraction of questions that the context does not answer, because a word differs.
+        max_distractors: Maximum number of clauses in the context in addition to the clause that answers.
     """
-    it, part = replace(pick_clause(rng), location=pick_location(rng)), rng.choice(PARTS)
+    fact, part = replace(pick_clause(rng), location=pick_location(rng)), rng.choice(PARTS)
     changes = [change for change in ("verb", "subject", "object", "roles") if change != part]
-    target = changed(rng, it, rng.choice(changes)) if rng.random() < unanswerable else it
-    others = [_other_clause(rng, it) for _ in range(rng.randint(1, most_others))]
-    if any(_answers(other, target, part) for other in (others if target == it else [it, *others])):
-        # anew with an answer if this one had one: these are refused more often, which would change the share
-        return write_question(rng, split, float(target != it), most_others)
-    sentences = {clause: sentence(clause if rng.random() < 0.7 else clause.passive()) for clause in [it, *others]}
+    target = changed(rng, fact, rng.choice(changes)) if rng.random() < unanswerable else fact
+    distractors = [_pick_distractor(rng, fact) for _ in range(rng.randint(1, max_distractors))]
+    if any(
+        _answers(distractor, target, part) for distractor in (distractors if target == fact else [fact, *distractors])
+    ):
+        # Retry with the same kind of question: answerable ones are rejected more often, which would change the ratio.
+        return write_question(rng, split, float(target != fact), max_distractors)
+    sentences = {
+        clause: sentence(clause if rng.random() < 0.7 else clause.passive()) for clause in [fact, *distractors]
+    }
     context = " ".join(rng.sample(list(sentences.values()), len(sentences)))
     question = sentence(target.question_about(part))
-    answers = _find_answers(context, sentences[it], str(getattr(it, part))) if target == it else []
+    answers = _find_answers(context, sentences[fact], str(getattr(fact, part))) if target == fact else []
     accepted = dict(answers[: 1 if split == "train" else rng.randint(1, 3)])
     return {
         "id": hashlib.sha256(f"{context} {question}".encode()).hexdigest()[:24],
@@ -271,15 +275,17 @@ def write_question(rng: Random, split: str, unanswerable: float = 0.0, most_othe
     }
 
 
-def _other_clause(rng: Random, it: Clause) -> Clause:
-    """Pick another clause; a quarter of them differ from the first only in a word and in the location."""
+def _pick_distractor(rng: Random, clause: Clause) -> Clause:
+    """Pick another clause; a quarter of them differ from the first one only in a word and in the location."""
     if rng.random() < 0.75:
         return pick_clause(rng)
-    return replace(changed(rng, it, rng.choice(["subject", "object", "verb", "roles"])), location=pick_location(rng))
+    return replace(
+        changed(rng, clause, rng.choice(["subject", "object", "verb", "roles"])), location=pick_location(rng)
+    )
 
 
 def _answers(clause: Clause, target: Clause, part: str) -> bool:
-    """Tell whether a clause answers for this part of the target: nouns and verb count, not number, tense, location."""
+    """Return whether a clause answers the question for a part of the target; only nouns and verb count."""
     same = {"subject": clause.subject.noun == target.subject.noun, "object": clause.object.noun == target.object.noun}
     return clause.verb == target.verb and all(same[name] for name in same if name != part)
 
@@ -292,7 +298,7 @@ def _find_answers(context: str, answer_sentence: str, phrase: str) -> list[tuple
     """
     words, start = sentence(phrase)[:-1].split(), context.index(answer_sentence)
     shorter = [" ".join(words[first:]) for first in range(len(words))]
-    # between word boundaries: `prince` does not match in `princess`
+    # Match between word boundaries: `prince` must not match in `princess`.
     matches = [re.search(rf"\b{words}\b", answer_sentence, flags=re.IGNORECASE) for words in shorter]
     return [(match[0], start + match.start()) for match in matches if match]
 
@@ -301,15 +307,15 @@ _PASSAGES = 5
 
 
 def write_ranking(rng: Random, _split: str) -> list[Row]:
-    """Write a question and five passages, one of which answers it (like MS MARCO, Nguyen et al. 2016)."""
-    it = replace(pick_clause(rng), location=pick_location(rng))
-    missing, *others = rng.sample(["subject", "object", "location"], 3)
-    relevant, wrong = in_other_words(rng, it), set[str]()
+    """Write a question and five passages; only one answers it (like MS MARCO, Nguyen et al. 2016)."""
+    clause = replace(pick_clause(rng), location=pick_location(rng))
+    missing, *other_parts = rng.sample(["subject", "object", "location"], 3)
+    relevant, wrong = in_other_words(rng, clause), set[str]()
     while len(wrong) < _PASSAGES - 1:
-        passage = in_other_words(rng, changed(rng, it, rng.choice(["verb", *others])))
+        passage = in_other_words(rng, changed(rng, clause, rng.choice(["verb", *other_parts])))
         wrong |= {passage} - {relevant}
     passages = sorted(wrong)
     rng.shuffle(passages)
     passages.insert(rng.randrange(_PASSAGES), relevant)
-    query = sentence(it.question_about(missing))
+    query = sentence(clause.question_about(missing))
     return [{"query": query, "passage": passage, "relevance": int(passage == relevant)} for passage in passages]

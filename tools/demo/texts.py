@@ -1,4 +1,4 @@
-"""The demo rows that are texts or pairs of texts: reviews, broken sentences, paraphrases, inferences."""
+"""Demo rows that are texts or pairs of texts: reviews, ungrammatical sentences, paraphrases, inferences."""
 
 from __future__ import annotations
 
@@ -60,35 +60,35 @@ def _synonym(rng: Random, word: str) -> str:
     return SYNONYMS.get(word, word) if rng.random() < 0.5 else word
 
 
-def reworded(rng: Random, it: Clause) -> Clause:
+def reworded(rng: Random, clause: Clause) -> Clause:
     """Replace some of the words by synonyms."""
     return replace(
-        it,
-        subject=replace(it.subject, adjective=_synonym(rng, it.subject.adjective)),
-        object=replace(it.object, adjective=_synonym(rng, it.object.adjective)),
-        verb=_synonym(rng, it.verb),
+        clause,
+        subject=replace(clause.subject, adjective=_synonym(rng, clause.subject.adjective)),
+        object=replace(clause.object, adjective=_synonym(rng, clause.object.adjective)),
+        verb=_synonym(rng, clause.verb),
     )
 
 
-def in_other_words(rng: Random, it: Clause) -> str:
+def in_other_words(rng: Random, clause: Clause) -> str:
     """Write the same in other words: synonyms, the passive voice, the location first."""
-    it = reworded(rng, it)
-    if it.location and rng.random() < 0.3:
-        return sentence(it.location, ",", replace(it, location=""))
-    return sentence(rng.choice([str(it), it.passive()]))
+    clause = reworded(rng, clause)
+    if clause.location and rng.random() < 0.3:
+        return sentence(clause.location, ",", replace(clause, location=""))
+    return sentence(rng.choice([str(clause), clause.passive()]))
 
 
-def changed(rng: Random, it: Clause, part: str) -> Clause:
+def changed(rng: Random, clause: Clause, part: str) -> Clause:
     """Change one part of a clause; `roles` swaps subject and object where the object can act."""
-    if part == "roles" and it.object.category in ANIMATE:
-        return replace(it, subject=it.object, object=it.subject)
+    if part == "roles" and clause.object.category in ANIMATE:
+        return replace(clause, subject=clause.object, object=clause.subject)
     if part == "location":
-        return replace(it, location=pick_location(rng, but=it.location))
+        return replace(clause, location=pick_location(rng, but=clause.location))
     if part == "subject":
-        return replace(it, subject=_renamed(rng, it.subject))
+        return replace(clause, subject=_renamed(rng, clause.subject))
     if part == "object":
-        return replace(it, object=_renamed(rng, it.object))
-    return replace(it, verb=rng.choice([verb for verb in TRANSITIVE if verb != it.verb]))
+        return replace(clause, object=_renamed(rng, clause.object))
+    return replace(clause, verb=rng.choice([verb for verb in TRANSITIVE if verb != clause.verb]))
 
 
 def _renamed(rng: Random, phrase: Phrase) -> Phrase:
@@ -97,82 +97,84 @@ def _renamed(rng: Random, phrase: Phrase) -> Phrase:
 
 def _same_or_changed(rng: Random, label: str) -> tuple[Clause, Clause]:
     """Pick a clause, and the same or one that differs: in who does it to whom, or in two of its words."""
-    it = pick_clause(rng)
+    clause = pick_clause(rng)
     if not label.startswith("not_"):
-        return it, it
+        return clause, clause
     if rng.random() < 0.15:
-        return it, changed(rng, it, "roles")
-    other = it
+        return clause, changed(rng, clause, "roles")
+    second = clause
     for part in rng.sample(["subject", "object", "verb"], 2):
-        other = changed(rng, other, part)
-    return it, other
+        second = changed(rng, second, part)
+    return clause, second
 
 
 def write_paraphrase(rng: Random, label: str) -> Texts:
     """Write a clause, and the same or a changed one in other words."""
-    it, other = _same_or_changed(rng, label)
-    return sentence(it), in_other_words(rng, other)
+    clause, second = _same_or_changed(rng, label)
+    return sentence(clause), in_other_words(rng, second)
 
 
 def write_pair(rng: Random, _split: str) -> dict[str, str]:
     """Write a clause and the same in other words, as a row."""
-    return _say_twice(rng, pick_clause(rng))
+    return _paraphrase(rng, pick_clause(rng))
 
 
-def write_two_ways(rng: Random, split: str) -> dict[str, str]:
-    """Write a text that says a clause twice, in other words, as a row."""
+def write_paraphrases(rng: Random, split: str) -> dict[str, str]:
+    """Write a clause and a paraphrase as one text, as a row."""
     return {"text": " ".join(write_pair(rng, split).values())}
 
 
 def write_triple(rng: Random, _split: str) -> dict[str, str]:
     """Write a clause, the same in other words, and one that differs in two words, as a row."""
-    it, other = _same_or_changed(rng, "not_")
-    return _say_twice(rng, it) | {"negative": in_other_words(rng, other)}
+    clause, second = _same_or_changed(rng, "not_")
+    return _paraphrase(rng, clause) | {"negative": in_other_words(rng, second)}
 
 
-def _say_twice(rng: Random, it: Clause) -> dict[str, str]:
-    anchor = positive = sentence(it)
+def _paraphrase(rng: Random, clause: Clause) -> dict[str, str]:
+    anchor = positive = sentence(clause)
     while positive == anchor:
-        positive = in_other_words(rng, it)
+        positive = in_other_words(rng, clause)
     return {"anchor": anchor, "positive": positive}
 
 
 def write_duplicate(rng: Random, label: str) -> Texts:
     """Write a question, and the same or a changed one in other words."""
-    it, other = _same_or_changed(rng, label)
-    other = reworded(rng, other)
-    return sentence(it.question()), sentence(rng.choice([other.question(), other.passive_question()]))
+    clause, second = _same_or_changed(rng, label)
+    second = reworded(rng, second)
+    return sentence(clause.question()), sentence(rng.choice([second.question(), second.passive_question()]))
 
 
 def write_similarity(rng: Random, grade: str) -> Texts:
-    """Write two clauses that share as many of five parts as the grade says; a synonym is half a point."""
-    it = pick_clause(rng)
+    """Write two clauses; the grade is the number of equal parts, of five, and a synonym counts half."""
+    clause = pick_clause(rng)
     old, new = rng.sample(list(ADJECTIVES), 2)
-    it = replace(it, location=it.location or pick_location(rng), subject=replace(it.subject, adjective=old))
+    clause = replace(
+        clause, location=clause.location or pick_location(rng), subject=replace(clause.subject, adjective=old)
+    )
     parts, shared = rng.sample(["subject", "verb", "object", "location", "adjective"], 5), float(grade)
-    alike = next(part for part in parts if part in ("verb", "adjective")) if shared % 1 else ""
-    parts = [part for part in parts if part != alike][int(shared) :]
-    second = it
+    synonym_part = next(part for part in parts if part in ("verb", "adjective")) if shared % 1 else ""
+    parts = [part for part in parts if part != synonym_part][int(shared) :]
+    second = clause
     for part in parts:
         if part != "adjective":
             second = changed(rng, second, part)
-    adjective = new if "adjective" in parts else SYNONYMS[old] if alike == "adjective" else old
+    adjective = new if "adjective" in parts else SYNONYMS[old] if synonym_part == "adjective" else old
     second = replace(second, subject=replace(second.subject, adjective=adjective))
-    if alike == "verb":
-        second = replace(second, verb=SYNONYMS[it.verb])
-    return sentence(it), sentence(rng.choice([str(second), second.passive()]))
+    if synonym_part == "verb":
+        second = replace(second, verb=SYNONYMS[clause.verb])
+    return sentence(clause), sentence(rng.choice([str(second), second.passive()]))
 
 
-def weakened(rng: Random, it: Clause) -> Clause:
+def weakened(rng: Random, clause: Clause) -> Clause:
     """Leave out an adjective or the location, or name the category instead of the noun."""
-    ways = [
-        replace(it, subject=replace(it.subject, adjective="")),
-        replace(it, object=replace(it.object, adjective="")),
-        replace(it, location=""),
-        replace(it, subject=replace(it.subject, noun=it.subject.category)),
-        replace(it, object=replace(it.object, noun=it.object.category)),
+    weaker_clauses = [
+        replace(clause, subject=replace(clause.subject, adjective="")),
+        replace(clause, object=replace(clause.object, adjective="")),
+        replace(clause, location=""),
+        replace(clause, subject=replace(clause.subject, noun=clause.subject.category)),
+        replace(clause, object=replace(clause.object, noun=clause.object.category)),
     ]
-    return rng.choice([way for way in ways if way != it])
+    return rng.choice([weaker for weaker in weaker_clauses if weaker != clause])
 
 
 def write_inference(rng: Random, label: str, categories: tuple[str, ...] = PEOPLE) -> Texts:
@@ -197,21 +199,21 @@ def write_entailment(rng: Random, label: str) -> Texts:
 
 def write_answer(rng: Random, label: str) -> Texts:
     """Write a question for a part of a clause; in a sentence without the answer, another part is changed."""
-    it = replace(pick_clause(rng), location=pick_location(rng))
-    missing, *others = rng.sample(["subject", "object", "location"], 3)
-    clause = it if label == "entailment" else changed(rng, it, rng.choice(["verb", *others]))
-    return sentence(it.question_about(missing)), in_other_words(rng, clause)
+    clause = replace(pick_clause(rng), location=pick_location(rng))
+    missing, *other_parts = rng.sample(["subject", "object", "location"], 3)
+    answer = clause if label == "entailment" else changed(rng, clause, rng.choice(["verb", *other_parts]))
+    return sentence(clause.question_about(missing)), in_other_words(rng, answer)
 
 
 def write_pronoun(rng: Random, label: str) -> Texts:
     """Write a pronoun in the first text, and whom it means in the second, rightly or not."""
-    one, two = rng.sample(list(PRONOUNS), 2)
-    first, second = Phrase(pick_noun(rng, (one,))), Phrase(pick_noun(rng, (two,)))
-    meant, other = rng.sample([first, second], 2)
-    why = f"{PRONOUNS[meant.category][0]} was {rng.choice(list(MOODS | ADJECTIVES))}"
-    named = meant if label == "entailment" else other
-    text = join(first, past_of(rng.choice(list(TRANSITIVE))), second, "because", why)
-    return sentence(text), sentence(named, *why.split()[1:])
+    gender, other_gender = rng.sample(list(PRONOUNS), 2)
+    first, second = Phrase(pick_noun(rng, (gender,))), Phrase(pick_noun(rng, (other_gender,)))
+    meant, unmeant = rng.sample([first, second], 2)
+    reason = f"{PRONOUNS[meant.category][0]} was {rng.choice(list(MOODS | ADJECTIVES))}"
+    named = meant if label == "entailment" else unmeant
+    text = join(first, past_of(rng.choice(list(TRANSITIVE))), second, "because", reason)
+    return sentence(text), sentence(named, *reason.split()[1:])
 
 
 TOPICS = [(noun, verb) for noun in CATEGORY_OF for verb in TRANSITIVE]
@@ -221,6 +223,6 @@ TOPICS = [(noun, verb) for noun in CATEGORY_OF for verb in TRANSITIVE]
 def write_topic(rng: Random, topic: int) -> Texts:
     """Write a clause about a topic, and the same in other words."""
     noun, verb = TOPICS[topic]
-    it = pick_clause(rng, (CATEGORY_OF[noun],))
-    it = replace(it, subject=replace(it.subject, noun=noun), verb=verb)
-    return sentence(it), in_other_words(rng, it)
+    clause = pick_clause(rng, (CATEGORY_OF[noun],))
+    clause = replace(clause, subject=replace(clause.subject, noun=noun), verb=verb)
+    return sentence(clause), in_other_words(rng, clause)
