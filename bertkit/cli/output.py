@@ -207,8 +207,7 @@ def print_pairs(values: Mapping[str, str]) -> None:
     """Print names and values in two columns."""
     if not values:
         return
-    cells = [(name, _one_line(value)) for name, value in values.items()]
-    for line in _align(cells, "left", wrapped=1, width=terminal_width() or _PIPE_WIDTH):
+    for line in _align(list(values.items()), "left", wrapped=1, width=terminal_width() or _PIPE_WIDTH):
         print_line(line)
 
 
@@ -366,7 +365,7 @@ def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, wid
     for index in range(len(cells[0])):
         table.add_column(justify=justify if index else "left", overflow="fold", no_wrap=index != wrapped)
     for row in cells:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(_one_line(cell))) for cell in row))
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as lines:
         console.print(table)
