@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import logging
 import math
 import re
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.cli import stdio
 from bertkit.cli.stdio import CONTROL_CHARACTERS, printable
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from bertkit.reports.cases import Case
 
 _SCHEMA = 2
-_LEAST_TEXT = 16  # columns, of a text beside its name
+_LEAST_TEXT = 16  # columns of the terminal for the first column of a table
+_PIPE_WIDTH = 1_000_000  # columns, so that no line wraps
+_INDENT = "    "
 
 Cells = Sequence[Sequence[str]]
 
@@ -202,41 +205,38 @@ def to_json(values: Mapping[str, Any]) -> str:
 
 def print_pairs(values: Mapping[str, str]) -> None:
     """Print names and values in two columns."""
-    width, columns = max(map(len, values), default=0), terminal_width()
-    for name, value in values.items():
-        room = len(value) + 1 if columns is None else max(columns - width - 2, _LEAST_TEXT)
-        first, *more = textwrap.wrap(value, room, break_on_hyphens=False) or [""]
-        print_line(f"{name:<{width}}  {first}".rstrip())
-        for line in more:
-            print_line(f"{'':<{width}}  {line}")
+    if not values:
+        return
+    for line in _align(list(values.items()), "left", wrapped=1, width=terminal_width() or _PIPE_WIDTH):
+        print_line(line)
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 30) -> None:
     """Print a table with its first column aligned left and the others right; nothing if there are no rows.
 
-    Its columns are those that any row fills. In a terminal that is too narrow, the first column wraps; where that is
-    not enough, each row becomes a list.
+    Its columns are those that any row fills. In a narrow terminal, the first column wraps. If that is not enough, each
+    row becomes a list.
 
     Args:
-        title: stands above it.
-        rows: column -> text, count, score, interval, or None for what there is no number of.
-        max_rows: are shown.
+        title: Line above the table.
+        rows: Column -> text, count, score, interval, or None for a missing number.
+        max_rows: Maximum number of rows that are shown.
     """
     columns = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in columns if any(row.get(name, "") != "" for row in rows)]
     if not names:
         return
+    from rich.cells import cell_len
+
     cells = [names, *([_cell(row.get(name, "")) for name in names] for row in rows[:max_rows])]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    room = terminal_width()
     print_text(f"  {title}")
-    if room is not None and _table_width(widths) > room:
-        widths[0] = max(widths[0] + room - _table_width(widths), _LEAST_TEXT)
-    is_list = room is not None and _table_width(widths) > room
-    for line in _list_rows(cells) if is_list else _align_rows(cells, widths):
-        print_text(f"    {line}")
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    least = min(widths[0], _LEAST_TEXT) + sum(2 + width for width in widths[1:])
+    room = (terminal_width() or _PIPE_WIDTH) - len(_INDENT)
+    for line in _list_rows(cells) if least > room else _align(cells, "right", wrapped=0, width=room):
+        print_text(f"{_INDENT}{line}")
     if len(rows) > max_rows:
-        print_line(f"    ... {len(rows) - max_rows:,} more with --json")
+        print_line(f"{_INDENT}... {len(rows) - max_rows:,} more with --json")
 
 
 def print_file(file: Path, rows: int, next_command: str = "") -> None:
@@ -348,26 +348,38 @@ def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
     return grouped
 
 
-def _align_rows(cells: Cells, widths: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a table, whose first column is wrapped to its width."""
-    for name, *others in cells:
-        first, *more = textwrap.wrap(name, widths[0], replace_whitespace=False, break_on_hyphens=False) or [""]
-        yield "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
-        yield from more
+def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, width: int) -> Iterator[str]:
+    """Yield the lines of a table, of which one column wraps if it is wider than the terminal.
+
+    Args:
+        cells: Rows of cells.
+        justify: Alignment of all columns except the first, which is aligned left.
+        wrapped: Index of the column that may wrap.
+        width: Columns of the terminal.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for index in range(len(cells[0])):
+        table.add_column(justify=justify if index else "left", overflow="fold", no_wrap=index != wrapped)
+    for row in cells:
+        table.add_row(*(Text(printable(_one_line(cell))) for cell in row))
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    with console.capture() as lines:
+        console.print(table)
+    for line in lines.get().split("\n")[:-1]:
+        yield line.rstrip()
 
 
 def _list_rows(cells: Cells) -> Iterator[str]:
-    """Yield each row as a list of its cells, the first as its title."""
+    """Yield each row as a list of its cells, with the first cell as its title."""
     for title, *others in cells[1:]:
         yield title
         for name, value in zip(cells[0][1:], others, strict=True):
             if value:
                 yield f"  {name}: {value}" if name else f"  {value}"
-
-
-def _table_width(widths: Sequence[int]) -> int:
-    """Return the columns of the terminal that a table takes, four of which are its indent."""
-    return 4 + sum(widths) + 2 * (len(widths) - 1)
 
 
 def _cell(value: object) -> str:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from accelerate.utils import find_executable_batch_size
 from torch import nn
 
 from bertkit.errors import RecipeError, ResourceError
 from bertkit.hardware.device import Device, device_of
-from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
@@ -100,42 +100,35 @@ def has_own_memory(device: torch.device) -> bool:
     return Device(device.type).memory is not None
 
 
-def rows_that_fit(rows: int, try_step: Callable[[int], None]) -> int:
-    """Find how many rows fit into memory: all, or a half of them, of these, and so on; 0 if not even one does.
-
-    Args:
-        rows: to begin with.
-        try_step: computes so many rows; raises what `is_memory_error` knows where memory is too small.
-    """
-    while rows:
-        try:
-            try_step(rows)
-        except RuntimeError as error:
-            if not is_memory_error(error):
-                raise
-            # One row is the last that is tried. An error holds the tensors of the step, and ends with this block.
-            rows = (rows + 1) // 2 if rows > 1 else 0
-        else:
-            break
-    return rows
-
-
 def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
-    """Find the tokens, padding included, that a micro-batch may have, and say so in one line.
+    """Find how many tokens, with padding, a micro-batch may have, and log them.
 
     Args:
-        longest: the longest batch of the run.
-        step: computes a batch forward and backward.
+        longest: Longest batch of the run.
+        step: Computes a batch forward and backward.
 
     Raises:
-        ResourceError: not even one row fits.
+        ResourceError: If not even a single row fits.
     """
     count, length = len(longest["input_ids"]), tokens_of(longest)
-    rows = rows_that_fit(count, lambda rows: step(split_batch(longest, rows)[0]))
-    if not rows:
+    rows = count
+
+    def halve() -> int:
+        nonlocal rows
+        rows = (rows + 1) // 2 if rows > 1 else 0
+        return rows
+
+    search = find_executable_batch_size(
+        lambda rows: step(split_batch(longest, rows)[0]), starting_batch_size=count, reduce_batch_size_fn=halve
+    )
+    try:
+        search()
+    except RuntimeError:
+        if rows:
+            raise
         what = f"a single row of {length} tokens does not fit into the memory of this GPU"
         remedy = "try a smaller --max-length, --set training.gradient_checkpointing=true, or a smaller model"
-        raise ResourceError(what, remedy)
+        raise ResourceError(what, remedy) from None
     if rows == count:
         log.info(f"memory: the longest batch, {count} rows of {length} tokens, fits into that of this GPU")
     else:

@@ -117,8 +117,22 @@ def test_a_table_aligns_its_columns_and_counts_what_it_leaves_out(capsys):
     ]
 
 
+def test_wide_characters_align(capsys):
+    print_table("title", [{"word": "日本語", "rows": 1}, {"word": "a", "rows": 23}])
+    print_pairs({"日本": "Japan", "é": "[red]letter"})
+    assert capsys.readouterr().out.splitlines() == [
+        "  title",
+        "    word    rows",
+        "    日本語     1",
+        "    a         23",
+        "日本  Japan",
+        "é     [red]letter",
+    ]
+
+
 def test_a_table_without_rows_is_not_printed(capsys):
     print_table("title", [])
+    print_pairs({})
     assert capsys.readouterr().out == ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,9 +17,11 @@ from bertkit.errors import RecipeError, ResourceError
 from bertkit.modeling.info import info_of
 from bertkit.recipe import Training
 from bertkit.training import micro_batches
-from bertkit.training.micro_batches import fastest_rows, rows_that_fit, split_batch, tokens_that_fit, try_step
+from bertkit.training.micro_batches import fastest_rows, split_batch, tokens_that_fit, try_step
 from tests.conftest import finetune
 from tests.kills import read_lines
+
+OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
 @pytest.mark.parametrize(
@@ -47,18 +50,28 @@ def test_a_batch_of_packed_documents_is_split_by_its_tokens():
 
 
 @pytest.mark.parametrize(
-    ("limit", "tried", "found"),
-    [(32, [32], 32), (31, [32, 16], 16), (1, [32, 16, 8, 4, 2, 1], 1), (0, [32, 16, 8, 4, 2, 1], 0)],
+    ("limit", "tried"),
+    [(32, [32]), (31, [32, 16]), (1, [32, 16, 8, 4, 2, 1]), (0, [32, 16, 8, 4, 2, 1])],
 )
-def test_rows_are_halved_until_they_fit(limit, tried, found):
+def test_rows_are_halved_until_they_fit(limit, tried):
     seen = []
 
-    def step(rows):
-        seen.append(rows)
-        if rows > limit:
-            raise torch.OutOfMemoryError
+    def step(micro_batch):
+        seen.append(len(micro_batch["input_ids"]))
+        if seen[-1] > limit:
+            raise OUT_OF_MEMORY
 
-    assert (rows_that_fit(32, step), seen) == (found, tried)
+    with nullcontext() if limit else pytest.raises(ResourceError):
+        assert tokens_that_fit({"input_ids": torch.zeros(32, 10)}, step) == 10 * tried[-1]
+    assert seen == tried
+
+
+def test_another_error_of_a_step_is_no_lack_of_memory():
+    def step(micro_batch):
+        raise RuntimeError("index out of range")
+
+    with pytest.raises(RuntimeError, match="index out of range"):
+        tokens_that_fit({"input_ids": torch.zeros(32, 10)}, step)
 
 
 def test_one_line_says_what_fits(caplog):
@@ -67,7 +80,7 @@ def test_one_line_says_what_fits(caplog):
 
     def step(micro_batch, limit):
         if len(micro_batch["input_ids"]) > limit:
-            raise torch.OutOfMemoryError
+            raise OUT_OF_MEMORY
 
     assert tokens_that_fit(batch, lambda tried: step(tried, 9)) == 2000
     assert tokens_that_fit(batch, lambda tried: step(tried, 4)) == 1200
@@ -90,7 +103,7 @@ def test_a_trial_leaves_no_trace(fits):
         outputs = model(torch.rand(4, 3)).sum()
         if fits or not model[0].weight.grad is not None:
             return outputs
-        raise torch.OutOfMemoryError
+        raise OUT_OF_MEMORY
 
     def state():
         streams = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
@@ -116,7 +129,7 @@ def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_
     def limited(trainer, batch):
         total = honest(trainer, batch)
         if len(batch["input_ids"]) > limit:
-            raise torch.OutOfMemoryError
+            raise OUT_OF_MEMORY
         return total
 
     def computed(trainer, model, batch, **keywords):
