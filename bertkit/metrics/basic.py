@@ -238,13 +238,13 @@ def compute_metric(name: str, gold: Any, predicted: Any) -> dict[str, float]:
     """Compute a metric, which has several scores if the `evaluate` package computes several.
 
     Args:
-        name: Name of a function of this module, of one of your own, or of a metric of the `evaluate` package.
-        gold: Gold values, an array or (for your own metrics and those of `evaluate`) a list of any values.
+        name: Name of a function of this module, a custom function, or a metric of the `evaluate` package.
+        gold: Gold values, an array or (for custom metrics and the `evaluate` package) a list of any values.
         predicted: Predicted values.
     """
     if name.startswith(EVALUATE_PREFIX):
-        gold, predicted = (each.tolist() if isinstance(each, np.ndarray) else each for each in (gold, predicted))
-        return _compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), gold, predicted)
+        values = (side.tolist() if isinstance(side, np.ndarray) else side for side in (gold, predicted))
+        return _compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), *values)
     if not is_own(name):
         return {name: globals()[name](gold, predicted)}
     value = load_own("metric", name)(gold, predicted)
@@ -264,7 +264,7 @@ def is_own(metric: str) -> bool:
 
 
 def is_library_metric(metric: str) -> bool:
-    """Return whether a metric is one of the `evaluate` package, or a function of your own."""
+    """Return whether a metric belongs to the `evaluate` package, or is a custom function."""
     return metric.startswith(EVALUATE_PREFIX) or is_own(metric)
 
 
