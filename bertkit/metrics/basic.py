@@ -291,13 +291,13 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
         if not uses_evaluate and name not in (*recipe.metrics, *BESIDE_SCORES):
             known = closest(name, [*recipe.metrics, *BESIDE_SCORES])
             raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", known)
-    known_scores = recipe.metrics
-    if EVALUATE_PREFIX not in names:
-        # Metrics of libraries are not resampled here, so that no interval could judge the best of several models.
-        known_scores, uses_evaluate = [name for name in recipe.metrics if not is_library_metric(name)], False
-    if not uses_evaluate and recipe.best_metric not in known_scores:
-        known = closest(recipe.best_metric, known_scores)
-        raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the metrics", known)
+    # The choice of the best model needs an interval.
+    with_interval = recipe.metrics if EVALUATE_PREFIX in names else [name for name in recipe.metrics if name in names]
+    is_known = recipe.best_metric in with_interval or (uses_evaluate and EVALUATE_PREFIX in names)
+    if not is_known:
+        which = "metrics" if with_interval == recipe.metrics else "metrics with an interval"
+        remedy = closest(recipe.best_metric, with_interval)
+        raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the {which}", remedy)
 
 
 def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:

@@ -374,13 +374,13 @@ def _with_library_metrics(task: Task) -> Task:
             for row, record in zip(rows, predictions, strict=True)
         ]
         gold, predicted = map(list, zip(*pairs, strict=True))
-        names = filter(is_library_metric, setup.recipe.metrics)
+        names = [name for name in setup.recipe.metrics if name not in task.METRICS]
         scored = [item for name in names for item in compute_metric(name, gold, predicted).items()]
         compared.scores = {name: Setting(value, "metrics of libraries are not resampled") for name, value in scored}
         return compared
 
     def score(compared: Compared, setup: Setup) -> dict[str, float]:
-        built_in = [name for name in setup.recipe.metrics if not is_library_metric(name)]
+        built_in = [name for name in setup.recipe.metrics if name in task.METRICS]
         recipe = setup.recipe.model_copy(update={"metrics": built_in})
         return {**task.score(compared, replace(setup, recipe=recipe)), **getattr(compared, "scores", {})}
 
