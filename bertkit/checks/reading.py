@@ -1,4 +1,4 @@
-"""The rows of a dataset, read to their end whatever is wrong with single rows; their faults and their labels."""
+"""All rows of a dataset, also after faults in single rows; findings about faults and labels."""
 
 from __future__ import annotations
 

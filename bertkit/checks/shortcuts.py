@@ -1,4 +1,4 @@
-"""Shortcuts: a word, a length, a part of the input, an id or the order that predicts labels or tells splits apart."""
+"""Shortcuts: a word, a length, a part of the input, an id or the row order that predicts labels or the split."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 _FOLDS = 5
 _MIN_ROWS = 50
 _MAX_WORDS = 10_000
-_STANDARD_ERRORS = 4.0  # that are no accident, of the many things that are tried
-_MAX_SHIFT_ROWS, _MIN_SHIFT_ROWS = 2000, 30  # of a split
-_WARN_SHIFT = 0.8  # of the area under the curve
+_MIN_STANDARD_ERRORS = 4.0  # of a gain, because many features are tried
+_MAX_SHIFT_ROWS, _MIN_SHIFT_ROWS = 2000, 30  # per split
+_WARN_SHIFT = 0.8  # area under the ROC curve
 
 
 def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labels: Sequence[str]) -> list[Finding]:
@@ -162,7 +162,7 @@ class Gain(NamedTuple):
         """The share of the errors of chance that the classifier does not make; 0 where it may be an accident."""
         error = math.sqrt(self.chance * (1 - self.chance) / self.rows)
         gain = self.accuracy - self.chance
-        return 0.0 if gain <= _STANDARD_ERRORS * error else gain / (1 - self.chance)
+        return 0.0 if gain <= _MIN_STANDARD_ERRORS * error else gain / (1 - self.chance)
 
 
 def classes_of(gold: Sequence[Any]) -> list[int] | None:

@@ -238,13 +238,13 @@ def compute_metric(name: str, gold: Any, predicted: Any) -> dict[str, float]:
     """Compute a metric, which has several scores if the `evaluate` package computes several.
 
     Args:
-        name: Name of a function of this module, of one of your own, or of a metric of the `evaluate` package.
-        gold: Gold values, an array or (for your own metrics and those of `evaluate`) a list of any values.
+        name: Name of a function of this module, a custom function, or a metric of the `evaluate` package.
+        gold: Gold values, an array or (for custom metrics and the `evaluate` package) a list of any values.
         predicted: Predicted values.
     """
     if name.startswith(EVALUATE_PREFIX):
-        gold, predicted = (each.tolist() if isinstance(each, np.ndarray) else each for each in (gold, predicted))
-        return _compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), gold, predicted)
+        values = (side.tolist() if isinstance(side, np.ndarray) else side for side in (gold, predicted))
+        return _compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), *values)
     if not is_own(name):
         return {name: globals()[name](gold, predicted)}
     value = load_own("metric", name)(gold, predicted)
@@ -264,7 +264,7 @@ def is_own(metric: str) -> bool:
 
 
 def is_library_metric(metric: str) -> bool:
-    """Return whether a metric is one of the `evaluate` package, or a function of your own."""
+    """Return whether a metric belongs to the `evaluate` package, or is a custom function."""
     return metric.startswith(EVALUATE_PREFIX) or is_own(metric)
 
 
@@ -291,13 +291,13 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
         if not uses_evaluate and name not in (*recipe.metrics, *BESIDE_SCORES):
             known = closest(name, [*recipe.metrics, *BESIDE_SCORES])
             raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", known)
-    known_scores = recipe.metrics
-    if EVALUATE_PREFIX not in names:
-        # Metrics of libraries are not resampled here, so that no interval could judge the best of several models.
-        known_scores, uses_evaluate = [name for name in recipe.metrics if not is_library_metric(name)], False
-    if not uses_evaluate and recipe.best_metric not in known_scores:
-        known = closest(recipe.best_metric, known_scores)
-        raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the metrics", known)
+    # The choice of the best model needs an interval.
+    with_interval = recipe.metrics if EVALUATE_PREFIX in names else [name for name in recipe.metrics if name in names]
+    is_known = recipe.best_metric in with_interval or (uses_evaluate and EVALUATE_PREFIX in names)
+    if not is_known:
+        which = "metrics" if with_interval == recipe.metrics else "metrics with an interval"
+        remedy = closest(recipe.best_metric, with_interval)
+        raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the {which}", remedy)
 
 
 def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:

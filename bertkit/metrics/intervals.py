@@ -47,7 +47,7 @@ class Setting(float):
 
     reason: str
 
-    def __new__(cls, value: float, reason: str = "it is no score") -> Setting:
+    def __new__(cls, value: float, reason: str = "it is not a score") -> Setting:
         """Return a number with the reason why it has no interval."""
         self = super().__new__(cls, value)
         self.reason = reason

@@ -106,10 +106,10 @@ def _compare_binary(errors: Numbers, _: Numbers, is_inside: Numbers, two_sided: 
     inside, total = int(is_inside.sum()), len(errors)
     wrong, all_wrong = int(errors[is_inside].sum()), int(errors.sum())
     others, other_wrong = total - inside, all_wrong - wrong
-    p, least = fisher(wrong, inside, all_wrong, total, two_sided=two_sided)
+    p, lowest_p = fisher(wrong, inside, all_wrong, total, two_sided=two_sided)
     rate, rest = wrong / inside, other_wrong / others
     sides = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, others))
-    return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(sides), p, least)
+    return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(sides), p, lowest_p)
 
 
 def fisher(wrong: int, inside: int, all_wrong: int, total: int, *, two_sided: bool = False) -> tuple[float, float]:
@@ -134,13 +134,11 @@ def fisher(wrong: int, inside: int, all_wrong: int, total: int, *, two_sided: bo
     probabilities = hypergeom.pmf(counts, total, all_wrong, inside)
     observed = wrong - counts[0]
     if two_sided:
-        p, least = (
-            probabilities[probabilities <= most * (1 + 1e-7)].sum()
-            for most in (probabilities[observed], probabilities.min())
-        )
+        limits = probabilities[observed], probabilities.min()
+        p, lowest_p = (probabilities[probabilities <= limit * (1 + 1e-7)].sum() for limit in limits)
     else:
-        p, least = probabilities[observed:].sum(), probabilities[-1]
-    return min(1.0, float(p)), min(1.0, float(least))
+        p, lowest_p = probabilities[observed:].sum(), probabilities[-1]
+    return min(1.0, float(p)), min(1.0, float(lowest_p))
 
 
 def _compare_numbers(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:

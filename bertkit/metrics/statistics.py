@@ -118,7 +118,7 @@ def label_scores(
     from sklearn.metrics import precision_recall_fscore_support
     from sklearn.preprocessing import MultiLabelBinarizer
 
-    # Without a second class, which no row has, scikit-learn would take one label for the two classes 0 and 1.
+    # A class without rows: with a single column, scikit-learn would read its zeros and ones as two classes.
     binarizer = MultiLabelBinarizer(classes=[*labels, None], sparse_output=True).fit(gold)
     columns = precision_recall_fscore_support(*map(binarizer.transform, (gold, predicted)), zero_division=math.nan)
     scores = [LabelScore(*values) for values in zip(labels, *(column.tolist() for column in columns), strict=False)]

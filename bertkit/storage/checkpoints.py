@@ -50,7 +50,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest that `commit` wrote.
 
     Raises:
-        ModelError: If it is damaged, or there is none.
+        ModelError: If it is damaged or missing.
     """
     damaged = ModelError(f"{MANIFEST} is damaged", "name another checkpoint", file=folder)
     manifest = read_signed(folder / MANIFEST, damaged)

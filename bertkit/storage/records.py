@@ -1,4 +1,4 @@
-"""JSON objects with a checksum of themselves: of runs, and of several runs."""
+"""Records of runs, and other JSON objects that contain their own checksum."""
 
 from __future__ import annotations
 

@@ -344,11 +344,13 @@ def load_family(recipe: Recipe) -> Task:
     spans = [task.COLUMNS.spans] if task.COLUMNS.spans else []
     check_names("data.columns", recipe.data.columns, [*task.COLUMNS.names, *spans])
     check_options(recipe.options, task.OPTIONS)
-    others = [name for name in recipe.metrics if is_library_metric(name) and name not in task.METRICS]
-    if not others or EVALUATE_PREFIX in task.METRICS:
+    library_metrics = [name for name in recipe.metrics if is_library_metric(name) and name not in task.METRICS]
+    if not library_metrics or EVALUATE_PREFIX in task.METRICS:
         return task
     if not task.COLUMNS.gold:
-        raise RecipeError(f"the metric {others[0]} needs gold values, and {recipe.task} has none", "leave it out")
+        raise RecipeError(
+            f"the metric {library_metrics[0]} needs gold values, and {recipe.task} has none", "leave it out"
+        )
     return _with_library_metrics(task)
 
 
@@ -372,13 +374,13 @@ def _with_library_metrics(task: Task) -> Task:
             for row, record in zip(rows, predictions, strict=True)
         ]
         gold, predicted = map(list, zip(*pairs, strict=True))
-        names = filter(is_library_metric, setup.recipe.metrics)
+        names = [name for name in setup.recipe.metrics if name not in task.METRICS]
         scored = [item for name in names for item in compute_metric(name, gold, predicted).items()]
         compared.scores = {name: Setting(value, "metrics of libraries are not resampled") for name, value in scored}
         return compared
 
     def score(compared: Compared, setup: Setup) -> dict[str, float]:
-        built_in = [name for name in setup.recipe.metrics if not is_library_metric(name)]
+        built_in = [name for name in setup.recipe.metrics if name in task.METRICS]
         recipe = setup.recipe.model_copy(update={"metrics": built_in})
         return {**task.score(compared, replace(setup, recipe=recipe)), **getattr(compared, "scores", {})}
 
@@ -389,8 +391,8 @@ def _labelled(gold: Any, predicted: Any) -> tuple[Any, Any]:
     """Return the gold and the predicted value of a row, without words that have no gold tag."""
     if not isinstance(gold, list) or None not in gold:
         return gold, predicted
-    kept = [number for number, value in enumerate(gold) if value is not None]
-    return [gold[number] for number in kept], [predicted[number] for number in kept]
+    labeled = [index for index, value in enumerate(gold) if value is not None]
+    return [gold[index] for index in labeled], [predicted[index] for index in labeled]
 
 
 def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:

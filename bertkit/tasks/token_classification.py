@@ -353,7 +353,8 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
 def _score_tags(labels: Sequence[str], counts: Numbers) -> list[dict[str, Any]]:
     """Return precision, recall, F1 and number of each tag, the most frequent first, from counts (tags, 3)."""
     scores = entities.ratios(counts)
-    order = sorted(np.flatnonzero(counts[:, 1:].any(axis=1)), key=lambda index: (-counts[index, 1], labels[index]))
+    seen = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
+    order = sorted(seen, key=lambda index: (-counts[index, 1], labels[index]))
     return [
         {"tag": labels[i], **{name: float(values[i]) for name, values in scores.items()}, "gold": int(counts[i, 1])}
         for i in order

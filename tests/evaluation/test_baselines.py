@@ -50,7 +50,7 @@ def test_what_was_fitted_is_read_as_it_was_written_or_not_at_all(tmp_path, caplo
     learned = {"most frequent label": 1, "text alone": {"intercept": [0.25]}}
     checksum = write_learned(tmp_path, learned)
     assert read_learned(saved(tmp_path, checksum)) == learned
-    assert read_learned(saved(tmp_path)) is None  # the run of an earlier release, or a plain checkpoint
+    assert read_learned(saved(tmp_path)) is None  # a plain checkpoint
     assert read_learned(saved(tmp_path, checksum, "text_regression")) is None
     caplog.set_level("INFO", "bertkit")
     for content in (json.dumps({**learned, "most frequent label": 0}), "{"):

@@ -146,7 +146,7 @@ def test_a_score_keeps_its_share_in_a_copy():
 
 def test_a_threshold_has_no_interval():
     found = find_intervals({"thresh": Setting(0.9), "f1": 0.5}, lambda rows: {"f1": rows.mean(), "thresh": rows[0]}, 9)
-    assert (found.ends["thresh"], found.reasons, list(found.methods)) == (None, {"thresh": "it is no score"}, ["f1"])
+    assert (found.ends["thresh"], found.reasons, list(found.methods)) == (None, {"thresh": "it is not a score"}, ["f1"])
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,10 @@ def test_a_family_of_ones_own_loads_a_model_with_its_head(recipe, setup, tiny_mo
         ({"options.highest": 1}, "options.highest is 1 - give a whole number of at least 2"),
         ({"data.columns": {"texts": "a"}}, "unknown key 'data.columns.texts' - did you mean text"),
         ({"metrics": ["acuracy"], "best_metric": "acuracy"}, "no metric is called 'acuracy' - did you mean accuracy"),
-        ({"metrics": ["accuracy", "evaluate:x"], "best_metric": "x"}, "best_metric 'x' is not among the metrics"),
+        (
+            {"metrics": ["accuracy", "evaluate:x"], "best_metric": "x"},
+            "best_metric 'x' is not among the metrics with an interval",
+        ),
         ({"best_metric": "spearmanr"}, "best_metric 'spearmanr' is not among the metrics"),
     ],
 )

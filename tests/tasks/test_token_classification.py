@@ -1028,5 +1028,7 @@ def test_metrics_of_libraries_get_lists_of_labeled_tags_and_have_no_interval(tag
     assert scores == {"f1": pytest.approx(2 / 3), "right": pytest.approx(2 / 3), f"{__name__}.count_words": 3}
     found = find_intervals(scores, lambda drawn: family.score(take(compared, drawn), setup), 2, samples=20)
     assert found.ends["right"] is None and found.reasons["right"] == "metrics of libraries are not resampled"
-    with pytest.raises(RecipeError, match="best_metric 'right' is not among the metrics"):
+    with pytest.raises(RecipeError, match="best_metric 'right' is not among the metrics with an interval"):
         load_task(recipe.model_copy(update={"best_metric": "right"}))
+    with pytest.raises(RecipeError, match="needs gold values, and contrastive has none"):
+        load_task(load_recipe("similarity-pairs", {"metrics": ["mrr@10", f"evaluate:{tag_script.parent}"]}))

@@ -41,7 +41,7 @@ class Format:
 def load_formats() -> dict[str, Format]:
     """Load every format, by name."""
     modules = [importlib.import_module(f"{__name__}.{module}") for module in module_names(__name__)]
-    return {each.name: each for module in modules for each in module.FORMATS}
+    return {entry.name: entry for module in modules for entry in module.FORMATS}
 
 
 def find_format(name: str) -> Format | None:
