@@ -19,7 +19,7 @@ from bertkit.data.row_digests import Digests
 from bertkit.data.rows import Split
 from bertkit.data.text import normalize
 from bertkit.progress import SILENT, use_progress
-from bertkit.vectors.groups.wording import Shingles, cut_shingles, find_near, find_repeated, sign
+from bertkit.vectors.minhash import Shingles, cut_shingles, find_near, find_repeated, sign
 
 _REPEATED = 0.01  # share of the rows of a split; fewer do no harm
 _LEAKED = 0.1  # as large a share of its rows as `eval` accepts to be training rows

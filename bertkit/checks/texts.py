@@ -11,7 +11,7 @@ from bertkit.data.columns import Columns
 from bertkit.data.row_digests import Digests
 from bertkit.data.text import normalize
 from bertkit.recipe import Row
-from bertkit.vectors.groups.wording import digest_text
+from bertkit.vectors.minhash import digest_text
 
 _LAST_MARKS = ".!?…。！？ "
 _SEPARATOR = "\x1f"  # between the columns of a row, and in no text once it is normalized

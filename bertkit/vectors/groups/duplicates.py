@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.data.text import as_number, normalize
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import log, stage
-from bertkit.vectors.groups import wording
+from bertkit.vectors import minhash
 from bertkit.vectors.groups.meaning import find_similar
 from bertkit.vectors.text_files import Rows, TextFile, TextRow
 from bertkit.vectors.vector_files import Matrix
@@ -40,7 +40,7 @@ class ScannedRows:
     has_text: np.ndarray[Any, np.dtype[np.bool_]]
     order: Rows
     """All rows that have text, the preferred ones first."""
-    signatures: dict[int, wording.Signature]
+    signatures: dict[int, minhash.Signature]
     """Row -> its signature, where the text is long."""
 
     @property
@@ -56,9 +56,9 @@ class ScannedRows:
                 yield number, file, row
                 number += 1
 
-    def read_shingles(self, rows: Collection[int]) -> dict[int, wording.Shingles]:
+    def read_shingles(self, rows: Collection[int]) -> dict[int, minhash.Shingles]:
         """Read all rows once more, and return the shingles of some."""
-        return {number: wording.cut_shingles(normalize(row.text)) for number, _, row in self.read() if number in rows}
+        return {number: minhash.cut_shingles(normalize(row.text)) for number, _, row in self.read() if number in rows}
 
 
 def scan(files: Sequence[TextFile], keep: str, *, near: bool) -> ScannedRows:
@@ -81,10 +81,10 @@ def scan(files: Sequence[TextFile], keep: str, *, near: bool) -> ScannedRows:
         with stage(f"reading {file.path.name}"):
             for row in file:
                 normalized = normalize(row.text)
-                signature = wording.sign(normalized) if near else None
+                signature = minhash.sign(normalized) if near else None
                 if signature is not None:
                     signatures[len(digests)] = signature
-                digests.append(wording.digest_text(normalized))
+                digests.append(minhash.digest_text(normalized))
                 has_text.append(bool(normalized))
                 preference.append(ranks(row, file) if number == len(files) - 1 else math.inf)
         totals.append(len(digests) - before)
@@ -100,7 +100,7 @@ def scan(files: Sequence[TextFile], keep: str, *, near: bool) -> ScannedRows:
 
 def find_wording(scanned: ScannedRows, near: float | None) -> list[Duplicate]:
     """Find the rows that repeat others word for word or, of long texts, nearly so; each row once."""
-    exact = wording.find_repeated(scanned.digests, scanned.order)
+    exact = minhash.find_repeated(scanned.digests, scanned.order)
     duplicates = [Duplicate(row, kept, "exact", 1.0) for row, (kept, _) in exact.items()]
     if near is not None:
         ordered = {
@@ -109,7 +109,7 @@ def find_wording(scanned: ScannedRows, near: float | None) -> list[Duplicate]:
             if row in scanned.signatures and row not in exact
         }
         fixed = sum(row < scanned.fixed for row in ordered)
-        repeats = wording.find_near(ordered, near, scanned.read_shingles, fixed)
+        repeats = minhash.find_near(ordered, near, scanned.read_shingles, fixed)
         duplicates += [Duplicate(row, kept, "near", share) for row, (kept, share) in repeats.items()]
     return duplicates
 

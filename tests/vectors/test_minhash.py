@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertkit.data.text import normalize
-from bertkit.vectors.groups.wording import LONG, cut_shingles, digest_text, find_near, find_repeated, sign
+from bertkit.vectors.minhash import LONG, cut_shingles, digest_text, find_near, find_repeated, sign
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in ("", "n", "st")]
 

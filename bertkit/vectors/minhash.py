@@ -1,0 +1,156 @@
+"""Find texts that repeat others word for word, by digests, or nearly so, by MinHash signatures of long texts."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.metrics import Numbers
+from bertkit.pretraining.deduplicate import digest_texts
+from bertkit.progress import get_progress, stage
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
+
+LONG = 100
+"""Characters from which a text is compared by its wording: in shorter texts, a few letters change the meaning."""
+
+Signature = np.ndarray[Any, np.dtype[np.uint32]]
+Signatures = Mapping[int, Signature]
+Shingles = np.ndarray[Any, np.dtype[np.uint32]]
+"""Hashes of all runs of five characters in a text, sorted and without duplicates, (shingles,)."""
+ReadShingles = Callable[[Collection[int]], Mapping[int, Shingles]]
+Found = dict[int, tuple[int, float]]
+"""Row that repeats another -> the row that is kept for it, and their similarity."""
+
+_SHINGLE = 5  # characters
+# Two texts that share 0.8 of their shingles have a band in common, except for 1 pair in 10^7.
+_HASHES, _BANDS = 128, 32
+_BLOCK = 4096  # shingles that are hashed at a time
+_ERRORS = 4  # standard errors by which an estimate can be wrong
+
+
+def digest_text(normalized: str) -> int:
+    """Return the digest of a normalized text as an integer."""
+    return int(digest_texts([normalized.encode("utf-8", "surrogatepass")])[0])
+
+
+def cut_shingles(normalized: str) -> Shingles:
+    """Return the shingles of a text. Shingles of characters need no words, and a typo changes few of them."""
+    text = normalized.encode("utf-32-le", "surrogatepass")
+    hashes = [zlib.crc32(text[start : start + 4 * _SHINGLE]) for start in range(0, len(text) - 4 * _SHINGLE + 1, 4)]
+    return np.unique(np.array(hashes, dtype=np.uint32))
+
+
+def sign(normalized: str) -> Signature | None:
+    """Return the MinHash signature of a text (Broder 1997), or None if the text is shorter than ``LONG``.
+
+    The share of equal numbers of two signatures estimates the share of common shingles.
+    """
+    if len(normalized) < LONG:
+        return None
+    shingles = cut_shingles(normalized).tolist()
+    signature = _empty_signature().copy()
+    # A batch takes memory for each pair of a shingle and a hash.
+    for start in range(0, len(shingles), _BLOCK):
+        signature.update_batch(shingles[start : start + _BLOCK])
+    return np.asarray(signature.hashvalues, dtype=np.uint32)
+
+
+def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: Numbers) -> Found:
+    """Find the rows whose digest an earlier row has, in an order of preference."""
+    _, first, inverse = np.unique(digests[order], return_index=True, return_inverse=True)
+    kept = order[first[inverse]]
+    repeats = np.flatnonzero(kept != order)
+    return {int(order[position]): (int(kept[position]), 1.0) for position in repeats}
+
+
+def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixed: int) -> Found:
+    """Find the rows that share at least a part of their shingles with a row that is kept (Jaccard's coefficient).
+
+    Each row is compared with the rows that are kept before it, so that no chain of small differences joins different
+    texts. Signatures find the pairs that may be near; their shingles decide.
+
+    Args:
+        signatures: Signature of each row, in the order of preference.
+        threshold: Minimum share, from 0 to 1.
+        read: Function that returns the shingles of the given rows; called for rows that may be near another.
+        fixed: Number of first rows that are kept, whatever they repeat.
+    """
+    if not signatures:
+        return {}
+    rows, table = list(signatures), np.stack(list(signatures.values()))
+    margin = _ERRORS * math.sqrt(threshold * (1 - threshold) / _HASHES)
+    lowest, certain = threshold - margin, min(threshold + margin, 1.0)
+    bands = _find_shared_bands(table)
+    # Estimate first, to learn whose shingles are needed. A row that certainly goes is not compared with later ones.
+    involved, gone = set[int](), set[int]()
+    with stage("comparing long texts", len(rows)):
+        for row, near, shares in _compare_signatures(table, bands, range(len(rows)), gone):
+            likely = near[shares >= lowest].tolist()
+            if likely:
+                involved.update(likely, [row])
+            if row >= fixed and shares.max(initial=0) >= certain:
+                gone.add(row)
+    shingles = read({rows[row] for row in involved}) if involved else {}
+    repeats: Found = {}
+    gone = set()
+    with stage("comparing near texts", len(involved)):
+        for row, near, shares in _compare_signatures(table, bands, sorted(involved), gone):
+            kept = near[shares >= lowest].tolist() if row >= fixed else []
+            exact = [_jaccard(shingles[rows[row]], shingles[rows[other]]) for other in kept]
+            if exact and max(exact) >= threshold:
+                gone.add(row)
+                repeats[rows[row]] = (rows[kept[exact.index(max(exact))]], max(exact))
+    return repeats
+
+
+def _find_shared_bands(table: Numbers) -> list[list[int]]:
+    """Return the ids of the bands of each signature that another one of (rows, hashes) has too; most have none."""
+    parts = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * _HASHES // _BANDS)))  # (rows, bands)
+    shared: list[list[int]] = [[] for _ in range(len(table))]
+    first_id = 0
+    for part in parts.T:
+        _, inverse, counts = np.unique(part, return_inverse=True, return_counts=True)
+        for row in np.flatnonzero(counts[inverse] > 1).tolist():
+            shared[row].append(first_id + int(inverse[row]))
+        first_id += len(counts)
+    return shared
+
+
+def _compare_signatures(
+    table: Numbers, bands: Sequence[Sequence[int]], rows: Sequence[int], gone: Collection[int]
+) -> Iterator[tuple[int, Numbers, Numbers]]:
+    """Yield each row, the earlier rows that share a band with it, and the shares of equal numbers.
+
+    Only rows that share a band are compared (Leskovec et al. 2014, section 3.4). Rows that the caller adds to `gone`
+    are not compared with later ones.
+    """
+    rows_in_band: dict[int, list[int]] = defaultdict(list)
+    for done, row in enumerate(rows):
+        near = np.array(sorted({other for band in bands[row] for other in rows_in_band[band]}), dtype=np.int64)
+        yield row, near, (table[near] == table[row]).mean(axis=1)
+        if row not in gone:
+            for band in bands[row]:
+                rows_in_band[band].append(row)
+        if done % _BLOCK == 0:
+            get_progress().update(done, {})
+
+
+def _jaccard(one: Shingles, other: Shingles) -> float:
+    shared = len(np.intersect1d(one, other, assume_unique=True))
+    return shared / (len(one) + len(other) - shared)
+
+
+@cache
+def _empty_signature() -> MinHash:
+    """Return a signature without shingles; its copies share the drawn permutations."""
+    from datasketch import MinHash
+
+    return MinHash(_HASHES, hashfunc=int)  # shingles are hashes already
