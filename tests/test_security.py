@@ -75,16 +75,16 @@ HELD = {
     ),
     "An archive cannot place files on your disk": ("test_security.py::test_no_archive_is_unpacked",),
     "A request cannot learn a path of the server": (
-        "server/test_refusals.py::test_errors_of_an_input_are_told_and_others_are_not",
-        "server/test_guard.py::test_a_fault_of_bertkit_shows_no_traceback",
+        "server/test_access.py::test_errors_of_an_input_are_explained_and_others_are_not",
+        "server/test_access.py::test_a_fault_of_bertkit_shows_no_traceback",
     ),
     "Where there is a key, a request without it cannot": (
-        "server/test_guard.py::test_a_key_is_asked_for_where_there_is_one",
+        "server/test_access.py::test_a_key_is_asked_for_where_there_is_one",
     ),
     "A page of another website cannot read an answer": (
         "server/test_app.py::test_other_websites_are_let_in_only_by_name",
     ),
-    "The log cannot show a text": ("server/test_guard.py::test_the_log_has_figures_and_no_texts",),
+    "The log cannot show a text": ("server/test_access.py::test_the_log_has_figures_and_no_texts",),
 }
 """How a sentence of the page begins -> the tests that hold it."""
 

@@ -20,13 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from bertkit import __version__
-from bertkit.errors import BertkitError, UsageError
+from bertkit.errors import BertkitError, DataError, UsageError
 from bertkit.hardware import threads
 from bertkit.progress import log
 from bertkit.reports.templates import hash_script
+from bertkit.server.access import AccessMiddleware, error_response
 from bertkit.server.batching import Limits
-from bertkit.server.guard import Guard
-from bertkit.server.refusals import RefusedError, refuse
 from bertkit.server.routes import add_routes
 from bertkit.server.runs import find_models
 from bertkit.server.schemas import describe_faults, form_fields
@@ -107,14 +106,17 @@ def app_of(service: Service, cors_origins: Sequence[str] = (), root_path: str = 
     about = (
         "Models trained with bertkit. Errors are `{error, error_type}`; at `/v1/embeddings` they have OpenAI's shape."
     )
-    # for the button of /docs; `Guard` checks the key
-    keyed = [Depends(HTTPBearer(auto_error=False))] if service.api_key else []
-    app = FastAPI(title="bertkit", version=__version__, description=about, lifespan=lifespan, dependencies=keyed)
+    options: dict[str, Any] = {}
+    if service.api_key:
+        # Browsers open a page without the key. The dependency adds the key to the schema; the middleware checks it.
+        options = {"docs_url": None, "redoc_url": None, "dependencies": [Depends(HTTPBearer(auto_error=False))]}
+    app = FastAPI(title="bertkit", version=__version__, description=about, lifespan=lifespan, **options)
     app.state.service = service
-    app.add_exception_handler(HTTPException, _answer_refusal)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(BertkitError, _answer_bertkit_error)
     app.add_exception_handler(RequestValidationError, _answer_faults)
-    app.add_middleware(Guard, service=service, root_path=root_path)
-    if cors_origins:  # around the guard, so that pages may read why they are refused
+    app.add_middleware(AccessMiddleware, service=service, root_path=root_path)
+    if cors_origins:  # outside of the access middleware, so that pages can read why a request was refused
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(cors_origins),
@@ -150,20 +152,21 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return JSONResponse(describe_model(model) | {"name": name, "ready": not service.is_draining})
 
     async def no_rows(name: str) -> Response:
-        raise RefusedError(404, f"{name} predicts no rows; it answers at {', '.join(service.get(name).routes)}")
+        raise HTTPException(404, f"{name} predicts no rows; it answers at {', '.join(service.get(name).routes)}")
 
     async def page() -> Response:
         text, headers = read_page()
         return HTMLResponse(text, headers=headers)
 
-    get: dict[str, Any] = {"methods": ["GET"]}
-    app.add_api_route("/health", health, summary="Whether the server works", **get)
-    app.add_api_route("/ready", ready, summary="Whether the server takes requests; 503 while it stops", **get)
-    app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus", **get)
-    app.add_api_route("/v1/models", models, summary="The models", **get)
-    app.add_api_route("/v1/models/{name}", one_model, summary="One model", **get)
+    app.add_api_route("/health", health, summary="Whether the server works")
+    app.add_api_route("/ready", ready, summary="Whether the server takes requests; 503 while it stops")
+    for path, probe in (("/health", health), ("/ready", ready)):
+        app.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
+    app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus")
+    app.add_api_route("/v1/models", models, summary="The models")
+    app.add_api_route("/v1/models/{name}", one_model, summary="One model")
     app.add_api_route("/v1/models/{name}:predict", no_rows, methods=["POST"], include_in_schema=False)
-    app.add_api_route("/", page, include_in_schema=False, **get)
+    app.add_api_route("/", page, include_in_schema=False)
 
 
 def describe_model(model: ServedModel) -> dict[str, Any]:
@@ -190,9 +193,20 @@ def _name_model(content: Mapping[str, Any]) -> dict[str, str]:
     return {"name": content["id"], "description": content.get("about") or "", "release_date": released}
 
 
-async def _answer_refusal(request: Request, error: Exception) -> Response:
+async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return refuse(request.url.path, error)
+    return error_response(request.url.path, error)
+
+
+async def _answer_bertkit_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BertkitError)
+    status, message = 500, error.what
+    # The request is wrong, and the message states what to change. Other errors can name files of the server.
+    if isinstance(error, (DataError, UsageError)):
+        column = f" (column {error.column!r})" if error.column else ""
+        remedy = f" - {error.remedy}" if error.remedy else ""
+        status, message = 422, " ".join(f"{error.what}{column}{remedy}".split())
+    return error_response(request.url.path, HTTPException(status, message))
 
 
 async def _answer_faults(request: Request, error: Exception) -> Response:
@@ -202,9 +216,9 @@ async def _answer_faults(request: Request, error: Exception) -> Response:
     # Faults of the body in one line each, as those of rows are, and not as a list of pydantic.
     if first["type"] == "json_invalid":
         fault = f"{first['ctx']['error']} at character {error.errors()[0]['loc'][1]}"
-        refused = RefusedError(400, f"the body is not JSON: {fault}")
+        status, message = 400, f"the body is not JSON: {fault}"
     elif isinstance(first.get("input"), bytes) or (first["type"] == "missing" and not first["loc"]):
-        refused = RefusedError(422, "send JSON, with the header Content-Type: application/json")
+        status, message = 422, "send JSON, with the header Content-Type: application/json"
     else:
-        refused = RefusedError(422, describe_faults(faults))
-    return refuse(request.url.path, refused)
+        status, message = 422, describe_faults(faults)
+    return error_response(request.url.path, HTTPException(status, message))

@@ -44,12 +44,10 @@ class Limits:
     """Bytes of a request's body; more get 413."""
     answer_seconds: float = 30.0
     """From a request's last byte to its answer; later ones get 504."""
-    read_seconds: float = 10.0
-    """From a connection's first byte to the last of the request's body; later ones get 408."""
     batch_tokens: int = 4096
     """Tokens that are computed at a time."""
     connections: int = 1024
-    """Open at the same time; more get 503."""
+    """Maximum number of open connections; requests on further ones get 503."""
     drain_seconds: float = 1.0
     """For which the server goes on accepting requests after SIGTERM, so that a load balancer sees it is not ready."""
 

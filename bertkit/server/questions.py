@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool
+from starlette.exceptions import HTTPException
 
-from bertkit.errors import DataError
-from bertkit.server.refusals import RefusedError, refusal_of
 from bertkit.server.schemas import Text
 from bertkit.server.service import ServedModel
 from bertkit.tokens.questions import Question, read_questions, read_state
@@ -81,7 +80,8 @@ class DecisionsRequest(BaseModel):
         """Return the state and the questions in their order, with their numbers for names.
 
         Raises:
-            RefusedError: an input that is no text, or two options with one name.
+            HTTPException: If an input is not text, or two options have the same name.
+            DataError: If the questions are not valid.
         """
         asked: dict[str, Any] = {}
         for number, question in enumerate(self.questions):
@@ -89,7 +89,7 @@ class DecisionsRequest(BaseModel):
             if isinstance(question, Choice):
                 criteria = {_label(choice.value): choice.description for choice in question.choices}
                 if len(criteria) < len(question.choices):
-                    raise RefusedError(422, f"questions[{number}].choices: two have one value")
+                    raise HTTPException(422, f"questions[{number}].choices: two have one value")
             elif isinstance(question, Score):
                 criteria = [": ".join(filter(None, (level.label, level.description))) for level in question.levels]
             kind = "yes_no" if isinstance(question, Predicate) else question.type
@@ -155,10 +155,10 @@ class SystemOneRequest(BaseModel):
         """Return what an answer has beside the model.
 
         Raises:
-            RefusedError: a question has no decision; this shape has no other way to say so.
+            HTTPException: If a question has no decision, because this shape cannot express it.
         """
         if unknown := next((name for name in self.questions if name not in decisions), None):
-            raise RefusedError(422, f"questions.{unknown}: this model answers a choice among its own labels alone")
+            raise HTTPException(422, f"questions.{unknown}: this model only answers a choice among its labels")
         answers = {
             name: {**_show_system_one(decisions[name], each), **_abstention(decisions[name])}
             for name, each in self.questions.items()
@@ -167,10 +167,7 @@ class SystemOneRequest(BaseModel):
 
 
 def _read_request(state: Any, asked: Mapping[str, Any]) -> tuple[str, list[Question]]:
-    try:
-        return read_state(state), read_questions(asked)
-    except DataError as error:
-        raise refusal_of(error) from None
+    return read_state(state), read_questions(asked)
 
 
 def _label(value: str | bool) -> str:
@@ -181,7 +178,7 @@ def as_text(content: Any) -> str | None:
     """Return a text, the texts of a list of parts, or other JSON, as text; None where there is none.
 
     Raises:
-        RefusedError: a part is an image, or another thing that is no text.
+        HTTPException: If a part is an image, or anything other than text.
     """
     if content is None or isinstance(content, str):
         return content
@@ -190,7 +187,7 @@ def as_text(content: Any) -> str | None:
         return json.dumps(content, ensure_ascii=False)
     for part in parts:
         if "text" not in part and "refusal" not in part:
-            raise RefusedError(422, f"a part of the type {part['type']!r}: only text can be read")
+            raise HTTPException(422, f"a part of the type {part['type']!r}: only text can be read")
     return " ".join(str(part.get("text", part.get("refusal"))) for part in parts)
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
-from bertkit.errors import shorten
+from bertkit.errors import BertkitError, shorten
 from bertkit.metrics import Numbers
 from bertkit.recipe import Row
+from bertkit.server.access import CLIENT_GONE, NOTES
 from bertkit.server.batching import BusyError, Lane
-from bertkit.server.guard import NOTES
 from bertkit.server.questions import (
     DecisionsRequest,
     SystemOneRequest,
@@ -28,14 +29,10 @@ from bertkit.server.questions import (
     decision_of,
     row_of,
 )
-from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
 from bertkit.server.schemas import (
     ClassifyRequest,
-    ClassScore,
-    EmbeddingsAnswer,
     EmbeddingsRequest,
     EmbedRequest,
-    RankedText,
     Refusal,
     RerankRequest,
     answer_schema,
@@ -48,7 +45,7 @@ from bertkit.storage.files import to_json
 from bertkit.vectors.vector_files import to_unit_length, truncate
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Refusal} for status in (400, 401, 408, 413, 422, 429, 500, 503, 504)
+    status: {"model": Refusal} for status in (400, 401, 413, 422, 429, 500, 503, 504)
 }
 TIMEOUT = "X-Request-Timeout"
 """Header with the seconds after which nobody needs the answer any more."""
@@ -61,22 +58,20 @@ def add_routes(app: FastAPI, service: Service) -> None:
     for model in service.models.values():
         if model.rows is not None:
             _add_rows(app, service, model)
-    shared: list[tuple[str, type[BaseModel], _Answer, Any]] = [
-        ("/predict", ClassifyRequest, _classify, list[ClassScore] | list[list[ClassScore]]),
-        ("/rerank", RerankRequest, _rerank, list[RankedText]),
-        ("/embed", EmbedRequest, _embed, list[list[float]]),
-        ("/v1/embeddings", EmbeddingsRequest, _openai_embed, EmbeddingsAnswer),
-        ("/v1/decisions", DecisionsRequest, _decide, dict[str, Any]),
-        ("/v1/systemone", SystemOneRequest, _decide, dict[str, Any]),
+    shared: list[tuple[str, type[BaseModel], _Answer]] = [
+        ("/predict", ClassifyRequest, _classify),
+        ("/rerank", RerankRequest, _rerank),
+        ("/embed", EmbedRequest, _embed),
+        ("/v1/embeddings", EmbeddingsRequest, _openai_embed),
+        ("/v1/decisions", DecisionsRequest, _decide),
+        ("/v1/systemone", SystemOneRequest, _decide),
     ]
     mains = {model.main_route for model in service.models.values()}
-    for route, request_schema, answer, schema in shared:
+    for route, request_schema, answer in shared:
         if service.find(route):
             endpoint = _make_endpoint(service, route, request_schema, answer)
             about = request_schema.__doc__
-            app.add_api_route(
-                route, endpoint, methods=["POST"], response_model=schema, responses=REFUSALS, summary=about
-            )
+            app.add_api_route(route, endpoint, methods=["POST"], responses=REFUSALS, summary=about)
             # TEI answers at / as well; with models of several kinds, nobody could tell which one is meant.
             if mains == {route}:
                 app.add_api_route("/", endpoint, methods=["POST"], include_in_schema=False)
@@ -122,13 +117,13 @@ async def _classify(service: Service, request: Request, model: ServedModel, body
     is_batch = not isinstance(given, str) and bool(given) and not isinstance(given[0], str)
     texts: Sequence[Any] = given if is_batch else [[given] if isinstance(given, str) else given]
     if not texts or not all(1 <= len(of_row) <= 2 for of_row in texts):
-        raise RefusedError(422, "inputs: give a text, a pair [text, text], or a list of [text] or [text, text]")
+        raise HTTPException(422, "inputs: give a text, a pair [text, text], or a list of [text] or [text, text]")
     assert model.checkpoint is not None
     takes = column_types(model.checkpoint.task, model.checkpoint.setup.recipe)
     if PAIR not in takes and any(len(of_row) == 2 for of_row in texts):
-        raise RefusedError(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
+        raise HTTPException(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
     if PAIR in takes and takes[PAIR][1] and any(len(of_row) == 1 for of_row in texts):
-        raise RefusedError(422, "inputs: the model reads pairs [text, text], and this is a single text")
+        raise HTTPException(422, "inputs: the model reads pairs [text, text], and this is a single text")
     rows = [dict(zip(("text", PAIR), of_row, strict=False)) for of_row in texts]
     count = None if body.parameters is None else body.parameters.top_k
     answers = await predict(service, request, model, rows, lambda one: _label_scores(one, count))
@@ -157,7 +152,7 @@ async def _embed(service: Service, request: Request, model: ServedModel, body: E
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     finish = _finisher(model, is_normal=body.normalize, dimension=body.dimensions)
     if not body.normalize and model.vectorizer is not None and model.vectorizer.is_normal:
-        raise RefusedError(422, "normalize: the model itself makes vectors of length 1")
+        raise HTTPException(422, "normalize: the model itself makes vectors of length 1")
     inputs = [(text, body.prompt_name) for text in texts]
     answers = await _vectors(service, request, model, inputs, lambda answer: json.dumps(finish(answer[0]).tolist()))
     return json_response(f"[{', '.join(answers)}]")
@@ -212,9 +207,9 @@ async def _vectors(
     assert model.texts is not None and model.vectorizer is not None
     prompts = model.vectorizer.prompts
     if not inputs:
-        raise RefusedError(422, "inputs: give at least one text")
+        raise HTTPException(422, "inputs: give at least one text")
     if (name := inputs[0][1]) is not None and name not in prompts:
-        raise RefusedError(422, f"prompt_name: none is called {name!r}; there are {', '.join(prompts) or 'none'}")
+        raise HTTPException(422, f"prompt_name: none is called {name!r}; there are {', '.join(prompts) or 'none'}")
     return await compute(service, request, model, model.texts, inputs, render)
 
 
@@ -232,17 +227,20 @@ async def compute(
     """Let the answers to inputs be computed among those of other requests, and wait for them.
 
     Raises:
-        RefusedError: there are too many, an input is wrong, the answers take too long, or the client has gone.
+        HTTPException: If there are too many inputs, the answers take too long, or the client has disconnected.
+        BertkitError: If an input is wrong.
     """
     limits, notes, seconds = service.limits, request.scope[NOTES], _read_timeout(request, service.limits.answer_seconds)
     notes.update(model=model.name, rows=len(values))
     if len(values) > min(limits.request_rows, limits.queue_rows):
-        raise RefusedError(413, f"{len(values):,} inputs: send at most {min(limits.request_rows, limits.queue_rows):,}")
+        raise HTTPException(
+            413, f"{len(values):,} inputs: send at most {min(limits.request_rows, limits.queue_rows):,}"
+        )
     try:
         ticket = service.computer.submit(lane, values, render)
     except BusyError as busy:
         what = f"{model.name} is busy: try again in {busy.seconds} s"
-        raise RefusedError(429, what, {"Retry-After": str(busy.seconds)}) from None
+        raise HTTPException(429, what, {"Retry-After": str(busy.seconds)}) from None
     # Waiting ends with the answer, the client or the time, whichever is first; the rest of its inputs is then dropped.
     gone = asyncio.ensure_future(_wait_until_gone(request))
     try:
@@ -255,10 +253,12 @@ async def compute(
     notes.update(tokens=ticket.tokens, waited_ms=round(1000 * waited, 2), total_ms=round(1000 * total, 2))
     if not ticket.done.done():
         if gone.done() and not gone.cancelled():
-            raise RefusedError(CLIENT_GONE, "the client has gone")
-        raise RefusedError(504, f"no answer within {seconds:g} s")
+            raise HTTPException(CLIENT_GONE, "the client has gone")
+        raise HTTPException(504, f"no answer within {seconds:g} s")
+    if isinstance(ticket.error, BertkitError):
+        raise ticket.error
     if ticket.error is not None:
-        raise refusal_of(ticket.error)
+        raise HTTPException(500, "the model failed on this input; the log of the server has the reason")
     return ticket.answers
 
 
@@ -266,14 +266,16 @@ def _read_timeout(request: Request, most: float) -> float:
     """Return how many seconds a request waits for its answer: as its header says, and no longer than the server allows.
 
     Raises:
-        RefusedError: the header is no number of seconds.
+        HTTPException: If the header is not a number of seconds.
     """
     given = request.headers.get(TIMEOUT)
     if given is None:
         return most
     seconds = float(given) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", given) else 0.0
     if seconds == 0:
-        raise RefusedError(422, f"the header {TIMEOUT}: {shorten(repr(given))} is no number of seconds, such as 0.5")
+        raise HTTPException(
+            422, f"the header {TIMEOUT}: {shorten(repr(given))} is not a number of seconds, such as 0.5"
+        )
     return min(seconds, most)
 
 

@@ -88,45 +88,6 @@ class EmbeddingsRequest(BaseModel):
     user: Text | None = None
 
 
-class ClassScore(_Answer):
-    """A label and its probability."""
-
-    label: str
-    score: float
-
-
-class RankedText(_Answer):
-    """The position of a text in the request, and its score."""
-
-    index: int
-    score: float
-    text: str | None = None
-
-
-class EmbeddingItem(_Answer):
-    """One vector in OpenAI's shape; a string is base64 of float32 numbers."""
-
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
-
-
-class TokenUsage(_Answer):
-    """How many tokens were read."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class EmbeddingsAnswer(_Answer):
-    """Vectors in OpenAI's shape."""
-
-    object: Literal["list"]
-    data: list[EmbeddingItem]
-    model: str
-    usage: TokenUsage
-
-
 class Refusal(_Answer):
     """Why there is no answer."""
 

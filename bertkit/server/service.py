@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hmac
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
+
+from starlette.exceptions import HTTPException
 
 from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -15,7 +15,6 @@ from bertkit.hardware.device import find_device
 from bertkit.progress import stage
 from bertkit.server.batching import SHARES, Computer, Lane, Limits
 from bertkit.server.engines import Predictor, Vectorizer
-from bertkit.server.refusals import RefusedError
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank
 from bertkit.storage.exports import is_exported
@@ -143,14 +142,14 @@ def choose_model(models: Mapping[str, ServedModel], name: str | None) -> ServedM
     """Return the model that a request names, or the only one that answers at its address.
 
     Raises:
-        RefusedError: there is none, or the request names none of several.
+        HTTPException: If the name is unknown, or is missing although several models answer.
     """
     if name is None:
         if len(models) > 1:
-            raise RefusedError(422, f"model: several answer here, name one of {', '.join(models)}")
+            raise HTTPException(422, f"model: several answer here, name one of {', '.join(models)}")
         return next(iter(models.values()))
     if name not in models:
-        raise RefusedError(404, f"model: none is called {name!r} here; there are {', '.join(models)}")
+        raise HTTPException(404, f"model: none is called {name!r} here; there are {', '.join(models)}")
     return models[name]
 
 
@@ -166,8 +165,6 @@ class Service:
     """What requests must carry as a bearer token, if anything."""
     is_draining: bool = field(default=False)
     """Whether the server is about to end: it still answers, but is not ready for more."""
-    is_full: Callable[[], bool] = lambda: False
-    """Whether more connections are open than may be."""
 
     @property
     def is_ready(self) -> bool:
@@ -178,34 +175,15 @@ class Service:
         """Return the model of a name.
 
         Raises:
-            RefusedError: there is none.
+            HTTPException: If the name is unknown.
         """
         if name not in self.models:
-            raise RefusedError(404, f"no model is called {name!r}; there are {', '.join(self.models)}")
+            raise HTTPException(404, f"no model is called {name!r}; there are {', '.join(self.models)}")
         return self.models[name]
 
     def find(self, route: str) -> list[ServedModel]:
         """List the models that answer at an address."""
         return [model for model in self.models.values() if route in model.routes]
-
-    def admits(self, authorization: str) -> bool:
-        """Tell whether a request may enter, by its header ``Authorization``."""
-        if self.api_key is None:
-            return True
-        scheme, _, key = authorization.partition(" ")
-        if scheme.lower() == "basic":  # of a browser that has asked its user
-            key = _read_password(key)
-        elif scheme.lower() != "bearer":
-            return False
-        return hmac.compare_digest(key.encode(), self.api_key.encode())
-
-
-def _read_password(given: str) -> str:
-    """Return the password of HTTP's scheme Basic, whatever the user name; empty where it cannot be read."""
-    try:
-        return base64.b64decode(given, validate=True).decode().partition(":")[2]
-    except ValueError:
-        return ""
 
 
 def load_service(saved: Sequence[SavedModel], limits: Limits, *, api_key: str | None = None) -> Service:

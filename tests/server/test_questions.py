@@ -144,7 +144,7 @@ def test_a_classifier_answers_a_choice_among_its_labels_and_refuses_the_rest(ask
     )
     refused = asking.post("/v1/systemone", {"model": "film", "state": STATE, "questions": TYPESAFE})
     assert refused.status == 422
-    assert "questions.liked: this model answers a choice among its own labels alone" in refused.json["error"]
+    assert "questions.liked: this model only answers a choice among its labels" in refused.json["error"]
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_an_answer_that_takes_too_long_is_given_up(limit, header, changed_client
 @pytest.mark.parametrize("given", ["soon", "-1", "0", "nan", "1e3"])
 def test_a_deadline_that_is_no_number_of_seconds_is_refused(given, client):
     reply = client.post("/predict", {"inputs": "a"}, x_request_timeout=given)
-    assert reply.status == 422 and f"'{given}' is no number of seconds" in reply.json["error"]
+    assert reply.status == 422 and f"'{given}' is not a number of seconds" in reply.json["error"]
 
 
 def test_a_client_that_has_gone_disturbs_nothing(client):

@@ -17,10 +17,6 @@ def test_models_answer_where_their_answers_fit(service):
     assert service.find("/rerank") == []
 
 
-def test_without_a_key_all_are_admitted(service):
-    assert service.admits("")
-
-
 def test_models_are_loaded_in_a_thread_that_ends_so_that_its_openmp_pool_does(monkeypatch):
     loaders = []
 

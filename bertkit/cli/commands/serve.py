@@ -15,9 +15,6 @@ ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
 OriginOption = Annotated[list[str] | None, option("Website whose pages may ask this server; repeatable.", "URL")]
-ReadTimeoutOption = Annotated[
-    float, option("Time in which a request must have come; slower ones get 408.", "SECONDS", min=0.1)
-]
 DrainOption = Annotated[float, option("Seconds for which requests are still accepted after SIGTERM.", "SECONDS", min=0)]
 LogOption = Annotated[Literal["text", "json"], option("Form of the log on stderr; json has a line for every request.")]
 
@@ -38,9 +35,8 @@ def command(
     request_rows: Annotated[int, option("Rows of a request; more get 413.", "ROWS", min=1)] = 256,
     body_bytes: Annotated[int, option("Bytes of a request; more get 413.", "BYTES", min=1024)] = 1 << 20,
     timeout: Annotated[float, option("Time until an answer; later ones get 504.", "SECONDS", min=0.1)] = 30.0,
-    read_timeout: ReadTimeoutOption = 10.0,
     batch_tokens: Annotated[int, option("Tokens that are computed at a time.", "N", min=1)] = 4096,
-    connections: Annotated[int, option("Open connections; more get 503.", "N", min=1)] = 1024,
+    connections: Annotated[int, option("Maximum number of open connections; further ones get 503.", "N", min=1)] = 1024,
     drain: DrainOption = 1.0,
     log: LogOption = "text",
 ) -> None:
@@ -49,8 +45,7 @@ def command(
     The server answers at addresses of its own and at those of text-embeddings-inference and OpenAI, and has a page to
     try each model at.
     """
-    from bertkit.server.logs import LoggedProgress, log_json_lines
-    from bertkit.workflows.serve import Address, check_packages, serve
+    from bertkit.workflows.serve import Address, LoggedProgress, check_packages, log_json_lines, serve
 
     if log == "json":  # before anything is logged
         log_json_lines()
@@ -65,7 +60,6 @@ def command(
         request_rows=request_rows,
         body_bytes=body_bytes,
         answer_seconds=timeout,
-        read_seconds=read_timeout,
         batch_tokens=batch_tokens,
         connections=connections,
         drain_seconds=drain,

@@ -29,7 +29,7 @@ def test_mistakes_end_in_one_line(arguments, code, message, run, trained):
 @pytest.mark.enable_socket
 def test_the_log_is_json_from_its_first_line(run, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(logging.getLogger("bertkit"), "level", logging.INFO)  # is set back
-    monkeypatch.setattr("bertkit.server.running.run_server", lambda *_: None)
+    monkeypatch.setattr("bertkit.server.run.DrainingServer.run", lambda *_: None)
     ended = run("serve", trained, "--port", 0, "--log", "json")
     lines = list(map(json.loads, ended.err.splitlines()))
     assert (ended.code, lines[0]["level"], lines[0]["message"]) == (0, "info", "loading run ...")
