@@ -103,7 +103,7 @@ def test_families_that_need_more_are_refused_before_an_export(monkeypatch, tmp_p
     recipe = load_recipe("sparse", {"model": "demo", "data.source": "demo"})
     for task, message in (
         (load_task(recipe), "need the package scipy, which packages do not require"),
-        (SimpleNamespace(__name__="mine"), "is a module of your own, whose code packages do not copy"),
+        (SimpleNamespace(__name__="mine"), "packages do not copy the code of your task family"),
     ):
         saved = SimpleNamespace(recipe=recipe, task=task, folder=tmp_path)
         monkeypatch.setattr("bertkit.workflows.package.open_trained", lambda *_, saved=saved: saved)
