@@ -62,7 +62,7 @@ _SIDE = 64  # rows and columns of the matrices that the device multiplies
 _TRUNCATED = 0.01  # fraction of the rows
 _TINY_RATE = 1e-6  # No loss rises because of a lower learning rate.
 _MIN_LINES, _PARTS = 15, 5  # log lines, and parts of them whose means are compared
-# Fractions of the first loss: a last loss above _STUCK has hardly fallen, and rises above _RISE or _PEAK count.
+# Fractions of the first loss: a last loss above _STUCK has barely fallen, and rises above _RISE or _PEAK count.
 _STUCK, _RISE, _PEAK, _LITTLE = 0.8, 0.1, 0.05, 0.05
 _GENERALIZATION = 0.1  # relative rise of the validation loss above its minimum
 _LATE = 2 / 3  # fraction of the steps; after an earlier best step, the remaining steps were wasted
@@ -145,16 +145,16 @@ def check_device() -> Iterator[Finding]:
     memory = f", {device.memory / _GB:,.1f} GB" if device.memory else ""
     text = f"{device.name}{memory}: a product and its gradient are {'right' if is_right else 'wrong'}"
     yield judge("device", "device", text, fail="" if is_right else "--device cpu computes without it")
-    yield judge("device", "precision", f"of BERT base's sizes, {detect_hardware('auto').reason}")
+    yield judge("device", "precision", f"for the sizes of BERT base, {detect_hardware('auto').reason}")
 
 
 def _multiply(device: Device) -> bool:
     """Return whether a product of two matrices and its gradient are correct."""
     import torch
 
-    ones = torch.ones(_SIDE, _SIDE, device=device.type, requires_grad=True)
-    product = ones @ torch.full((_SIDE, _SIDE), 2.0, device=device.type)
-    gradient = torch.autograd.grad(product.sum(), ones)[0]
+    matrix = torch.ones(_SIDE, _SIDE, device=device.type, requires_grad=True)
+    product = matrix @ torch.full((_SIDE, _SIDE), 2.0, device=device.type)
+    gradient = torch.autograd.grad(product.sum(), matrix)[0]
     return all(bool((values == 2 * _SIDE).all()) for values in (product, gradient))
 
 
@@ -167,8 +167,8 @@ def check_memory() -> Iterator[Finding]:
         text = f"{free / _GB:,.1f} of {total / _GB:,.1f} GB are free"
         yield judge("memory", "memory", text, fail=fail, warn=warn)
     threads, load = fitting_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    why = f" ({threads.why})" if threads.why else ""
-    text = f"{threads.text}{why}; in the last minute, {load:.1f} threads of all programs wanted a core"
+    limit = f" ({threads.why})" if threads.why else ""
+    text = f"{threads.text}{limit}; in the last minute, {load:.1f} threads of all programs wanted a core"
     remedy = "wait until other programs end" if load > (os.cpu_count() or 1) + 1 else ""
     yield judge("memory", "processors", text, warn=remedy)
 
@@ -185,22 +185,22 @@ def check_disks() -> Iterator[Finding]:
 
 
 def _check_folder(name: str, folder: Path) -> Iterator[Finding]:
-    where, (free, inodes) = f"{name} {folder}", files.free_space(folder)
+    label, (free, inodes) = f"{name} {folder}", files.free_space(folder)
     if free is not None:
         is_full = free < _MIN_SPACE or (inodes is not None and inodes < _MIN_FILES)
         remedy = "delete files" if is_full or free < _LITTLE_SPACE else ""
         more = "any number of" if inodes is None else f"{inodes:,}"
-        text = f"{where}: {free / _GB:,.1f} GB are free, and {more} files can be created"
+        text = f"{label}: {free / _GB:,.1f} GB are free, and {more} files can be created"
         yield judge("disks", f"space of the {name}", text, fail=remedy if is_full else "", warn=remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         seconds, has_locks = _try_folder(folder)
     except OSError as error:
         remedy = files.REMEDIES.get(error.errno or 0, "use another folder (BERTKIT_CACHE, --output)")
-        text = f"{where}: a file cannot be written: {error.strerror}"
+        text = f"{label}: a file cannot be written: {error.strerror}"
         yield judge("disks", f"writing to the {name}", text, fail=remedy)
         return
-    text = f"{where}: {'locks' if has_locks else 'no locks'}, and a file is on disk in {1000 * seconds:,.1f} ms"
+    text = f"{label}: {'locks' if has_locks else 'no locks'}, and a file is on disk in {1000 * seconds:,.1f} ms"
     remedy = "use a local disk" if seconds > _SLOW_SYNC else ""
     remedy = remedy if has_locks else "use a local disk, or start no two commands at once that write there"
     yield judge("disks", f"writing to the {name}", text, warn=remedy)
@@ -223,7 +223,7 @@ def check_hub() -> Iterator[Finding]:
 
     text, remedy = f"{constants.ENDPOINT} answers", ""
     if hub.is_offline_by_choice():
-        text, remedy = "HF_HUB_OFFLINE is set", "unset it to fetch what is not in the cache"
+        text, remedy = "HF_HUB_OFFLINE is set", "unset it to download missing files"
     else:
         try:
             with hub.answering():
@@ -239,10 +239,10 @@ def examine_folder(folder: Path) -> list[Finding]:
     """Read a run, a folder of runs, an index, an exported folder or a package, and compute nothing again.
 
     Raises:
-        UsageError: If the folder is none of these.
+        UsageError: If the folder is of another kind.
     """
     if folder.is_file():
-        remedy = f"name the folder of a run; of rows, run `bertkit check RECIPE --data {quote(str(folder))}`"
+        remedy = f"name the folder of a run, or check rows: `bertkit check RECIPE --data {quote(str(folder))}`"
         raise UsageError("a file, not a folder", remedy, file=folder)
     if not folder.is_dir():
         raise UsageError("no such folder", "`bertkit runs list` shows the runs", file=folder)
@@ -261,7 +261,7 @@ def examine_folder(folder: Path) -> list[Finding]:
     else:
         message = "not a run, nor a folder of runs, an index, an exported folder or a package"
         raise UsageError(message, "`bertkit runs list` shows the runs", file=folder)
-    return faults or [judge("files", "healthy", "nothing is wrong: every file is whole")]
+    return faults or [judge("files", "healthy", "nothing is wrong: every file is intact")]
 
 
 def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Finding]:
@@ -279,7 +279,7 @@ def _find_damaged_summary(folder: Path) -> Iterator[Finding]:
 
 
 def _examine_run(folder: Path) -> list[Finding]:
-    """Read a run: whether its files are whole, whether it is finished, and how it learned."""
+    """Read a run: whether its files are intact, whether it is finished, and how it learned."""
     try:
         record = runs.read_record(folder) or {}
         state = read_state(folder, record)
@@ -296,8 +296,9 @@ def _examine_run(folder: Path) -> list[Finding]:
         return findings
     losses = [entry["loss"] for entry in log if "loss" in entry]
     curve = [f"the training loss falls from {losses[0]:.4g} to {losses[-1]:.4g}"] if len(losses) > 1 else []
-    whole = f"{len(record.get('files', ()))} files are whole"
-    return [judge("training", "healthy", f"nothing is wrong: {', '.join([whole, *curve, *_list_scores(record)])}")]
+    files_text = f"{len(record.get('files', ()))} files are intact"
+    figures = ", ".join([files_text, *curve, *_list_scores(record)])
+    return [judge("training", "healthy", f"nothing is wrong: {figures}")]
 
 
 def _list_scores(record: RunRecord) -> Iterator[str]:
@@ -326,9 +327,9 @@ def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
 def _describe_state(folder: Path, record: RunRecord, state: str) -> Finding:
     """Describe a run that is not finished, and how to continue it."""
     newest, _ = checkpoints.newest_whole(folder)
-    kept = f"its newest whole checkpoint is {newest.name}" if newest else "it has no whole checkpoint"
+    progress = f"its newest complete checkpoint is {newest.name}" if newest else "it has no complete checkpoint"
     if state in ("running", "stopped"):
-        text = f"{'it is running' if state == 'running' else 'it was stopped'}, and {kept}"
+        text = f"{'it is running' if state == 'running' else 'it was stopped'}, and {progress}"
         return judge("training", state, text, warn=f"resume it: {record.get('command')}" if state == "stopped" else "")
     message, _, remedy = str(record.get("error", "no reason is recorded")).partition(" - ")
     remedy = remedy or f"repeat it: {record.get('command')}"
@@ -367,7 +368,7 @@ def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
         verb = "reach" if split == "train" else "have gold values beyond"
         count, total = truncated.get(name, 0), rows.get(split)
         if total and count > _TRUNCATED * total:
-            text = f"{share_of(count, total)} {split} rows {verb} {longest} tokens, where texts are truncated"
+            text = f"{share_of(count, total)} {split} rows {verb} the maximum of {longest} tokens"
             remedy = f"--max-length {2 * longest}, if the model reads that"
             yield judge("tokens", f"truncated_{name}", text, warn=remedy)
 
@@ -378,7 +379,7 @@ def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned
     Args:
         log: Lines of `metrics.jsonl`.
         best_step: Step of the best checkpoint.
-        has_learned: Whether the model is clearly above its baselines; a flat loss is no fault then.
+        has_learned: Whether the model is clearly above its baselines; if it is, a flat loss is not a fault.
     """
     losses = [entry for entry in log if isinstance(entry.get("loss"), float) and "step" in entry]
     evaluations = [entry for entry in log if isinstance(entry.get("eval_loss"), float) and "step" in entry]
@@ -390,9 +391,9 @@ def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned
 
 
 def _judge_rate(losses: Sequence[Mapping[str, Any]], rate: float, *, has_learned: bool) -> Iterator[Finding]:
-    """Yield a finding if the losses look like those of a learning rate that is too high or too low.
+    """Yield a finding if the losses indicate a learning rate that is too high or too low.
 
-    A training loss that rises indicates a rate that is too high; one that hardly falls, without rising, a rate that is
+    A training loss that rises indicates a rate that is too high; one that barely falls, without rising, a rate that is
     too low (Goodfellow et al. 2016, "Deep Learning", section 11.4.1). Losses are compared as means of a fifth of the
     log lines, because losses of single lines differ by their rows.
     """

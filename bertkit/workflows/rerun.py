@@ -267,14 +267,14 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
 
 
 def _check_changes(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool) -> None:
-    """Compare the inputs that are known by now with those of the record; if `ignored`, log what differs.
+    """Compare the inputs that are known by now with the record; if `ignored`, log the differences.
 
     Raises:
         DataError: If only rows differ.
         ModelError: If the model, the tokenizer or the teachers differ.
     """
-    known = [name for name in _INPUTS if name in old and name in new]
-    before, now = ({name: identity[name] for name in known} for identity in (old, new))
+    names = [name for name in _INPUTS if name in old and name in new]
+    before, now = ({name: identity[name] for name in names} for identity in (old, new))
     changes = runs.differences(before, now)
     if not changes:
         return

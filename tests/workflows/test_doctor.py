@@ -186,7 +186,7 @@ def test_the_cache_is_measured(monkeypatch, here):
 def test_offline_mode_is_named_and_a_token_is_not_shown(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     found = by_name(check_hub)
-    assert found["hub"].text == "HF_HUB_OFFLINE is set - unset it to fetch what is not in the cache"
+    assert found["hub"].text == "HF_HUB_OFFLINE is set - unset it to download missing files"
     assert found["token"].text == "a token is set"
 
 

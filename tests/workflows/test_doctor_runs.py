@@ -84,11 +84,11 @@ FAULTS = {
     "no_better_than_baseline": (no_better, "0.5000 is no better than the 0.5500. Try more."),
     "truncated_training_rows": (
         lambda run: change(run, truncated={"training_rows": 100, "max_tokens": 16}),
-        "100 of 400 (25.0%) train rows reach 16 tokens",
+        "100 of 400 (25.0%) train rows reach the maximum of 16 tokens",
     ),
     "truncated_lost_gold": (
         lambda run: change(run, truncated={"lost_gold": 6, "max_tokens": 16}),
-        "6 of 60 (10.0%) validation rows have gold values beyond 16 tokens",
+        "6 of 60 (10.0%) validation rows have gold values beyond the maximum of 16 tokens",
     ),
     "damaged_file": (cut_weights, "model.safetensors"),
     "stopped": (lambda run: change(run, status="running"), "resume it: "),

@@ -25,7 +25,7 @@ def command(
     """Diagnose this machine or a run, and suggest fixes.
 
     Checks packages, device, memory, disks and the Hub; for a run, it reads what is stored and computes nothing again.
-    The exit code is not 0 if a finding is a fail: 5 for packages and device, 6 for memory and disks, 4 for the files
+    The exit code is not 0 after a `fail`: 5 for packages and device, 6 for memory and disks, 4 for the files
     of a run, and 7 for a run that diverged.
     """
     from bertkit.workflows.doctor import MACHINE, Diagnosis, examine_folder, examine_machine

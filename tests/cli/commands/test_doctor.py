@@ -68,7 +68,7 @@ def test_a_run_is_read_in_place_of_the_machine(run, trained, tmp_path):
     ("arguments", "words"),
     [
         (["nowhere"], "no such folder"),
-        (["rows.csv"], "a file, not a folder (rows.csv) - name the folder of a run; of rows, run `bertkit check"),
+        (["rows.csv"], "a file, not a folder (rows.csv) - name the folder of a run, or check rows: `bertkit check"),
         (["."], "not a run"),
         (["--jsn"], "--json"),
     ],
