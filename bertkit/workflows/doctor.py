@@ -239,7 +239,7 @@ def examine_folder(folder: Path) -> list[Finding]:
     """Read a run, a folder of runs, an index, an exported folder or a package, and compute nothing again.
 
     Raises:
-        UsageError: If the folder is of another kind.
+        UsageError: If it is another folder, or a file.
     """
     if folder.is_file():
         remedy = f"name the folder of a run, or check rows: `bertkit check RECIPE --data {quote(str(folder))}`"
