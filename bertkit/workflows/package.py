@@ -27,6 +27,7 @@ from bertkit.storage.exports import Export, is_exported, listed_files, read_expo
 from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.outputs import building, refuse_existing
+from bertkit.tasks import example_row
 from bertkit.workflows.export import export, find_license
 
 _REQUIRED = ("filelock", "numpy", "pydantic", "pyyaml", "rich", "tokenizers", "typer")
@@ -183,6 +184,7 @@ def _write_instructions(target: Path, result: PackageResult, saved: SavedCheckpo
         "version": bertkit.__version__,
         "row": row,
         "columns": [" and ".join([name] if isinstance(name, str) else name) for name in names],
+        "options": example_row(saved.task, saved.recipe),
         "serves": serve,
     }
     for name, template in {"README.md": "package.md.j2", "Dockerfile": "package.Dockerfile.j2"}.items():
