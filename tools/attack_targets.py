@@ -213,7 +213,7 @@ def read_run(folder: Path) -> None:
     from bertkit.storage.checksums import check_model
     from bertkit.storage.runs import read_record
     from bertkit.storage.summaries import find_runs, list_changes, summarize
-    from bertkit.workflows.doctor.runs import examine_folder
+    from bertkit.workflows.doctor import examine_folder
 
     run = summarize(folder)
     if run is not None and run.state != "damaged" and run.seeds is None:

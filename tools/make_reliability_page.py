@@ -73,8 +73,7 @@ python tools/attack.py fuzz --minutes 20 --seed 1
 python tools/attack_coverage.py --minutes 20 --folder corpus
 ```
 
-Each failure is printed with the command that repeats it. Servers are attacked by fuzzing alone, and `bench --deploy`
-and `doctor --deep` are left out, since they take minutes. The last runs:
+Each failure is printed with the command that repeats it. Servers are attacked by fuzzing alone. The last runs:
 
 | attack | tried | how they ended | wrong |
 |---|---|---|---|

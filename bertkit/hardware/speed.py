@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -168,11 +167,3 @@ def _time(run: Callable[[Any], object], item: object) -> float:
     run(item)
     device.synchronize()
     return time.perf_counter() - start
-
-
-def waiting_seconds() -> float:
-    """Return the seconds that this thread was ready to run and other programs used the processor; 0 if unknown."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0

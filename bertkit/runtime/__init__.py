@@ -1,4 +1,4 @@
-"""What predicts without torch: exported graphs, and the program of a package."""
+"""Exported models and their tokenizers, which run without torch."""
 
 from bertkit.runtime.forward import forward_exported as forward_exported
 from bertkit.runtime.model import ExportedModel as ExportedModel

@@ -1,15 +1,16 @@
-"""Graphs that are run: by ONNX Runtime, or by OpenVINO."""
+"""The backends that run graphs: ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertkit.errors import ModelError, UnavailableError, shorten
+from bertkit.errors import ModelError, UnavailableError, UsageError, closest, pip_install, shorten
 from bertkit.hardware.threads import fitting_threads
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -20,6 +21,32 @@ _OF_OTHERS = ("last_hidden_state",)  # outputs that other programs read, and ber
 
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 """Backend -> the package that runs its graphs."""
+_EXPORT_PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
+_FILES = {"onnx": "onnx/model{}.onnx", "openvino": "openvino/openvino_model.xml"}
+
+
+def check_backend(backend: str, *, quantizes: bool = False) -> None:
+    """Check that a backend is known, and that the packages of an export are installed, without importing them.
+
+    Args:
+        backend: Key of `PACKAGES`.
+        quantizes: Whether the export is in int8.
+
+    Raises:
+        UsageError: If the backend is not known.
+        UnavailableError: If a package is missing.
+    """
+    if backend not in _FILES:
+        raise UsageError(f"--to {backend} is not known", closest(backend, _FILES))
+    for name in (*_EXPORT_PACKAGES[backend], *(["nncf"] if quantizes and backend == "openvino" else [])):
+        if find_spec(name) is None:
+            message = f"an export to {backend} needs the package {name}"
+            raise UnavailableError(message, f"`{pip_install('export')}`")
+
+
+def graph_file(backend: str, precision: str) -> str:
+    """Return the path of a graph in its folder, as Optimum, transformers.js and sentence-transformers expect it."""
+    return _FILES[backend].format("_quantized" if precision == "int8" else "")
 
 
 def open_graph(file: Path, backend: str, precision: str = "fp32") -> Run:

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError
-from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint, leaves_folder
+from bertkit.storage.fingerprints import file_fingerprint, leaves_folder
 from bertkit.storage.records import RunRecord, read_signed, write_signed
 
 MANIFEST = "exported.json"
 _FORMAT = 1
 _AGAIN = "export it again"
-_SMALL = 1 << 22  # bytes, whose checksum takes a few milliseconds
 
 
 VECTORS = ("sentence_embedding", "token_embeddings", "vectors")
@@ -89,36 +88,26 @@ def listed_files(folder: Path) -> dict[str, Any]:
     return dict(_read_manifest(folder)["files"])
 
 
-def read_checksum(folder: Path) -> str:
-    """Return the SHA-256 of an exported model: that of its manifest, which has those of all its files.
+def check_export(folder: Path) -> None:
+    """Compare the files of an exported model with their checksums.
 
     Raises:
-        ModelError: the manifest is damaged.
+        ModelError: If a file is missing or has changed, or the manifest is damaged.
     """
-    return json_fingerprint(_read_manifest(folder))
+    compare_files(folder, listed_files(folder), _AGAIN)
 
 
-def check_export(folder: Path, *, contents: bool = True) -> None:
-    """Compare the files of an exported model with their checksums; without `contents`, of large ones only the sizes.
-
-    Raises:
-        ModelError: one is missing or has changed, or the manifest is damaged.
-    """
-    compare_files(folder, listed_files(folder), _AGAIN, contents=contents)
-
-
-def compare_files(folder: Path, listed: Mapping[str, Any], remedy: str, *, contents: bool = True) -> None:
-    """Compare files with the sizes and checksums that were listed; without `contents`, with the sizes alone.
+def compare_files(folder: Path, listed: Mapping[str, Any], remedy: str) -> None:
+    """Compare files with the sizes and checksums that were listed.
 
     Raises:
-        ModelError: one is missing or differs.
+        ModelError: If a file is missing or differs.
     """
     for name, entry in listed.items():
         file = folder / name
         if leaves_folder(name) or not file.is_file():
             raise ModelError("the file is missing", remedy, file=file)
-        is_whole, is_hashed = entry["size"] == file.stat().st_size, contents or entry["size"] <= _SMALL
-        if not is_whole or (is_hashed and entry["sha256"] != file_fingerprint(file)):
+        if entry["size"] != file.stat().st_size or entry["sha256"] != file_fingerprint(file):
             raise ModelError("the file does not match its checksum", remedy, file=file)
 
 

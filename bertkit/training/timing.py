@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -17,7 +16,6 @@ import torch
 from bertkit.hardware.device import Device
 from bertkit.hardware.memory import peak_memory
 from bertkit.hardware.precision import Machine
-from bertkit.hardware.speed import waiting_seconds
 from bertkit.progress import ProgressWrapper, use_progress
 from bertkit.recipe import CommonTraining
 from bertkit.tokens.features import Features, text_lengths
@@ -35,8 +33,6 @@ class TimedStep:
     """An optimizer step: its rows, the number of tokens of each of their texts, and of all tokens with padding."""
 
     seconds: float
-    waited: float
-    """Seconds of it in which other programs used the processor."""
     rows: int
     lengths: list[int]
     padded: int
@@ -57,7 +53,6 @@ class _Stopwatch(ProgressWrapper):
         self.seconds, self.began = seconds, math.inf
         self.is_open = False
         self.marks: list[Any] = []
-        self.waits: list[float] = []
         self.peaks: list[int | None] = []
 
     def start(self, what: str, total: int, done: int = 0) -> None:
@@ -68,7 +63,6 @@ class _Stopwatch(ProgressWrapper):
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Note the end of a step."""
         self.marks.append(self.device.mark())
-        self.waits.append(waiting_seconds())
         self.peaks.append(peak_memory(self.device.type))
         self.progress.update(done, figures)
         passed = time.perf_counter() - self.began
@@ -84,12 +78,11 @@ class _Stopwatch(ProgressWrapper):
             self.is_open = False
             self.progress.finish()
 
-    def read(self) -> list[tuple[float, float, int | None]]:
-        """Return the seconds of each timed step, how many of them it waited for a processor, and the peak memory."""
+    def read(self) -> list[tuple[float, int | None]]:
+        """Return the seconds of each timed step, and the peak memory."""
         # Marks are the ends of steps, (warm-up + steps,). The first timed step begins at the last mark of the warm-up.
         taken = self.device.seconds_between(self.marks[_WARM - 1 :])
-        waits = [after - before for before, after in pairwise(self.waits[_WARM - 1 :])]
-        return list(zip(taken, waits, self.peaks[_WARM:], strict=True))
+        return list(zip(taken, self.peaks[_WARM:], strict=True))
 
 
 def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
@@ -142,8 +135,6 @@ def time_steps(
     ]
 
 
-def _add_up(
-    seconds: float, waited: float, memory: int | None, micro_batches: Sequence[tuple[int, list[int], int]]
-) -> TimedStep:
+def _add_up(seconds: float, memory: int | None, micro_batches: Sequence[tuple[int, list[int], int]]) -> TimedStep:
     rows, lengths, padded = zip(*micro_batches, strict=True)
-    return TimedStep(seconds, waited, sum(rows), [length for row in lengths for length in row], sum(padded), memory)
+    return TimedStep(seconds, sum(rows), [length for row in lengths for length in row], sum(padded), memory)

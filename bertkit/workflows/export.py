@@ -32,7 +32,7 @@ from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
 from bertkit.reports.cases import Case
 from bertkit.runtime import ExportedModel, tokenizer_settings
-from bertkit.runtime.backends import check_backend, graph_file
+from bertkit.runtime.sessions import check_backend, graph_file
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
 from bertkit.storage.files import disk_errors, write_json

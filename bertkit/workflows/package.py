@@ -27,6 +27,7 @@ from bertkit.storage.exports import Export, is_exported, listed_files, read_expo
 from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.outputs import building, refuse_existing
+from bertkit.tasks import example_row
 from bertkit.workflows.export import export, find_license
 
 _REQUIRED = ("filelock", "numpy", "pydantic", "pyyaml", "rich", "tokenizers", "typer")
@@ -41,7 +42,7 @@ _NAME = re.compile(r"[^0-9a-z]+")
 
 @dataclass(frozen=True)
 class PackageResult:
-    """What was packaged."""
+    """A package, and how its model compares with the run."""
 
     model: str
     folder: str
@@ -54,7 +55,7 @@ class PackageResult:
     """Size of the folder."""
     requirements: tuple[str, ...]
     parity: Parity | None
-    """How the graph compares with the run; None for an exported folder, which has its own record of that."""
+    """Comparison of the graph with the run, or None for an exported folder, which has its own."""
 
 
 @on_cpu()
@@ -128,12 +129,12 @@ def _check_packageable(saved: SavedCheckpoint, to: str | None) -> None:
         ModelError: If the task family needs code or packages that packages do not have.
     """
     if to is not None and is_exported(saved.folder) and to != (backend := read_export(saved.folder).backend):
-        what = f"--to {to}, but the model is exported to {backend} already"
-        raise UsageError(what, "leave it out, or name the run that it was exported from", file=saved.folder)
+        message = f"--to {to}, but the model is exported to {backend} already"
+        raise UsageError(message, "leave it out, or name the run that it was exported from", file=saved.folder)
     remedy = "use `bertkit export` and `bertkit predict`"
     if not str(getattr(saved.task, "__name__", "")).startswith("bertkit.tasks."):
-        what = f"the task family {saved.recipe.task} is a module of your own, whose code packages do not copy"
-        raise ModelError(what, remedy)
+        message = f"packages do not copy the code of your task family {saved.recipe.task}"
+        raise ModelError(message, remedy)
     if saved.recipe.task == "sparse":
         raise ModelError("sparse vectors need the package scipy, which packages do not require", remedy)
 
@@ -183,6 +184,7 @@ def _write_instructions(target: Path, result: PackageResult, saved: SavedCheckpo
         "version": bertkit.__version__,
         "row": row,
         "columns": [" and ".join([name] if isinstance(name, str) else name) for name in names],
+        "options": example_row(saved.task, saved.recipe),
         "serves": serve,
     }
     for name, template in {"README.md": "package.md.j2", "Dockerfile": "package.Dockerfile.j2"}.items():

@@ -13,7 +13,7 @@ from bertkit.evaluation.splits import read_task_splits
 from bertkit.metrics.basic import is_lower_better
 from bertkit.modeling.info import info_of
 from bertkit.progress import stage
-from bertkit.runtime.backends import check_backend
+from bertkit.runtime.sessions import check_backend
 from bertkit.workflows.export import (
     ExportResult,
     GraphFormat,

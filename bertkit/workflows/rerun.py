@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.sources import as_recorded
-from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, ResourceError, UsageError
+from bertkit.errors import DataError, ModelError, RecipeError, ResourceError, UsageError
 from bertkit.progress import log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.plugins import trusts_folders
@@ -31,7 +31,7 @@ _LOCATION = ("source", "config", "revision", "files")  # keys of `data` that say
 _WEIGHTS = (".safetensors", ".bin")
 _MACHINE = ("device", "precision", "threads", "matmul_backend")
 _HELD_OUT = "held-out text"
-_ANYWAY = "or --ignore-changes to repeat it all the same"
+_INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity
 
 
 @dataclass(frozen=True)
@@ -105,16 +105,16 @@ def rerun(
     recipe = _recorded_recipe(folder, record, changes or {})
     if isinstance(recipe, PretrainRecipe):
         # The model first, since preparing a corpus can take hours.
-        _check_changes(record["identity"], pretrain_inputs.model_digests(recipe), recipe, ignore_changes)
+        _check_changes(record["identity"], pretrain_inputs.model_digests(recipe), ignore_changes)
         text = pretrain_inputs.read_inputs(recipe, target)
-        _check_changes(record["identity"], text.plan.identity, recipe, ignore_changes)
+        _check_changes(record["identity"], text.plan.identity, ignore_changes)
         plan = replace(text.plan, machine=record["machine"])
         pretrain.run_inputs(replace(text, plan=plan), fresh=fresh)
     else:
         with stage("reading the data", total=1):
             # As the run held out its rows and as its machine computed: what differs then is the environment.
             rows = finetune_inputs.read_inputs(as_recorded(recipe, record["identity"]), target)
-        _check_changes(record["identity"], rows.plan.identity, recipe, ignore_changes)
+        _check_changes(record["identity"], rows.plan.identity, ignore_changes)
         train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs
         train(rows.on(record["machine"]), fresh=fresh)
     wait_for_all()
@@ -261,22 +261,21 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     return recipe
 
 
-def _check_changes(
-    old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe, ignored: bool
-) -> None:
-    """Raise an error where an input, of those that are known by now, is no longer what it was, or log it."""
-    source = recipe.data.source or ", ".join(recipe.data.files.values())
-    errors: list[BertkitError] = []
-    for split, before, now in _pairs(old["data"], new.get("data", old["data"]), None):
-        if before != now:
-            what = f"the {split} rows are not those that the run had"
-            errors.append(DataError(what, f"restore them, name them with --data, {_ANYWAY}", file=source))
-    models = {"model": recipe.model, "tokenizer": getattr(recipe, "tokenizer", None), "teachers": "the teachers"}
-    for name, where in models.items():
-        if name in old and old[name] != new.get(name, old[name]):
-            what = "the teachers are not those that the run had" if name == "teachers" else f"the {name} has changed"
-            errors.append(ModelError(what, f"restore it, name it with --model, {_ANYWAY}", file=where or recipe.model))
-    for error in errors:
-        if not ignored:
-            raise error
-        log.warning(f"warning: {error.what}")
+def _check_changes(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool) -> None:
+    """Compare the inputs that are known by now with the record; if `ignored`, log the differences.
+
+    Raises:
+        DataError: If only rows differ.
+        ModelError: If the model, the tokenizer or the teachers differ.
+    """
+    names = [name for name in _INPUTS if name in old and name in new]
+    before, now = ({name: identity[name] for name in names} for identity in (old, new))
+    changes = runs.differences(before, now)
+    if not changes:
+        return
+    message = f"not the inputs of the run: {'; '.join(changes)}"
+    if ignored:
+        log.warning(f"warning: {message}")
+        return
+    fault = DataError if all(change.startswith("data.") for change in changes) else ModelError
+    raise fault(message, "restore them, name them with --data and --model, or --ignore-changes to repeat it anyway")

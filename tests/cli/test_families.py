@@ -58,7 +58,7 @@ OF_NO_RUN = (
     "search_query search_eval search_passages pretrain_tokenizer pretrain_sizes pretrain_recipe "
     "recipes_guess recipes_list recipes_show recipes_copy recipes_check"
 )
-"""Commands that read no run, or as any folder of a model; `bench --deploy` exports it as `export` and `quantize` do."""
+"""Commands that read no run, or read it as any folder of a model."""
 
 QUICK = [("squad2", name) for name in ("errors", "explain", "runs show")]
 

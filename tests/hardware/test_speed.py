@@ -12,7 +12,6 @@ from bertkit.hardware.speed import (
     time_by_turns,
     times_as_fast,
     training_operations,
-    waiting_seconds,
 )
 
 
@@ -58,7 +57,3 @@ def test_a_ratio_is_told_only_where_rounds_agree():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_products_have_a_speed(precision):
     assert fastest_products("cpu", precision, 16, 32) > 0
-
-
-def test_waiting_is_never_negative():
-    assert waiting_seconds() >= 0

@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from bertkit.errors import ModelError, UnavailableError
+from bertkit.errors import ModelError, UnavailableError, UsageError
+from bertkit.runtime import sessions
 from bertkit.runtime.sessions import open_graph
 from tests.kills import slow_unless
 from tests.runtime.hand_made import INPUTS, write_sum_graph
@@ -62,3 +63,15 @@ def test_a_graph_has_as_many_threads_as_the_user_names(tmp_path, monkeypatch, na
     write_sum_graph(tmp_path / "model.onnx", np.arange(60.0 * 64).reshape(60, 64))
     open_graph(tmp_path / "model.onnx", "onnx")
     assert given == [int(named)]
+
+
+def test_a_backend_that_is_not_known_has_a_suggestion():
+    with pytest.raises(UsageError, match="--to onx is not known - did you mean onnx"):
+        sessions.check_backend("onx")
+
+
+def test_a_missing_package_is_named_with_the_extra(monkeypatch):
+    monkeypatch.setattr(sessions, "find_spec", lambda name: None if name == "onnxscript" else name)
+    with pytest.raises(UnavailableError, match=r"needs the package onnxscript - `pip install .*\[export\]'"):
+        sessions.check_backend("onnx")
+    sessions.check_backend("openvino")

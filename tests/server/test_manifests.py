@@ -12,7 +12,7 @@ from bertkit.cli.main import app
 from bertkit.server.batching import Limits
 
 ROOT = Path(__file__).parents[2]
-IMAGE = (ROOT / "bertkit/reports/image.Dockerfile.j2").read_text()
+IMAGE = (ROOT / "bertkit/reports/package.Dockerfile.j2").read_text()
 
 
 def manifests() -> dict[str, dict]:
@@ -50,9 +50,9 @@ def test_the_arguments_of_a_pod_are_options_of_serve(kind):
     (container,) = pods()[kind]["containers"]
     serve = typer.main.get_command(app).commands["serve"]
     context = serve.make_context("serve", ["--host", "0.0.0.0", *container["args"]])
-    assert context.params["runs"] == ["models/sst2"] and context.params["drain"] == 5
+    assert context.params["runs"] == ["sst2=model"] and context.params["drain"] == 5
     image = container["image"].rpartition("/")[2]
-    assert container["args"][0] == f"models/{image}"
+    assert container["args"][0] == f"{image}=model"
 
 
 def test_selectors_name_the_pods_and_an_update_takes_none_away():

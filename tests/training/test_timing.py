@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.workflows.bench import bench
-from tests.workflows.bench.test_training import recipe_of, timed_batches, write_rows
+from tests.workflows.test_bench import recipe_of, timed_batches, write_rows
 
 
 @pytest.fixture
@@ -35,14 +35,6 @@ def test_nothing_is_saved_or_evaluated_or_left(tiny_model, rows, temporary, tmp_
     assert bench([recipe], steps=8).speeds[0].steps == 8
     assert list(temporary.iterdir()) == []
     assert {name: value for name, value in os.environ.items() if name.startswith("BERTKIT")} == before
-
-
-def test_a_busy_machine_is_said(tiny_model, rows, monkeypatch):
-    waited = iter(range(1, 10_000))
-    monkeypatch.setattr("bertkit.training.timing.waiting_seconds", lambda: 100.0 * next(waited))
-    (speed,) = bench([recipe_of(tiny_model, rows)], steps=2).speeds
-    assert speed.waiting_share > 1
-    assert speed.notes[0].startswith("fp32, batch 4: other programs used the processor")
 
 
 def test_what_is_tried_before_the_first_step_is_not_counted(tiny_model, rows, two_threads):

@@ -32,7 +32,7 @@ STAGED = {"export", "package", "prune", "quantize"}
 RUNS = {"ablate", "distill", "finetune", "glue", "pretrain recipe", "rerun", "sweep"}
 """Commands that write runs; see test_resume.py."""
 ONE_FILE = {
-    *("attention heads", "attention show", "bench", "compare", "errors", "explain", "predict"),
+    *("attention heads", "attention show", "compare", "errors", "explain", "predict"),
     *("probe", "recipes guess", "runs table", "search passages", "search query", "similar", "test"),
 }
 MODELS = {"check", "embed", "map", "search build"}  # read one; the others have vectors, a run or text

@@ -82,7 +82,7 @@ def test_the_readme_names_the_columns_of_a_file(packaged):
     text = (packaged / "README.md").read_text()
     assert text.startswith("# sentiment-v2\n") and "not known; ask whoever trained it" in text
     assert "| graph | onnx, fp32 |" in text and "columns of the training data, text;" in text
-    assert re.search(r"^python -m bertkit predict model --text '.+'$", text, re.MULTILINE)
+    assert '\npython -m bertkit predict model --text "..."\n' in text
 
 
 def test_what_cannot_be_packaged_is_refused_before_anything_is_written(exported, run):
@@ -103,7 +103,7 @@ def test_families_that_need_more_are_refused_before_an_export(monkeypatch, tmp_p
     recipe = load_recipe("sparse", {"model": "demo", "data.source": "demo"})
     for task, message in (
         (load_task(recipe), "need the package scipy, which packages do not require"),
-        (SimpleNamespace(__name__="mine"), "is a module of your own, whose code packages do not copy"),
+        (SimpleNamespace(__name__="mine"), "packages do not copy the code of your task family"),
     ):
         saved = SimpleNamespace(recipe=recipe, task=task, folder=tmp_path)
         monkeypatch.setattr("bertkit.workflows.package.open_trained", lambda *_, saved=saved: saved)

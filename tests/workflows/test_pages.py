@@ -29,7 +29,6 @@ PAGES = {
     "calibrate": "calibrate {0}/teacher --data {0}/data --training-rows keep",
     "map": "map {0}/data/train.csv --model {0}/model --label label --output {0}/page.html",
     "probe": "probe classify --model {0}/model --data {0}/data --output {0}/page.html",
-    "bench": "bench --deploy {0}/teacher --data {0}/data --output {0}/page.html",
 }
 """A command, or one with a word that tells its case -> the command line; {0} is a folder with what it reads."""
 NO_PAGE = {"ablate", "glue", "rerun"}

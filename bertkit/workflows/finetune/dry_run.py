@@ -103,7 +103,7 @@ def _with_times(plan: DryRun, inputs: FinetuneInputs, setup: Setup, model: Model
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])
     if is_one_of_several():
         return replace(plan, notes=["time and memory are measured by one process alone"])
-    from bertkit.workflows.bench.training import measure_some
+    from bertkit.workflows.bench import measure_some
 
     speed = measure_some(inputs, setup, model)
     return replace(

@@ -39,7 +39,7 @@ from bertkit.tasks import Compared, Details, example_row, next_commands
 from bertkit.tokens.feature_cache import lengths_of, rows_of
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
-from bertkit.workflows.doctor.curve import judge_curve
+from bertkit.workflows.doctor import judge_curve
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 from bertkit.workflows.finetune.scorer import StepScorer
 

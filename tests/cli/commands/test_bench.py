@@ -43,28 +43,3 @@ def test_a_note_is_printed_once(capsys):
     assert out.splitlines()[1] == "  training speed"
     assert out.count("a note") == 1
     assert "fastest" not in out
-
-
-def test_the_ways_to_deploy_have_a_table_per_model_of_80_columns(capsys, monkeypatch):
-    from bertkit.cli.commands import bench as command
-    from bertkit.workflows.bench import Deployed, Deployment
-
-    ways = [
-        Deployed(model, way, 90_900_000, 8.214, 12345.0, 0.79, change, interval, way == "openvino-int8", 0.31)
-        for model, way, change, interval in (
-            ("runs/a", "torch-fp32", 0.0, None),
-            ("runs/a", "openvino-int8", -0.0011, (-0.0057, 0.0034)),
-            ("runs/b", "torch-fp32", -0.0344, (-0.0585, -0.0105)),
-        )
-    ]
-    found = Deployment("mine", "matthews_correlation", "validation", 872, 1, ways, ["onnx: not installed"])
-    monkeypatch.setattr("bertkit.workflows.bench.deploy", lambda *models, **options: found)
-    command.command(deployed=["runs/a", "runs/b"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "mine, validation: 872 rows, threads: 1"
-    assert [line.strip() for line in lines if "runs/" in line] == ["runs/a", "runs/b"]
-    best = "openvino-int8 90.9 8.21 12,345 0.7900 -0.0011 -0.0057 to 0.0034 *"
-    assert best.split() in [line.split() for line in lines]
-    assert "  not measured: onnx: not installed" in lines
-    assert any(line.startswith("  rounds of timing differ by up to 31%: ") for line in lines)
-    assert max(map(len, lines)) <= 80

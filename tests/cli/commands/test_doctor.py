@@ -16,8 +16,7 @@ def looks(monkeypatch):
     """Let the machine have these findings alone."""
 
     def set_findings(*findings):
-        monkeypatch.setattr("bertkit.workflows.doctor.machine.examine_machine", lambda: list(findings))
-        monkeypatch.setattr("bertkit.workflows.doctor.trial.try_resume", lambda: iter([judge("trial", "resume", "ok")]))
+        monkeypatch.setattr("bertkit.workflows.doctor.examine_machine", lambda: list(findings))
 
     return set_findings
 
@@ -33,11 +32,10 @@ def test_findings_stand_under_their_headings_with_a_count(run, looks):
     lines = ["this machine", "", "Memory", "  good  20 of 32 GB are free", "", "Hub"]
     lines += ["  warn  no answer - check the proxy", "", "0 fail, 1 warn, 1 good"]
     assert ended.out.splitlines() == lines
-    assert "Trial\n  good  ok" in run("doctor", "--deep").out
 
 
 @pytest.mark.parametrize(
-    ("group", "code"), [("packages", 5), ("device", 5), ("memory", 6), ("disks", 6), ("trial", 1), ("files", 4)]
+    ("group", "code"), [("packages", 5), ("device", 5), ("memory", 6), ("disks", 6), ("scores", 1), ("files", 4)]
 )
 def test_the_exit_code_is_that_of_the_run_that_would_stop(run, looks, group, code):
     looks(DOUBT, judge(group, "fault", "it is broken", fail="mend it"))
@@ -70,10 +68,9 @@ def test_a_run_is_read_in_place_of_the_machine(run, trained, tmp_path):
     ("arguments", "words"),
     [
         (["nowhere"], "no such folder"),
-        (["rows.csv"], "a file, not a folder (rows.csv) - name the folder of a run; of rows, run `bertkit check"),
+        (["rows.csv"], "a file, not a folder (rows.csv) - name the folder of a run, or check rows: `bertkit check"),
         (["."], "not a run"),
-        ([".", "--deep"], "--deep with RUN"),
-        (["--deeep"], "--deep"),
+        (["--jsn"], "--json"),
     ],
 )
 def test_wrong_arguments_end_in_one_line(run, arguments, words):

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from bertkit.recipe import load_recipe
 from bertkit.training import timing
-from bertkit.workflows.bench import training as measuring
+from bertkit.workflows import bench as measuring
 from bertkit.workflows.finetune.dry_run import DryRun, dry_run
 from tests.conftest import toy_rows
 

@@ -36,7 +36,7 @@ def test_a_few_rows_hold_every_label(labels, expected):
 
 
 def test_a_run_passes_every_stage_and_keeps_nothing(run, tiny_model, monkeypatch):
-    monkeypatch.setattr("bertkit.runtime.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("bertkit.runtime.sessions.find_spec", lambda name: None)
     write_csv(Path("rows.csv"), toy_rows(60, seed=1))
     ended = run("finetune", "classify", "--model", tiny_model, "--data", "rows.csv", "--smoke", "--json")
     assert ended.code == 0, ended.err
@@ -66,14 +66,14 @@ def test_a_pretraining_passes_every_stage(run, tiny_model):
 
 
 def test_a_distillation_passes_every_stage(run, trained, monkeypatch):
-    monkeypatch.setattr("bertkit.runtime.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("bertkit.runtime.sessions.find_spec", lambda name: None)
     ended = run("distill", trained / "recipe.yaml", "--teacher", trained, "--student-layers", 1, "--smoke")
     assert ended.code == 0, ended.err
     assert ended.out.count(" passed ") == 4
 
 
 def test_a_training_that_takes_no_step_is_no_stop_that_was_tried(run, tiny_model, monkeypatch):
-    monkeypatch.setattr("bertkit.runtime.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("bertkit.runtime.sessions.find_spec", lambda name: None)
     monkeypatch.setattr("bertkit.workflows.finetune.smoke._StopsAfterAStep", lambda: None)
     write_csv(Path("rows.csv"), toy_rows(60, seed=1))
     ended = run("finetune", "classify", "--model", tiny_model, "--data", "rows.csv", "--smoke", "--json")
@@ -83,7 +83,7 @@ def test_a_training_that_takes_no_step_is_no_stop_that_was_tried(run, tiny_model
 
 
 def test_a_smoke_computes_with_the_threads_of_a_run(run, tiny_model, two_threads, monkeypatch):
-    monkeypatch.setattr("bertkit.runtime.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("bertkit.runtime.sessions.find_spec", lambda name: None)
     write_csv(Path("rows.csv"), toy_rows(60, seed=1))
     command = ["finetune", "classify", "--model", tiny_model, "--data", "rows.csv", "--smoke"]
     assert "CPU, 2 threads" in run(*command).err

@@ -16,8 +16,7 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime import ExportedModel, open_tokenizer, tokenizer_settings
-from bertkit.runtime.backends import graph_file
-from bertkit.runtime.sessions import open_graph
+from bertkit.runtime.sessions import graph_file, open_graph
 from bertkit.storage.exports import Export
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup

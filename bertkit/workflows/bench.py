@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from bertkit.training.timing import TimedStep
 
 
-_BUSY = 0.1  # a larger share of the time spent waiting is worth a word
 _COLLATED = 1000  # batches whose sizes are looked at
 _SOME_ROWS, _SOME_STEPS, _SOME_SECONDS = 8192, 10, 30.0  # of a measurement before a run
 _EVALUATED = 8192  # tokens of the validation rows that the forward pass is timed on
@@ -57,8 +56,6 @@ class Speed:
     tokens_per_second: float | None = None
     rows_per_second: float | None = None
     padding_share: float | None = None
-    waiting_share: float | None = None
-    """Share of the time in which other programs used the processor; no figure here is corrected for it."""
     operations_per_second: float | None = None
     peak_operations_per_second: float | None = None
     """Speed of the fastest matrix product of the model's sizes, measured beside."""
@@ -289,7 +286,7 @@ def _memory_of_unseen(steps: Sequence[TimedStep], sizes: Iterable[int]) -> int:
     oneDNN compiles each product for every size, and keeps it. So each takes as much as those of the timed steps did.
 
     >>> from bertkit.training.timing import TimedStep
-    >>> steps = [TimedStep(1.0, 0.0, 1, [8], padded, memory) for padded, memory in ((8, 100), (16, 150), (8, 150))]
+    >>> steps = [TimedStep(1.0, 1, [8], padded, memory) for padded, memory in ((8, 100), (16, 150), (8, 150))]
     >>> _memory_of_unseen(steps, [8, 16, 24, 32, 8])
     100
     """
@@ -311,11 +308,7 @@ def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Model, machin
         tokens_per_second=tokens_per_second,
         rows_per_second=tokens_per_second * sum(step.rows for step in steps) / tokens,
         padding_share=1 - tokens / sum(step.padded for step in steps),
-        waiting_share=sum(step.waited for step in steps) / sum(step.seconds for step in steps),
     )
-    if speed.waiting_share is not None and speed.waiting_share > _BUSY:
-        what = f"{speed.precision}, batch {speed.batch_size}: other programs used the processor"
-        speed = _with_note(speed, f"{what} {speed.waiting_share:.0%} of the time; alone it would be faster")
     sizes = layer_sizes(model.config)
     if sizes is None:
         what = f"unknown for a {model.config.model_type} model, whose operations are not counted"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bertkit.workflows.doctor.curve import judge_curve
+from bertkit.workflows.doctor import judge_curve
 
 
 def log_of(losses, validation=(), rate=5e-5):

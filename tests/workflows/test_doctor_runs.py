@@ -17,14 +17,11 @@ from bertkit.storage.exports import Export, write_export
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.seeds import write_seeds
 from bertkit.vectors.search.manifest import Manifest, ShardInfo, write_manifest
-from bertkit.workflows.doctor import Diagnosis
-from bertkit.workflows.doctor.runs import examine_folder
+from bertkit.workflows.doctor import Diagnosis, examine_folder, judge
 from bertkit.workflows.finetune import finetune
 from tests.conftest import toy_rows, write_csv
-from tests.workflows.doctor.test_curve import FALLING, FLAT, log_of
+from tests.workflows.test_doctor_curve import FALLING, FLAT, log_of
 
-QUIET = {"seconds": 10.0, "loading_seconds": 0.1, "waiting_share": 0.0}
-"""Times of a training on a machine that does nothing else."""
 LEAD = {"baseline": "most frequent label", "metric": "accuracy", "is_clear": False}
 
 
@@ -32,8 +29,7 @@ LEAD = {"baseline": "most frequent label", "metric": "accuracy", "is_clear": Fal
 def healthy(trained, tmp_path) -> Path:
     """A copy of a run that has learned its task, with a lead over its baselines, which know as much of toy rows."""
     folder = shutil.copytree(trained, tmp_path / "run")
-    change_result(folder, lead={**LEAD, "is_clear": True})
-    return change(folder, step_times=QUIET)
+    return change_result(folder, lead={**LEAD, "is_clear": True})
 
 
 def change(folder: Path, **fields) -> Path:
@@ -63,14 +59,6 @@ def cut_weights(folder: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:-1])
 
 
-def add_split(folder: Path) -> Path:
-    (result,) = runs.read_record(folder)["results"]
-    ends = {"split": "elsewhere", "scores": {"accuracy": 0.6}, "intervals": {"accuracy": [0.5, 0.7]}}
-    chosen = {**result, "scores": {"accuracy": 0.95}, "intervals": {"accuracy": [0.9, 1.0]}}
-    recipe = {**runs.read_record(folder)["identity"]["recipe"], "best_metric": "accuracy"}
-    return change(folder, identity={"recipe": recipe}, results=[chosen, {**chosen, **ends}])
-
-
 def diverge(folder: Path) -> Path:
     error = "the loss or a weight is not finite at step 12; the last good checkpoint is none - try a smaller rate"
     return change(folder, status="diverged", error=error)
@@ -96,15 +84,12 @@ FAULTS = {
     "no_better_than_baseline": (no_better, "0.5000 is no better than the 0.5500. Try more."),
     "truncated_training_rows": (
         lambda run: change(run, truncated={"training_rows": 100, "max_tokens": 16}),
-        "100 of 400 (25.0%) train rows reach 16 tokens",
+        "100 of 400 (25.0%) train rows reach the maximum of 16 tokens",
     ),
     "truncated_lost_gold": (
         lambda run: change(run, truncated={"lost_gold": 6, "max_tokens": 16}),
-        "6 of 60 (10.0%) validation rows have gold values beyond 16 tokens",
+        "6 of 60 (10.0%) validation rows have gold values beyond the maximum of 16 tokens",
     ),
-    "loading": (lambda run: change(run, step_times={**QUIET, "loading_seconds": 6.0}), "for 6.0 of 10.0 s"),
-    "waiting": (lambda run: change(run, step_times={**QUIET, "waiting_share": 0.75}), "for 75% of the time"),
-    "splits_apart": (add_split, "0.9500 (95% CI 0.9000 to 1.0000), by which the best step was chosen; elsewhere"),
     "damaged_file": (cut_weights, "model.safetensors"),
     "stopped": (lambda run: change(run, status="running"), "resume it: "),
     "failed": (lambda run: change(run, status="failed", error="out of memory - use less"), "out of memory - use less"),
@@ -166,20 +151,17 @@ def test_a_run_that_diverged_and_one_that_failed_end_in_their_errors(healthy):
     assert isinstance(Diagnosis("run", examine_folder(healthy)).error, ModelError)
 
 
-def test_seeds_are_judged_each_and_together(healthy, tmp_path):
+def test_each_run_of_a_folder_is_examined_and_its_summary_is_checked(healthy, tmp_path):
     folder = tmp_path / "seeds"
-    for seed, ends in ((1, [0.9, 1.0]), (2, [0.5, 0.7])):
-        member = shutil.copytree(healthy, folder / f"seed-{seed}")
-        record = runs.read_record(member)
-        result, metric = record["results"][0], record["identity"]["recipe"]["best_metric"]
-        change_result(member, scores={**result["scores"], metric: sum(ends) / 2}, intervals={metric: ends})
+    for seed in (1, 2):
+        shutil.copytree(healthy, folder / f"seed-{seed}")
     write_seeds(folder, {"runs": []})
-    named = {finding.name: finding.text for finding in examine_folder(folder)}
-    assert "seed-2 has" in named["seeds_apart"]
-    assert "0.6000 and seed-1 has" in named["seeds_apart"]
-    assert named["healthy"].startswith("seed-2: nothing is wrong")
+    cut_weights(folder / "seed-1")
+    damaged, whole = examine_folder(folder)
+    assert damaged.name == "damaged_file" and damaged.text.startswith("seed-1: ")
+    assert whole.text.startswith("seed-2: nothing is wrong")
     (folder / "seeds.json").write_text("{}")
-    assert "damaged_file" in {finding.name for finding in examine_folder(folder)}
+    assert "seeds.json" in examine_folder(folder)[0].text
 
 
 def write_exported(folder: Path) -> Path:
@@ -202,7 +184,7 @@ def write_index(folder: Path) -> Path:
 def test_other_folders_are_checked_for_whole_files(what, tmp_path):
     folder = tmp_path / what
     write = write_index if what == "index" else write_exported
-    file = write(folder / "name" / "model" if what == "package" else folder)
+    file = write(folder / "model" if what == "package" else folder)
     (finding,) = examine_folder(folder)
     assert (finding.level, finding.name) == ("good", "healthy")
     file.write_bytes(file.read_bytes()[::-1])
@@ -221,17 +203,12 @@ def test_what_is_no_run_is_refused(make, remedy, tmp_path):
 
 
 def test_a_run_is_read_without_torch(healthy):
-    code = "import sys; from pathlib import Path; from bertkit.workflows.doctor.runs import examine_folder\n"
+    code = "import sys; from pathlib import Path; from bertkit.workflows.doctor import examine_folder\n"
     code += "examine_folder(Path(sys.argv[1])); sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code, healthy]).returncode == 0
 
 
 # --- Real runs ---
-
-
-def settle(folder: Path) -> Path:
-    """Forget how long a run waited: other tests run beside it."""
-    return change(folder, step_times=QUIET)
 
 
 def test_a_run_stores_what_is_lost_by_truncation_and_how_its_time_was_spent(tmp_path, tiny_model):
@@ -258,7 +235,7 @@ def test_a_run_stores_what_is_lost_by_truncation_and_how_its_time_was_spent(tmp_
 )
 def test_a_real_run_that_learned_its_task_raises_no_alarm(name, tmp_path):
     finetune(load_recipe(name, {"model": "demo", "data.source": "demo"}), output=tmp_path / "run")
-    (finding,) = examine_folder(settle(tmp_path / "run"))
+    (finding,) = examine_folder(tmp_path / "run")
     assert finding.level == "good", finding.text
 
 
@@ -267,12 +244,10 @@ def test_a_real_run_that_learned_its_task_raises_no_alarm(name, tmp_path):
 def test_a_real_run_with_a_wrong_learning_rate_is_told(rate, name, tmp_path):
     changes = {"training.learning_rate": rate, "training.epochs": 2, "training.precision": "fp32"}
     finetune(load_recipe("sst2", {"model": "demo", "data.source": "demo", **changes}), output=tmp_path / "run")
-    named = {finding.name for finding in examine_folder(settle(tmp_path / "run"))}
+    named = {finding.name for finding in examine_folder(tmp_path / "run")}
     assert {name, "single_answer", "no_better_than_baseline"} <= named
 
 
 def test_the_error_of_several_faults_counts_them():
     with pytest.raises(BertkitError, match="and 1 more"):
-        from bertkit.workflows.doctor import judge
-
         raise Diagnosis("run", [judge("files", name, name, fail="restore it") for name in "ab"]).error

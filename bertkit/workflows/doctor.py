@@ -1,0 +1,437 @@
+"""Diagnose this machine, or the folder of a run: one finding per check, with its figures and a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from shlex import quote
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bertkit.checks import Finding, Level
+from bertkit.data.checks import share_of
+from bertkit.errors import (
+    BertkitError,
+    DivergedError,
+    ModelError,
+    ResourceError,
+    UnavailableError,
+    UsageError,
+    message_of,
+    pip_install,
+    shorten,
+)
+from bertkit.hardware.device import Device, find_device
+from bertkit.hardware.memory import read_memory
+from bertkit.hardware.threads import fitting_threads
+from bertkit.metrics.baselines import find_unbeaten
+from bertkit.progress import stage
+from bertkit.storage import checkpoints, exports, files, hub, runs, seeds, sweeps
+from bertkit.storage.cache import cache_folder
+from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.records import RunRecord, read_signed
+from bertkit.storage.summaries import count_bytes, read_log, read_state
+from bertkit.vectors.search import manifest
+
+MACHINE = "this machine"
+_ERRORS: dict[str, type[BertkitError]] = {
+    **dict.fromkeys(("packages", "device"), UnavailableError),
+    **dict.fromkeys(("memory", "disks"), ResourceError),
+    "files": ModelError,
+    "training": DivergedError,
+}
+"""Group of findings -> the error that a fault in it ends a run with."""
+_SHM = Path("/dev/shm")
+_GB, _MB = 10**9, 10**6
+# The optimizer steps of BERT base take 2 GB of memory, and its run folder up to 4 GB of disk.
+_LITTLE_MEMORY, _MIN_MEMORY = 4 * _GB, _GB
+_LITTLE_SPACE, _MIN_SPACE, _MIN_FILES = 5 * _GB, 200 * _MB, 1000
+# Docker gives 64 MiB; loader processes pass batches through shared memory.
+_MIN_SHM = 100 * _MB
+_SLOW_SYNC = 0.5  # seconds per file; a checkpoint has a dozen files
+_HUB_TIMEOUT = 3.0  # seconds
+_SIDE = 64  # rows and columns of the matrices that the device multiplies
+_TRUNCATED = 0.01  # fraction of the rows
+_TINY_RATE = 1e-6  # No loss rises because of a lower learning rate.
+_MIN_LINES, _PARTS = 15, 5  # log lines, and parts of them whose means are compared
+# Fractions of the first loss: a last loss above _STUCK has barely fallen, and rises above _RISE or _PEAK count.
+_STUCK, _RISE, _PEAK, _LITTLE = 0.8, 0.1, 0.05, 0.05
+_GENERALIZATION = 0.1  # relative rise of the validation loss above its minimum
+_LATE = 2 / 3  # fraction of the steps; after an earlier best step, the remaining steps were wasted
+_STILL = 0.1  # fraction of the first loss by which the last evaluation lowers the validation loss
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Findings about the machine or a folder."""
+
+    subject: str
+    """`MACHINE`, or the folder that was examined."""
+    findings: list[Finding]
+
+    @property
+    def error(self) -> BertkitError | None:
+        """The first fault as the error that it ends a run with, or None if nothing would stop a run."""
+        faults = [finding for finding in self.findings if finding.level == "fail"]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        return _ERRORS.get(faults[0].group, BertkitError)(f"{faults[0].text}{more}") if faults else None
+
+
+def judge(group: str, name: str, text: str, *, warn: str = "", fail: str = "") -> Finding:
+    """Make a finding that ends in its remedy: `fail` if it would stop a run, `warn` if it is doubtful.
+
+    >>> judge("disks", "space", "3 MB are free", fail="free some space").text
+    '3 MB are free - free some space'
+    """
+    remedy = fail or warn
+    level: Level = "fail" if fail else "warn" if warn else "good"
+    return Finding(level, group, name, f"{text} - {remedy}" if remedy else text)
+
+
+def examine_machine() -> list[Finding]:
+    """Check everything that a run needs, and continue after each fault."""
+    findings = list[Finding]()
+    for check in (check_packages, check_device, check_memory, check_disks, check_hub):
+        with stage(check.__name__.replace("_", " ").replace("check", "checking"), total=1):
+            findings += check()
+    return findings
+
+
+def check_packages() -> Iterator[Finding]:
+    """Compare the versions of Python and packages with the requirements of bertkit."""
+    from packaging.requirements import Requirement
+
+    requirements, unmet = list[str](), list[str]()
+    # The copy of bertkit in a package is not installed, and has no metadata.
+    for distribution in metadata.distributions(name="bertkit"):
+        pythons = distribution.metadata.get_all("Requires-Python", [])
+        requirements = [*(distribution.requires or []), *(f"python{versions}" for versions in pythons)]
+    for required in map(Requirement, requirements):
+        if not required.marker or required.marker.evaluate({"extra": ""}):
+            version = _find_version(required.name)
+            if version is None or not required.specifier.contains(version, prereleases=True):
+                unmet.append(f"bertkit needs {required.name}{required.specifier}, here is {version or 'none'}")
+    text = "; ".join(unmet) or ", ".join(f"{name} {version}" for name, version in runs.versions().items())
+    yield judge("packages", "versions", text, fail=pip_install() if unmet else "")
+
+
+def _find_version(package: str) -> str | None:
+    if package == "python":
+        return platform.python_version()
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_device() -> Iterator[Finding]:
+    """Compute a small product and its gradient on the device of a run, and time the precisions."""
+    from bertkit.hardware.precision import detect_hardware
+
+    try:
+        device = find_device()
+        is_right = _multiply(device)
+    except (UnavailableError, RuntimeError) as error:  # RuntimeError comes from a driver or a missing kernel.
+        yield judge("device", "device", message_of(error), fail="--device cpu computes without it")
+        return
+    memory = f", {device.memory / _GB:,.1f} GB" if device.memory else ""
+    text = f"{device.name}{memory}: a product and its gradient are {'right' if is_right else 'wrong'}"
+    yield judge("device", "device", text, fail="" if is_right else "--device cpu computes without it")
+    yield judge("device", "precision", f"for the sizes of BERT base, {detect_hardware('auto').reason}")
+
+
+def _multiply(device: Device) -> bool:
+    """Return whether a product of two matrices and its gradient are correct."""
+    import torch
+
+    matrix = torch.ones(_SIDE, _SIDE, device=device.type, requires_grad=True)
+    product = matrix @ torch.full((_SIDE, _SIDE), 2.0, device=device.type)
+    gradient = torch.autograd.grad(product.sum(), matrix)[0]
+    return all(bool((values == 2 * _SIDE).all()) for values in (product, gradient))
+
+
+def check_memory() -> Iterator[Finding]:
+    """Compare the memory and processors that control groups and affinity leave with the needs of a run."""
+    if memory := read_memory():
+        total, free = memory
+        remedy = "end other programs, raise the container's limit, or take a smaller model or --batch-size"
+        fail, warn = (remedy if free < minimum else "" for minimum in (_MIN_MEMORY, _LITTLE_MEMORY))
+        text = f"{free / _GB:,.1f} of {total / _GB:,.1f} GB are free"
+        yield judge("memory", "memory", text, fail=fail, warn=warn)
+    threads, load = fitting_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    limit = f" ({threads.why})" if threads.why else ""
+    text = f"{threads.text}{limit}; in the last minute, {load:.1f} threads of all programs wanted a core"
+    remedy = "wait until other programs end" if load > (os.cpu_count() or 1) + 1 else ""
+    yield judge("memory", "processors", text, warn=remedy)
+
+
+def check_disks() -> Iterator[Finding]:
+    """Write, sync and lock a file in the cache and in the working folder, and read the free space."""
+    cache = cache_folder("")
+    for name, folder in (("cache", cache), ("working folder", Path.cwd())):
+        yield from _check_folder(name, folder)
+    if _SHM.is_dir() and (free := files.free_space(_SHM)[0]) is not None:
+        remedy = "docker run --shm-size=1g" if free < _MIN_SHM else ""
+        yield judge("disks", "shared memory", f"{_SHM}: {free / _MB:,.0f} MB are free", warn=remedy)
+    yield judge("disks", "cache size", f"cache {cache}: {count_bytes(cache) / _MB:,.0f} MB, which may be deleted")
+
+
+def _check_folder(name: str, folder: Path) -> Iterator[Finding]:
+    label, (free, inodes) = f"{name} {folder}", files.free_space(folder)
+    if free is not None:
+        is_full = free < _MIN_SPACE or (inodes is not None and inodes < _MIN_FILES)
+        remedy = "delete files" if is_full or free < _LITTLE_SPACE else ""
+        more = "any number of" if inodes is None else f"{inodes:,}"
+        text = f"{label}: {free / _GB:,.1f} GB are free, and {more} files can be created"
+        yield judge("disks", f"space of the {name}", text, fail=remedy if is_full else "", warn=remedy)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        seconds, has_locks = _try_folder(folder)
+    except OSError as error:
+        remedy = files.REMEDIES.get(error.errno or 0, "use another folder (BERTKIT_CACHE, --output)")
+        text = f"{label}: a file cannot be written: {error.strerror}"
+        yield judge("disks", f"writing to the {name}", text, fail=remedy)
+        return
+    text = f"{label}: {'locks' if has_locks else 'no locks'}, and a file is on disk in {1000 * seconds:,.1f} ms"
+    remedy = "use a local disk" if seconds > _SLOW_SYNC else ""
+    remedy = remedy if has_locks else "use a local disk, or start no two commands at once that write there"
+    yield judge("disks", f"writing to the {name}", text, warn=remedy)
+
+
+def _try_folder(folder: Path) -> tuple[float, bool]:
+    """Return the seconds until a file of a mebibyte is on disk, and whether the file system has locks."""
+    with TemporaryDirectory(prefix=".bertkit-doctor-", dir=folder) as temporary:
+        lock = Path(temporary, ".lock")
+        with files.locked(lock):
+            start = time.perf_counter()
+            files.write_bytes(Path(temporary, "file"), bytes(1 << 20))
+            return time.perf_counter() - start, not files.mark_of(lock).exists()
+
+
+def check_hub() -> Iterator[Finding]:
+    """Send the Hub a request unless offline mode is set, and look for a token without printing it."""
+    from huggingface_hub import constants, get_token
+    from huggingface_hub.utils import get_session
+
+    text, remedy = f"{constants.ENDPOINT} answers", ""
+    if hub.is_offline_by_choice():
+        text, remedy = "HF_HUB_OFFLINE is set", "unset it to download missing files"
+    else:
+        try:
+            with hub.answering():
+                get_session().head(constants.ENDPOINT, timeout=_HUB_TIMEOUT)
+        except BertkitError as error:
+            text = f"{constants.ENDPOINT}: {error.what}"
+            remedy = "check network, proxy and HF_ENDPOINT, or work offline"
+    yield judge("hub", "hub", text, warn=remedy)
+    yield judge("hub", "token", "a token is set" if get_token() else "no token, which public models do not need")
+
+
+def examine_folder(folder: Path) -> list[Finding]:
+    """Read a run, a folder of runs, an index, an exported folder or a package, and compute nothing again.
+
+    Raises:
+        UsageError: If it is another folder, or a file.
+    """
+    if folder.is_file():
+        remedy = f"name the folder of a run, or check rows: `bertkit check RECIPE --data {quote(str(folder))}`"
+        raise UsageError("a file, not a folder", remedy, file=folder)
+    if not folder.is_dir():
+        raise UsageError("no such folder", "`bertkit runs list` shows the runs", file=folder)
+    if (folder / runs.RECORD).is_file():
+        return _examine_run(folder)
+    if parts := sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}")):
+        by_part = ((part.name, finding) for part in parts for finding in _examine_run(part))
+        named = [replace(finding, text=f"{name}: {finding.text}") for name, finding in by_part]
+        return [*_find_damaged_summary(folder), *named]
+    # A package has its exported model in the folder `model`.
+    exported = [part for part in (folder, folder / "model") if exports.is_exported(part)]
+    if exported:
+        faults = [*_find_fault(exports.check_export, exported[0])]
+    elif (folder / manifest.MANIFEST).is_file():
+        faults = [*_find_fault(partial(manifest.read_manifest, verify=True), folder)]
+    else:
+        message = "not a run, nor a folder of runs, an index, an exported folder or a package"
+        raise UsageError(message, "`bertkit runs list` shows the runs", file=folder)
+    return faults or [judge("files", "healthy", "nothing is wrong: every file is intact")]
+
+
+def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Finding]:
+    """Call a check of files, and yield the error that it raises as a finding."""
+    try:
+        check(*arguments)
+    except BertkitError as error:
+        yield judge("files", "damaged_file", f"{error.what} ({error.file})", fail=error.remedy)
+
+
+def _find_damaged_summary(folder: Path) -> Iterator[Finding]:
+    for name in (seeds.SUMMARY, sweeps.SUMMARY, sweeps.SPACE):
+        damaged = ModelError("it is damaged", "repeat the command that wrote it", file=folder / name)
+        yield from _find_fault(read_signed, folder / name, damaged)
+
+
+def _examine_run(folder: Path) -> list[Finding]:
+    """Read a run: whether its files are intact, whether it is finished, and how it learned."""
+    try:
+        record = runs.read_record(folder) or {}
+        state = read_state(folder, record)
+    except BertkitError as error:
+        return [judge("files", "damaged_file", f"{error.what} ({error.file})", fail=error.remedy)]
+    findings = [*_find_damage(folder, record)]
+    if state != "finished":
+        return [*findings, _describe_state(folder, record, state)]
+    log = read_log(folder)
+    doubts = [*_judge_baselines(record), *_find_single_answer(folder, record)]
+    findings += judge_curve(log, record.get("best_step", 0), has_learned=not doubts)
+    findings += [*doubts, *_judge_truncation(record)]
+    if findings:
+        return findings
+    losses = [entry["loss"] for entry in log if "loss" in entry]
+    curve = [f"the training loss falls from {losses[0]:.4g} to {losses[-1]:.4g}"] if len(losses) > 1 else []
+    files_text = f"{len(record.get('files', ()))} files are intact"
+    figures = ", ".join([files_text, *curve, *_list_scores(record)])
+    return [judge("training", "healthy", f"nothing is wrong: {figures}")]
+
+
+def _list_scores(record: RunRecord) -> Iterator[str]:
+    """Yield the selection score of each split, with its interval if it has one."""
+    best = record.get("identity", {}).get("recipe", {}).get("best_metric")
+    for result in record.get("results", []):
+        scores = result.get("scores", {})
+        metric = best or next(iter(scores), "")
+        interval, value = (result.get("intervals") or {}).get(metric), scores.get(metric)
+        ends = f" (95% CI {interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
+        yield f"{result['split']}: {metric} {'undefined' if value is None else f'{value:.4f}'}{ends}"
+
+
+def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
+    """Compare models, predictions and checkpoints with their checksums."""
+    again = f"restore it, or train again: {record.get('command', 'the same command')} --fresh"
+    for name, entry in {**record.get("files", {}), **record.get("predictions", {})}.items():
+        # Published runs may lack the digests of training rows.
+        if name != runs.TRAINING_ROWS or (folder / name).exists():
+            yield from _find_fault(exports.compare_files, folder, {name: entry}, again)
+    for checkpoint in sorted(folder.glob("checkpoint-*")):
+        if fault := checkpoints.find_fault(checkpoint):
+            yield judge("files", "damaged_checkpoint", f"{checkpoint}: {fault}", warn="delete it: a resume skips it")
+
+
+def _describe_state(folder: Path, record: RunRecord, state: str) -> Finding:
+    """Describe a run that is not finished, and how to continue it."""
+    newest, _ = checkpoints.newest_whole(folder)
+    progress = f"its newest complete checkpoint is {newest.name}" if newest else "it has no complete checkpoint"
+    if state in ("running", "stopped"):
+        text = f"{'it is running' if state == 'running' else 'it was stopped'}, and {progress}"
+        return judge("training", state, text, warn=f"resume it: {record.get('command')}" if state == "stopped" else "")
+    message, _, remedy = str(record.get("error", "no reason is recorded")).partition(" - ")
+    remedy = remedy or f"repeat it: {record.get('command')}"
+    return judge("training" if state == "diverged" else "files", state, f"it {state}: {message}", fail=remedy)
+
+
+def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
+    """Yield a finding, in the words of the report, for each split whose score is not clearly above its baselines."""
+    for result in record.get("results", []):
+        if result.get("lead") and not result["lead"]["is_clear"]:
+            yield Finding("warn", "scores", "no_better_than_baseline", f"{result['split']}: {result['warnings'][-1]}")
+    result = record.get("result", {})
+    if unbeaten := find_unbeaten(result.get("scores", {}), result.get("baselines", {}), "perplexity"):
+        yield judge("scores", "no_better_than_baseline", unbeaten, warn="train longer, or on more text")
+
+
+def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
+    """Yield a finding for each split whose predictions are one label, one answer, or one tag for all words."""
+    for name, entry in record.get("predictions", {}).items():
+        # Damaged files have a finding already.
+        if not name.endswith(".jsonl") or not is_whole(folder / name, entry):
+            continue
+        lines = files.split_lines((folder / name).read_text(encoding="utf-8"))
+        predicted = [json.loads(line).get("prediction") for line in lines]
+        answers = {json.dumps(part) for value in predicted for part in (value if isinstance(value, list) else [value])}
+        if len(answers) < 2 < len(lines):
+            text = f"all {len(lines):,} predictions of {name} are {shorten(next(iter(answers), 'empty'), 40)}"
+            yield judge("scores", "single_answer", text, warn=f"`bertkit errors {quote(str(folder))}` shows the rows")
+
+
+def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
+    """Count the rows that reach the maximum length, and those whose gold values are beyond it."""
+    truncated, rows = record.get("truncated", {}), record.get("rows", {})
+    longest = truncated.get("max_tokens", 0)
+    for name, split in (("training_rows", "train"), ("lost_gold", "validation")):
+        verb = "reach" if split == "train" else "have gold values beyond"
+        count, total = truncated.get(name, 0), rows.get(split)
+        if total and count > _TRUNCATED * total:
+            text = f"{share_of(count, total)} {split} rows {verb} the maximum of {longest} tokens"
+            remedy = f"--max-length {2 * longest}, if the model reads that"
+            yield judge("tokens", f"truncated_{name}", text, warn=remedy)
+
+
+def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned: bool) -> list[Finding]:
+    """Judge the learning rate and the number of steps by the log of a training.
+
+    Args:
+        log: Lines of `metrics.jsonl`.
+        best_step: Step of the best checkpoint.
+        has_learned: Whether the model is clearly above its baselines; if it is, a flat loss is not a fault.
+    """
+    losses = [entry for entry in log if isinstance(entry.get("loss"), float) and "step" in entry]
+    evaluations = [entry for entry in log if isinstance(entry.get("eval_loss"), float) and "step" in entry]
+    highest_rate = max((entry.get("learning_rate", 0.0) for entry in losses), default=0.0)
+    if len(losses) < (_PARTS if 0 < highest_rate < _TINY_RATE else _MIN_LINES):
+        return []
+    rate = [*_judge_rate(losses, highest_rate, has_learned=has_learned)]
+    return rate or [*_judge_length(losses, evaluations, best_step)]
+
+
+def _judge_rate(losses: Sequence[Mapping[str, Any]], rate: float, *, has_learned: bool) -> Iterator[Finding]:
+    """Yield a finding if the losses indicate a learning rate that is too high or too low.
+
+    A training loss that rises indicates a rate that is too high; one that barely falls, without rising, a rate that is
+    too low (Goodfellow et al. 2016, "Deep Learning", section 11.4.1). Losses are compared as means of a fifth of the
+    log lines, because losses of single lines differ by their rows.
+    """
+    values = [entry["loss"] for entry in losses]
+    fifths = [values[part * len(values) // _PARTS : (part + 1) * len(values) // _PARTS] for part in range(_PARTS)]
+    means, first, highest = [*map(fmean, fifths)], values[0], max(values)
+    last, lowest = means[-1], min(means)
+    has_risen, is_stuck = last - lowest > _RISE * first, last > _STUCK * first and not has_learned
+    if not 0 < rate < _TINY_RATE and (has_risen or (is_stuck and highest - first > _PEAK * first)):
+        start, end = (lowest, last) if has_risen else (first, highest)
+        text = f"the training loss rises from {start:.4g} to {end:.4g}: the learning rate of {rate:.2g} may be too high"
+        yield judge("training", "high_learning_rate", text, warn=f"--learning-rate {rate / 10:.1g}")
+    elif is_stuck:
+        text = f"the training loss goes from {first:.4g} to {last:.4g}: the learning rate of {rate:.2g} may be too low"
+        remedy = f"--learning-rate {max(10 * rate, 1e-5):.1g}, or more steps"
+        yield judge("training", "low_learning_rate", text, warn=remedy)
+
+
+def _judge_length(
+    losses: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]], best_step: int
+) -> Iterator[Finding]:
+    """Yield a finding if a model overfits and its best step came early, or if training ended too early.
+
+    It overfits if the training loss falls and the validation loss ends 10% above its minimum: the generalization loss
+    of Prechelt 1998, "Early Stopping - But When?". If the best metric continues to rise, as it may, nothing is lost.
+    """
+    if len(evaluations) < 2:
+        return
+    lowest, (before, last) = min(evaluations, key=lambda entry: entry["eval_loss"]), evaluations[-2:]
+    minimum, ends, first = lowest["eval_loss"], last["eval_loss"], losses[0]["loss"]
+    trained = [entry["loss"] for entry in losses if entry["step"] <= lowest["step"]] or [first]
+    has_risen = ends - minimum > max(_GENERALIZATION * minimum, _LITTLE * first) and losses[-1]["loss"] < trained[-1]
+    if has_risen and best_step <= _LATE * last["step"]:
+        text = f"overfitting since epoch {lowest.get('epoch', 0):.3g}: the validation loss rises from {minimum:.4g} to "
+        text += f"{ends:.4g}, the training loss falls from {trained[-1]:.4g} to {losses[-1]['loss']:.4g}, and the best "
+        text += f"step is {best_step:,} of {last['step']:,}"
+        yield judge("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
+    elif best_step >= last["step"] and before["eval_loss"] - ends > _STILL * first:
+        text = "the best checkpoint is the last, and the validation loss still falls: "
+        text += f"from {before['eval_loss']:.4g} to {ends:.4g}"
+        yield judge("training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last['step']}")
