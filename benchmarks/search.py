@@ -24,9 +24,9 @@ from benchmarks.harness import Report, read_columns, read_options, table, write_
 from benchmarks.load import machine
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.build import Chunk, build_index
-from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.manifest import ROUNDED, VECTORS, Manifest
+from bertkit.vectors.search.passages import Coverage
 from bertkit.vectors.search.rows import TextRows
 from bertkit.workflows.search import build
 

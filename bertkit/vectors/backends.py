@@ -34,26 +34,26 @@ class LibraryModel:
     """A folder of sentence-transformers, loaded by that library; no code of the folder is run.
 
     Args:
-        folder: of the model.
-        max_length: in tokens; None for that of the folder.
+        folder: Model folder.
+        max_length: Maximum tokens per text, or None for the folder's.
 
     Raises:
-        UnavailableError: the library is not installed.
-        ModelError: it cannot load the folder.
+        UnavailableError: If the library is not installed.
+        ModelError: If it cannot load the folder.
     """
 
     def __init__(self, folder: Path, max_length: int | None) -> None:
         quiet_transformers()
         self._folder = folder
-        what = "bertkit does not know all of its modules, and sentence-transformers is not installed"
-        library = import_extra("sentence_transformers", what, "sentence-transformers", file=folder)
-        # or else the folder may name a kernel of the hub, which is code
+        message = "bertkit does not know all of its modules, and sentence-transformers is not installed"
+        library = import_extra("sentence_transformers", message, "sentence-transformers", file=folder)
+        # Otherwise the folder can name a kernel on the Hub, which is code.
         attention = {"attn_implementation": "eager"}
         options = {"local_files_only": True, "trust_remote_code": False, "model_kwargs": attention}
         try:
             self._model: Any = library.SentenceTransformer(str(folder), device=find_device().type, **options)
             self._model.truncate_dim = None  # vectors are truncated later
-        except Exception as error:  # it raises whatever a damaged file makes it stumble over
+        except Exception as error:  # A damaged file can cause any error.
             raise ModelError(f"sentence-transformers does not load it: {first_line(error)}", file=folder) from error
         if max_length is not None:
             self._model.max_seq_length = max_length
@@ -86,20 +86,20 @@ class ExportedVectors:
     """A graph whose outputs are vectors of texts, with its tokenizer; torch is not imported.
 
     Args:
-        folder: of the exported model.
-        modules: what it says, with the length that is asked for.
+        folder: Folder of the exported model.
+        modules: Its modules, with the requested length.
 
     Raises:
-        ModelError: its graph makes no such vectors.
-        UsageError: it cannot read texts of this length.
-        UnavailableError: the package that runs it is not installed.
+        ModelError: If its graph does not make vectors of texts.
+        UsageError: If it cannot read texts of this length.
+        UnavailableError: If the package that runs it is not installed.
     """
 
     def __init__(self, folder: Path, modules: SentenceModules) -> None:
         export = read_export(folder)
         if export.reads != "texts" or not set(VECTORS) & set(export.outputs) or find_format(folder) != DENSE:
-            what = f"it was exported for {export.task}, and its graph makes no vectors of texts"
-            raise ModelError(what, "name a model that was trained for vectors", file=folder)
+            message = f"it was exported for {export.task}, and its graph makes no vectors of texts"
+            raise ModelError(message, "name a model that was trained for vectors", file=folder)
         self._folder, self._export, self._modules = folder, export, modules
         self.tokenizer: Any = open_tokenizer(folder, export.tokenizer)
         limit = self.tokenizer.model_max_length
@@ -122,14 +122,16 @@ class ExportedVectors:
         """Compute the vectors of texts, float32 of shape (texts, dimension).
 
         Raises:
-            ModelError: the prompt is one whose tokens the model does not pool, which a graph cannot leave out.
-            UsageError: the prompt leaves no token for a text.
+            ModelError: If the model does not pool the tokens of prompts, which a graph cannot leave out.
+            UsageError: If the prompt leaves no token for a text.
         """
         if count_prompt_tokens(self.tokenizer, prompt) and not self._modules.include_prompt:
-            what = "its pooling leaves out the tokens of prompts, which a graph cannot"
-            raise ModelError(what, "name the model that it was exported from", file=self._folder)
-        begun = [f"{prompt}{text}" for text in texts]
-        features = tokenize([text.lower() for text in begun] if self._modules.lowercase else begun, self.tokenizer)
+            message = "its pooling leaves out the tokens of prompts, which a graph cannot"
+            raise ModelError(message, "name the model that it was exported from", file=self._folder)
+        prompted = [f"{prompt}{text}" for text in texts]
+        if self._modules.lowercase:
+            prompted = [text.lower() for text in prompted]
+        features = tokenize(prompted, self.tokenizer)
         lengths = [len(feature["input_ids"]) for feature in features]
         outputs = forward_exported(self._model, features, lengths, self._collate)
         return np.stack([output["vectors"] for output in outputs])

@@ -66,9 +66,9 @@ def sign(normalized: str) -> Signature | None:
 def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: Numbers) -> Found:
     """Find the rows whose digest an earlier row has, in an order of preference."""
     _, first, inverse = np.unique(digests[order], return_index=True, return_inverse=True)
-    kept = order[first[inverse]]
-    repeats = np.flatnonzero(kept != order)
-    return {int(order[position]): (int(kept[position]), 1.0) for position in repeats}
+    first_rows = order[first[inverse]]
+    repeats = np.flatnonzero(first_rows != order)
+    return {int(order[position]): (int(first_rows[position]), 1.0) for position in repeats}
 
 
 def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixed: int) -> Found:
@@ -81,7 +81,7 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
         signatures: Signature of each row, in the order of preference.
         threshold: Minimum share, from 0 to 1.
         read: Function that returns the shingles of the given rows; called for rows that may be near another.
-        fixed: Number of first rows that are kept, whatever they repeat.
+        fixed: Number of first rows that are always kept.
     """
     if not signatures:
         return {}
@@ -90,24 +90,24 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
     lowest, certain = threshold - margin, min(threshold + margin, 1.0)
     bands = _find_shared_bands(table)
     # Estimate first, to learn whose shingles are needed. A row that certainly goes is not compared with later ones.
-    involved, gone = set[int](), set[int]()
+    involved, repeated = set[int](), set[int]()
     with stage("comparing long texts", len(rows)):
-        for row, near, shares in _compare_signatures(table, bands, range(len(rows)), gone):
-            likely = near[shares >= lowest].tolist()
+        for row, neighbors, shares in _compare_signatures(table, bands, range(len(rows)), repeated):
+            likely = neighbors[shares >= lowest].tolist()
             if likely:
                 involved.update(likely, [row])
             if row >= fixed and shares.max(initial=0) >= certain:
-                gone.add(row)
+                repeated.add(row)
     shingles = read({rows[row] for row in involved}) if involved else {}
     repeats: Found = {}
-    gone = set()
+    repeated = set()
     with stage("comparing near texts", len(involved)):
-        for row, near, shares in _compare_signatures(table, bands, sorted(involved), gone):
-            kept = near[shares >= lowest].tolist() if row >= fixed else []
-            exact = [_jaccard(shingles[rows[row]], shingles[rows[other]]) for other in kept]
+        for row, neighbors, shares in _compare_signatures(table, bands, sorted(involved), repeated):
+            likely = neighbors[shares >= lowest].tolist() if row >= fixed else []
+            exact = [_jaccard(shingles[rows[row]], shingles[rows[earlier]]) for earlier in likely]
             if exact and max(exact) >= threshold:
-                gone.add(row)
-                repeats[rows[row]] = (rows[kept[exact.index(max(exact))]], max(exact))
+                repeated.add(row)
+                repeats[rows[row]] = (rows[likely[exact.index(max(exact))]], max(exact))
     return repeats
 
 
@@ -125,27 +125,28 @@ def _find_shared_bands(table: Numbers) -> list[list[int]]:
 
 
 def _compare_signatures(
-    table: Numbers, bands: Sequence[Sequence[int]], rows: Sequence[int], gone: Collection[int]
+    table: Numbers, bands: Sequence[Sequence[int]], rows: Sequence[int], repeated: Collection[int]
 ) -> Iterator[tuple[int, Numbers, Numbers]]:
     """Yield each row, the earlier rows that share a band with it, and the shares of equal numbers.
 
-    Only rows that share a band are compared (Leskovec et al. 2014, section 3.4). Rows that the caller adds to `gone`
-    are not compared with later ones.
+    Only rows that share a band are compared (Leskovec et al. 2014, section 3.4). Rows in `repeated`, which the caller
+    fills, are not compared with later ones.
     """
     rows_in_band: dict[int, list[int]] = defaultdict(list)
     for done, row in enumerate(rows):
-        near = np.array(sorted({other for band in bands[row] for other in rows_in_band[band]}), dtype=np.int64)
-        yield row, near, (table[near] == table[row]).mean(axis=1)
-        if row not in gone:
+        earlier = {index for band in bands[row] for index in rows_in_band[band]}
+        neighbors = np.array(sorted(earlier), dtype=np.int64)
+        yield row, neighbors, (table[neighbors] == table[row]).mean(axis=1)
+        if row not in repeated:
             for band in bands[row]:
                 rows_in_band[band].append(row)
         if done % _BLOCK == 0:
             get_progress().update(done, {})
 
 
-def _jaccard(one: Shingles, other: Shingles) -> float:
-    shared = len(np.intersect1d(one, other, assume_unique=True))
-    return shared / (len(one) + len(other) - shared)
+def _jaccard(first: Shingles, second: Shingles) -> float:
+    shared = len(np.intersect1d(first, second, assume_unique=True))
+    return shared / (len(first) + len(second) - shared)
 
 
 @cache

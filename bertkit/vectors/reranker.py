@@ -16,10 +16,10 @@ from bertkit.metrics import Numbers
 from bertkit.modeling.load import fit_tokenizer
 from bertkit.modeling.sentence.formats import LATE, find_format
 from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
+from bertkit.modeling.sentence.texts import encode_rows
 from bertkit.progress import Progress, takes_progress
 from bertkit.recipe import load_recipe
 from bertkit.storage import hub
-from bertkit.vectors.by_role import ROLES, read_texts
 
 _LONGEST = 100_000  # tokens; that of the tokenizer then counts
 
@@ -94,10 +94,12 @@ class Reranker:
 
     def _score_late(self, pairs: Sequence[tuple[str, str]]) -> Numbers:
         read: list[dict[str, Any]] = []
-        for texts, role in zip(zip(*pairs, strict=True), ROLES, strict=True):
-            # a text is read once, however many pairs it is in
+        for texts, role in zip(zip(*pairs, strict=True), ("query", "document"), strict=True):
+            # A text is read once, even if it is in many pairs.
             distinct = list(dict.fromkeys(texts))
-            outputs = read_texts(self._loaded, distinct, role, LATE)
+            rows = [[text] for text in distinct]
+            features = encode_rows(rows, self._loaded.setup, (role, role), model_format=LATE)
+            outputs, _ = run_model(self._loaded, features, f"reading {role} texts")
             vectors = [real_tokens(output["vectors"][0]) for output in outputs]
             read.append(dict(zip(distinct, vectors, strict=True)))
         queries, passages = read

@@ -11,11 +11,12 @@ import numpy as np
 
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
+from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.sentence.formats import SPARSE
+from bertkit.modeling.sentence.texts import encode_rows
 from bertkit.progress import Progress, takes_progress
 from bertkit.recipe import load_recipe
 from bertkit.tasks.sparse import as_matrix
-from bertkit.vectors.by_role import ROLES, read_texts
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -58,12 +59,15 @@ class SparseEmbedder:
         """
         from scipy.sparse import csr_array, vstack
 
-        if role not in ROLES:
-            raise UsageError(f"role {role!r}", closest(role, ROLES))
+        if role not in ("query", "document"):
+            raise UsageError(f"role {role!r}", closest(role, ("query", "document")))
         width = self._loaded.model.config.vocab_size
-        outputs = read_texts(self._loaded, texts, role, SPARSE)
-        rows = [as_matrix(output["values"], output["tokens"], width) for output in outputs]
-        return vstack(rows, "csr") if rows else csr_array((0, width), dtype=np.float64)
+        if not len(texts):
+            return csr_array((0, width), dtype=np.float64)
+        rows = [[text] for text in texts]
+        features = encode_rows(rows, self._loaded.setup, (role, role), model_format=SPARSE)
+        outputs, _ = run_model(self._loaded, features, f"reading {role} texts")
+        return vstack([as_matrix(output["values"], output["tokens"], width) for output in outputs], "csr")
 
     def words(self, vector: csr_array, count: int = 10) -> dict[str, float]:
         """Return the tokens of the highest values of a vector, one row of what `encode` returns."""

@@ -21,13 +21,13 @@ from bertkit.recipe import Data, Row, typed_path
 from bertkit.storage.files import to_json
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import Unit
-from bertkit.vectors.vector_files import Matrix, read_description, read_vectors, refuse_not_finite
+from bertkit.vectors.vector_files import Matrix, check_finite, read_description, read_vectors
 
 T = TypeVar("T")
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
-_ROWS = 4096  # of a part: enough to sort by length, little enough to lose by a kill
+_ROWS = 4096  # per part: enough to sort by length, few enough to compute again after a kill
 # Texts that are embedded at a time: enough to sort by length, few enough to keep next to their vectors.
 _CHUNK = 16_384
 
@@ -41,28 +41,28 @@ class TextRow(NamedTuple):
 
 
 def read_text_rows(records: Iterable[Record], column: str, file: Path | str) -> Iterator[TextRow]:
-    """Yield the rows of a file with the text of a column; where there is no value, the text is empty.
+    """Yield the rows of a file with the text of a column; a missing value is an empty text.
 
     Raises:
-        DataError: a row lacks the column, or has something other than a text there.
+        DataError: If a row lacks the column, or its value is not a text.
     """
     for record in records:
         yield TextRow(*record, text_of(record, column, file))
 
 
 def text_of(record: Record, column: str, file: Path | str, option: str = "--column") -> str:
-    """Return the text of a column of a row; empty where there is no value.
+    """Return the text of a column of a row; a missing value is an empty text.
 
     Raises:
-        DataError: the row lacks the column, or has something other than a text there; `option` names another.
+        DataError: If the row lacks the column, or its value is not a text; the remedy names `option`.
     """
     line, values = record
     if column not in values:
         raise DataError(f"no column {column!r}", f"{closest(column, values)}; name it with {option}", file=file)
     text = values[column]
     if text is not None and not isinstance(text, str):
-        what = f"not a text: {excerpt(str(text))}"
-        raise DataError(what, f"name another {option}", file=file, row=line, column=column)
+        message = f"not a text: {excerpt(str(text))}"
+        raise DataError(message, f"name another {option}", file=file, row=line, column=column)
     return text or ""
 
 
@@ -79,7 +79,7 @@ class TextFile:
         """Return a file that can be read more than once.
 
         Raises:
-            UsageError: it is standard input.
+            UsageError: If it is standard input.
         """
         if str(file) == "-":
             raise UsageError("the rows are read more than once, and standard input only once", "name a file")
@@ -94,7 +94,7 @@ class TextFile:
         """Yield the rows in the order of the file.
 
         Raises:
-            DataError: a row without the column, or with something other than a text; the file has changed meanwhile.
+            DataError: If a value is not a text, or the file changes while it is read.
         """
         records = itertools.islice(read_records(self.path, self.data), self.data.limit)
         for row in read_text_rows(records, self.column, self.path):
@@ -115,7 +115,7 @@ class TextSource:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name for messages."""
         return "--text" if self.file is None else str(self.file)
 
 
@@ -146,7 +146,7 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
             part.ids.append(row_id)
             part.items.append(item)
             part.lines.append(line)
-            # of a target, all words of its row
+            # A target has all words of its row.
             read = item[0] if isinstance(item, tuple) else item
             characters += len(read) if isinstance(read, str) else sum(map(len, read))
             if characters > unit.most_characters:
@@ -175,8 +175,8 @@ def read_file_rows(
     """
     name, data = source.name, source.data
     if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
-        given = tuple("text" if column == "tokens" else column for column in columns.given)
-        columns = Columns(given=given, gold="", lists=columns.lists)
+        names = tuple("text" if column == "tokens" else column for column in columns.given)
+        columns = Columns(given=names, gold="", lists=columns.lists)
     records = _name_column(canonical_records(read_records(typed_path(file), data), data, columns, name))
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):
@@ -184,9 +184,9 @@ def read_file_rows(
             if is_dropped(original, row, data, columns):
                 next(number)
                 continue
-            own = row.get("id", original.get("id"))
+            row_id = row.get("id", original.get("id"))
             position = next(number)
-            yield line, position if own is None else own, original, read(row)
+            yield line, position if row_id is None else row_id, original, read(row)
 
 
 def _name_column(records: Iterator[T]) -> Iterator[T]:
@@ -212,31 +212,31 @@ class VectorSource:
 
     @cached_property
     def embedder(self) -> Embedder | None:
-        """The model, not yet loaded; None where vectors are read from files.
+        """The model, not yet loaded, or None if vectors are read from files.
 
         Raises:
             UsageError: both are given, or none.
             BertkitError: the model cannot be used.
         """
         if (self.model is None) != bool(self.files):
-            what = "no vectors" if self.model is None else "--model and --vectors"
-            raise UsageError(what, "name a --model, or a file with --vectors")
+            message = "no vectors" if self.model is None else "--model and --vectors"
+            raise UsageError(message, "name a --model, or a file with --vectors")
         if self.model is None:
             if self.prompt is not None or self.prefix is not None:
                 raise UsageError("a prompt without --model", "a prompt belongs to a model that reads texts")
             return None
         embedder = Embedder(self.model, prompt=self.prompt, prefix=self.prefix)
-        # what is wrong with the folder or the prompt is said before torch is imported
+        # Reject a wrong folder or prompt before torch is imported.
         _ = embedder.modules
         return embedder
 
     @property
     def prompt_text(self) -> str:
-        """What a model reads before each text."""
+        """Prompt that a model reads before each text."""
         return self.embedder.prompt_text if self.embedder else ""
 
     def describe(self) -> dict[str, Any] | None:
-        """Return what vectors must have in common to be compared; None where files do not say it."""
+        """Return the properties that comparable vectors share, or None if files do not have them."""
         if self.embedder is not None:
             return self.embedder.describe()
         descriptions = [read_description(file) for file in self.files]
@@ -246,9 +246,9 @@ class VectorSource:
         """Return the vectors of texts, (texts, dimension).
 
         Args:
-            texts: what a model reads, in chunks.
-            rows: the numbers of their rows among those of all files, from 0, by which vectors of files are chosen.
-            totals: the number of rows of each file.
+            texts: Texts for a model.
+            rows: Their rows among the rows of all files, counted from 0, to select vectors of files.
+            totals: Number of rows of each file.
 
         Raises:
             DataError: a number is not finite, or a file has not one vector per row.
@@ -259,5 +259,5 @@ class VectorSource:
         chunks, remaining = [], iter(texts)
         while chunk := list(itertools.islice(remaining, _CHUNK)):
             chunks.append(self.embedder.encode(chunk))
-            refuse_not_finite(chunks[-1], self.model)
+            check_finite(chunks[-1], self.model)
         return np.concatenate(chunks) if chunks else np.zeros((0, 0), dtype=np.float32)

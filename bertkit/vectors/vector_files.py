@@ -96,7 +96,7 @@ def write_vectors(
         about: The model and its options.
 
     Returns:
-        What the output states about its vectors: `about`, dtype, number and width.
+        Description of the vectors: `about`, dtype, number and width.
 
     Raises:
         DataError: If there is no vector.
@@ -145,11 +145,11 @@ def read_vectors(file: Path, rows: int) -> Matrix:
         except _DAMAGE as error:
             raise DataError(f"the vectors cannot be read: {error}", "write the file again", file=file) from None
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
-        what = f"an array of {vectors.dtype} with {vectors.ndim} axes, not rows of floating-point numbers"
-        raise DataError(what, "write float32 or float16 vectors, one per row", file=file)
+        message = f"an array of {vectors.dtype} with {vectors.ndim} axes, not rows of floating-point numbers"
+        raise DataError(message, "write float32 or float16 vectors, one per row", file=file)
     if len(vectors) != rows:
         raise DataError(f"{len(vectors):,} vectors for {rows:,} rows", "give one per row, in the same order", file=file)
-    refuse_not_finite(vectors, file)
+    check_finite(vectors, file)
     return vectors.astype(np.float32, copy=False)
 
 
@@ -162,7 +162,7 @@ def read_description(file: Path) -> dict[str, Any] | None:
     return {name: metadata[name] for name in names if name in metadata}
 
 
-def refuse_not_finite(vectors: Matrix, source: object) -> None:
+def check_finite(vectors: Matrix, source: object) -> None:
     """Check that all numbers are finite.
 
     Raises:
@@ -170,8 +170,8 @@ def refuse_not_finite(vectors: Matrix, source: object) -> None:
     """
     wrong = np.flatnonzero(~np.isfinite(vectors.sum(axis=1, dtype=np.float64)))
     if len(wrong):
-        what = "a vector with a number that is not finite"
-        raise DataError(what, "compute the vectors again", file=source, row=int(wrong[0]) + 1)
+        message = "a vector with a number that is not finite"
+        raise DataError(message, "compute the vectors again", file=source, row=int(wrong[0]) + 1)
 
 
 def _check_ending(file: Path, name: str) -> None:
@@ -261,7 +261,7 @@ def _read_metadata(file: Path) -> dict[str, Any] | None:
     with suppress(ValueError, RecursionError):
         if isinstance(note := json.loads(text), dict):
             return note
-    raise DataError("what `bertkit embed` noted of the vectors is damaged", "write the file again", file=file)
+    raise DataError("the note of `bertkit embed` about the vectors is damaged", "write the file again", file=file)
 
 
 def _read_parquet(file: Path) -> Numbers:

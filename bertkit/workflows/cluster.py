@@ -17,36 +17,23 @@ from bertkit.insight.maps.projection import project
 from bertkit.progress import log, stage
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged
-from bertkit.vectors.groups.cluster_folder import (
+from bertkit.vectors.clusters import (
+    Labels,
     SavedClusters,
     Topic,
-    load_clusters,
-    refuse_other_vectors,
-    save_clusters,
-)
-from bertkit.vectors.groups.clusters import (
-    Labels,
+    check_same_vectors,
     choose_count,
     find_centroids,
     find_examples,
     find_words,
     fit_clusters,
+    load_clusters,
+    save_clusters,
 )
 from bertkit.vectors.text_files import TextFile, VectorSource
 from bertkit.vectors.vector_files import Matrix
 
 _TOPIC_WORDS = 5  # of a row's topic
-
-
-@dataclass(frozen=True)
-class ClusterSettings:
-    """How clusters are found."""
-
-    method: str = "kmeans"
-    count: int | None = None
-    """The number of clusters; None chooses it by silhouette, and HDBSCAN finds its own."""
-    min_size: int = 10
-    seed: int = 42
 
 
 @dataclass(frozen=True)
@@ -65,8 +52,11 @@ class ClusterResult:
 def cluster(
     texts: TextFile,
     source: VectorSource,
-    settings: ClusterSettings = ClusterSettings(),
     *,
+    method: str = "kmeans",
+    count: int | None = None,
+    min_size: int = 10,
+    seed: int = 42,
     output: Path | None = None,
     save: Path | None = None,
 ) -> ClusterResult:
@@ -75,7 +65,10 @@ def cluster(
     Args:
         texts: the file.
         source: where the vectors come from.
-        settings: the method.
+        method: ``kmeans`` or ``hdbscan``.
+        count: Number of clusters; None chooses it by silhouette. HDBSCAN finds its own.
+        min_size: Minimum number of rows per cluster of HDBSCAN.
+        seed: Random seed of k-means and of samples.
         output: a file for the rows with ``cluster`` and ``topic``.
         save: a folder for the clusters and a map of the rows.
 
@@ -83,30 +76,28 @@ def cluster(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     _check_outputs(texts, source, output, save)
-    if settings.method == "hdbscan" and settings.count is not None:
+    if method == "hdbscan" and count is not None:
         raise UsageError("--clusters with --method hdbscan", "HDBSCAN finds their number: set --min-size instead")
     _ = source.embedder
     contents = _read_texts(texts)
     # Rows without text have no vector, so all arrays below are of the others.
     filled = [row for row, text in enumerate(contents) if text]
     filled_texts = [contents[row] for row in filled]
-    if settings.count is not None and settings.count > len(filled):
-        raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
+    if count is not None and count > len(filled):
+        raise UsageError(f"--clusters {count}, but {len(filled):,} rows have text", "ask for fewer clusters")
     # what cannot be written is refused before the work
     with nullcontext() if output is None else claimed(output), nullcontext() if save is None else claimed_folder(save):
         vectors = source.read(filled_texts, np.array(filled), [len(contents)])
         # HDBSCAN finds the number of clusters itself; k-means tries several, unless it is given.
-        count, silhouettes = settings.count or 0, dict[int, float]()
-        if settings.method == "kmeans" and settings.count is None:
-            count, silhouettes = choose_count(vectors, settings.seed)
+        silhouettes: dict[int, float] = {}
+        if method == "kmeans" and count is None:
+            count, silhouettes = choose_count(vectors, seed)
         with stage("clustering"):
-            clustering, clusters = fit_clusters(
-                vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
-            )
+            clustering, clusters = fit_clusters(vectors, method, count or 0, min_size=min_size, seed=seed)
             topics = _describe_topics(vectors, clusters, filled_texts)
         facts = {
-            "method": settings.method,
-            "seed": settings.seed,
+            "method": method,
+            "seed": seed,
             "rows": len(filled),
             "column": texts.column,
             "model": source.model,
@@ -121,7 +112,7 @@ def cluster(
                 save_clusters(staging, SavedClusters(clustering, topics, facts))
                 _write_map(staging, vectors, clusters, filled_texts, topics)
             noise = _write_rows(output, texts, contents, clusters, topics)
-        return ClusterResult(settings.method, len(contents), topics, noise, silhouettes)
+        return ClusterResult(method, len(contents), topics, noise, silhouettes)
 
 
 def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output: Path | None = None) -> ClusterResult:
@@ -151,10 +142,10 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
     with nullcontext() if output is None else claimed(output):
         described = source.describe()
         # Twice: by what is said of the vectors before they are computed, and by their width afterwards.
-        refuse_other_vectors(saved, described, None, folder)
+        check_same_vectors(saved, described, None, folder)
         filled = [row for row, text in enumerate(contents) if text]
         vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)])
-        refuse_other_vectors(saved, described, vectors, folder)
+        check_same_vectors(saved, described, vectors, folder)
         found = saved.clustering.assign(vectors)
         sizes = np.bincount(found[found >= 0], minlength=len(saved.topics)).tolist()
         topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]

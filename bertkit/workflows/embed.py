@@ -27,7 +27,7 @@ def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iter
     Args:
         embedder: the model.
         source: the rows.
-        unit: what a vector stands for, of `bertkit.vectors.units.UNITS`.
+        unit: Text, word or token that a vector stands for, of `bertkit.vectors.units.UNITS`.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.

@@ -185,5 +185,5 @@ def test_a_damaged_note_is_refused_as_no_note_is_not(note, tmp_path):
     assert read_description(file) is None
     (tmp_path / "vectors.npy.json").write_bytes(note)
     for read in (read_description, lambda file: read_vectors(file, 4)):
-        with pytest.raises(DataError, match="noted of the vectors is damaged"):
+        with pytest.raises(DataError, match="about the vectors is damaged"):
             read(file)

@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.conftest import toy_rows, write_csv, write_jsonl
+from tests.conftest import write_csv, write_jsonl
 
 LONG = "the old film about a song that was so very fine and so very dull that this and that is superb, and so on and on"
 TEXTS = ["A cat.", LONG, "a  cat.", LONG.replace("old", "odd"), "dogs", "the dogs", ""]
@@ -85,19 +85,13 @@ def test_rows_that_leak_are_named(run, file):
     ]
 
 
-def test_pairs_are_drawn_labeled_and_choose_the_threshold(run, tmp_path, tiny_model):
-    rows = write_csv(tmp_path / "a.csv", toy_rows(60, seed=0))
-    ended = run("dedup", rows, "--model", tiny_model, "--sample", "pairs.jsonl")
-    assert ended.code == 0, ended.err
-    assert "of the rows have a neighbor as near" in ended.out
-    pairs = [{**pair, "label": int(pair["cosine"] > 0.9)} for pair in read("pairs.jsonl")]
-    pairs.append({**pairs[0], "text_pair": "z", "label": 0, "cosine": 0, "weight": 1})
-    write_jsonl(Path("labeled.jsonl"), pairs)
-    ended = run("dedup", rows, "--model", tiny_model, "--pairs", "labeled.jsonl", "--precision", 0.5, "--json")
+def test_without_a_threshold_the_similarity_of_rows_is_printed(run, file):
+    ended = run("dedup", file, "--vectors", file.with_suffix(".npy"), "--near", 1, "--json")
     assert ended.code == 0, ended.err
     result = json.loads(ended.out)
-    assert result["steps"][-1]["precision"] >= 0.5
-    assert result["duplicates"]["meaning"] > 0
+    assert (result["threshold"], result["duplicates"]["meaning"]) == (None, 0)
+    first = {"threshold": 0.95, "share": 0.8, "text": "dogs", "text_pair": "the dogs"}
+    assert result["curve"][0] == first
 
 
 @pytest.mark.parametrize(
@@ -106,13 +100,11 @@ def test_pairs_are_drawn_labeled_and_choose_the_threshold(run, tmp_path, tiny_mo
         (["--threshold", 1.5], 2, "--threshold 1.5 - give a number from -1 to 1"),
         (["--threshold", "nan"], 2, "--threshold nan"),
         (["--near", -1], 2, "--near -1"),
-        (["--threshold", 0.9, "--pairs", "p.csv"], 2, "--threshold and --pairs"),
         (["--output", "b.jsonl"], 2, "from which cosine on are texts duplicates?"),
         (["--threshold", 0.9, "--output", "INPUT"], 2, "--output is the file to clean"),
         (["--threshold", 0.9, "--output", "a.jsonl", "--report", "a.jsonl"], 2, "two outputs have the same name"),
         (["--threshold", 0.9, "--keep", "best:size"], 3, "no column 'size' for --keep"),
         (["--threshold", 0.9, "--against", "INPUT"], 2, "1 files of vectors for 2 files of rows"),
-        (["--precision", 0, "--threshold", 0.9], 2, "--precision 0"),
     ],
 )
 def test_mistakes_end_in_one_line(options, code, message, run, file):
@@ -124,7 +116,6 @@ def test_mistakes_end_in_one_line(options, code, message, run, file):
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("option", [["--threshold", 0.9], ["--pairs", "p.csv"], ["--sample", "s.csv"]])
-def test_options_of_vectors_need_vectors(option, run, file):
-    ended = run("dedup", file, *option)
+def test_a_threshold_needs_vectors(run, file):
+    ended = run("dedup", file, "--threshold", 0.9)
     assert (ended.code, "without vectors" in ended.last) == (2, True)

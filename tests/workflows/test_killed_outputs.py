@@ -19,7 +19,7 @@ from tests.conftest import toy_rows, write_csv
 SEVERAL = {
     "check": ["classify", "--data", "data", "--fix", "copy"],
     "cluster": ["rows.csv", "--vectors", "rows.npy", "--clusters", "2", "--save", "topics", "-o", "out.csv"],
-    "dedup": ["rows.csv", "--vectors", "rows.npy", "--sample", "s.csv", "--report", "report.csv"],
+    "dedup": ["rows.csv", "--vectors", "rows.npy", "--threshold", "0.9", "-o", "out.csv", "--report", "report.csv"],
     "embed": ["rows.csv", "-o", "out.npy", "--precision", "fp32"],
     "eval": ["classify", "--data", "data", "--split", "train", "--training-rows", "keep", "-o", "scores"],
     "map": ["rows.csv", "-o", "map.html", "--picture", "map.svg"],
@@ -36,7 +36,7 @@ ONE_FILE = {
     *("probe", "recipes guess", "runs table", "search passages", "search query", "similar", "test"),
 }
 MODELS = {"check", "embed", "map", "search build"}  # read one; the others have vectors, a run or text
-WRITES = {"--output", "--save", "--fix", "--report", "--sample", "--picture"}
+WRITES = {"--output", "--save", "--fix", "--report", "--picture"}
 
 
 def find_writing(command, name=()):

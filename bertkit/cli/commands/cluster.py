@@ -65,8 +65,8 @@ def command(
     """
     from bertkit.recipe import typed_path
     from bertkit.vectors.text_files import TextFile, VectorSource
-    from bertkit.workflows.cluster import ClusterSettings, cluster
     from bertkit.workflows.cluster import assign as assign_rows
+    from bertkit.workflows.cluster import cluster
 
     # Clusters that are assigned exist already: what would make others is refused.
     if assign is not None:
@@ -81,9 +81,16 @@ def command(
         known = source if model or files or prompt or prompt_text else None
         grouped = assign_rows(texts, known, typed_path(assign), output=rows_file)
     else:
-        settings = ClusterSettings(method, clusters, min_size, seed)
-        folder = None if save is None else typed_path(save)
-        grouped = cluster(texts, source, settings, output=rows_file, save=folder)
+        grouped = cluster(
+            texts,
+            source,
+            method=method,
+            count=clusters,
+            min_size=min_size,
+            seed=seed,
+            output=rows_file,
+            save=None if save is None else typed_path(save),
+        )
     written = [str(path) for path in (rows_file, save) if path is not None]
     print_result({**vars(grouped), "written": written}, lambda _: print_clusters(grouped, written))
 

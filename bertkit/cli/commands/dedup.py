@@ -16,7 +16,7 @@ from bertkit.cli.options import (
     output_option,
     read_data_options,
 )
-from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
+from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_text
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
@@ -52,13 +52,6 @@ def command(
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
     threshold: Annotated[float | None, option("Cosine from which texts are duplicates in meaning.", "COSINE")] = None,
-    pairs: Annotated[
-        Path | None, option("Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.", "FILE")
-    ] = None,
-    precision: Annotated[
-        float, option("Share of duplicates that --pairs must have above the threshold.", "SHARE")
-    ] = 0.95,
-    sample: Annotated[Path | None, option("File for pairs of rows to label, for --pairs.", "FILE")] = None,
     keep: Annotated[
         str, option("Row to keep: first, longest, or best:COLUMN, the highest number.", "CHOICE")
     ] = "first",
@@ -72,24 +65,33 @@ def command(
     """
     from bertkit.recipe import typed_path
     from bertkit.vectors.text_files import TextFile, VectorSource
-    from bertkit.workflows.dedup import DedupInputs, DedupOutputs, DedupSettings, dedup
+    from bertkit.workflows.dedup import dedup
 
-    settings = DedupSettings(
-        None if near == 1 else near, threshold, None if pairs is None else typed_path(pairs), precision, keep
-    )
     data = read_data_options(column, changes)
     files = tuple(typed_path(path) for path in vectors or ())
     source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
-    paths = [None if path is None else typed_path(path) for path in (output, report, sample)]
-    texts, *kept = (TextFile.open(path, column, data) for path in (file, *(against or ())))
-    inputs = DedupInputs(texts, kept, source)
-    print_result(dedup(inputs, settings, DedupOutputs(*paths), dry_run=dry_run), print_duplicates)
+    result = dedup(
+        TextFile.open(file, column, data),
+        against=[TextFile.open(path, column, data) for path in against or ()],
+        source=source,
+        near=near,
+        threshold=threshold,
+        keep=keep,
+        output=None if output is None else typed_path(output),
+        report=None if report is None else typed_path(report),
+        dry_run=dry_run,
+    )
+    print_result(result, print_duplicates)
 
 
 def print_duplicates(result: DedupResult) -> None:
     """Print how many rows repeat others, and in what way."""
-    # Curves first: without a threshold they are the result, and nothing is removed by meaning.
-    _print_curves(result)
+    # The curve comes first: without a threshold it is the result, and nothing is removed by meaning.
+    for step in result.curve:
+        print_text(f"  cosine {step['threshold']:.2f}: {step['share']:.1%} of the rows have a neighbor as near")
+        for name in ("text", "text_pair"):
+            if name in step:
+                print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")
     gone = sum(result.duplicates.values())
     print_text(f"{format_rows(result.rows)}: {gone:,} repeat others, {result.kept:,} stay")
     names = {"exact": "the same words", "near": "nearly the same words", "meaning": "the same meaning"}
@@ -99,19 +101,5 @@ def print_duplicates(result: DedupResult) -> None:
             print_text(f"  {count:,}: {names[reason]}{at}")
     if len(result.of_files) > 1:
         print_notes(f"{count:,} repeat a row of {name}" for name, count in result.of_files.items())
-    if result.recall is not None:
-        print_text(f"  the search was approximate: it finds {result.recall:.1%} of the pairs of a sample")
     for name in result.written:
         print_line(f"{name}: written")
-
-
-def _print_curves(result: DedupResult) -> None:
-    """Print what tells a good threshold: labeled pairs, or how near the rows are to one another."""
-    if result.steps:
-        rows = [{name: step[name] for name in ("threshold", "precision", "recall", "pairs")} for step in result.steps]
-        print_table("labeled pairs whose cosine is at least the threshold", rows, max_rows=len(rows))
-    for step in result.curve:
-        print_text(f"  cosine {step['threshold']:.2f}: {step['share']:.1%} of the rows have a neighbor as near")
-        for name in ("text", "text_pair"):
-            if name in step:
-                print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.insight.maps.points import Occurrence
 from bertkit.metrics import Numbers
-from bertkit.vectors.groups.clusters import find_words, fit_clusters
+from bertkit.vectors.clusters import find_words, fit_clusters
 
 _CLUSTER_WORDS = 5  # in the name of a cluster
 

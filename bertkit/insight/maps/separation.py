@@ -11,7 +11,7 @@ import numpy as np
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import draw_rows
-from bertkit.vectors.groups.meaning import find_nearest
+from bertkit.vectors.near_vectors import find_nearest
 from bertkit.vectors.vector_files import to_unit_length
 
 MOST_COMPARED = 4000

@@ -15,10 +15,10 @@ from bertkit.progress import log
 from bertkit.storage.columns import JOURNAL
 from bertkit.storage.files import disk_errors, make_ignored_folder, refuse_links, sync_folder
 from bertkit.storage.fingerprints import list_files
-from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
+from bertkit.vectors.search.passages import Coverage
 from bertkit.vectors.search.shard import ShardWriter
 
 _WORDS = "words-"  # begins the name of the folder with the BM25

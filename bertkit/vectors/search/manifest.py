@@ -14,7 +14,7 @@ from typing import Any
 from bertkit.errors import DataError, UsageError
 from bertkit.storage.fingerprints import file_fingerprint, leaves_folder
 from bertkit.storage.records import read_signed, write_signed
-from bertkit.vectors.search.coverage import Coverage
+from bertkit.vectors.search.passages import Coverage
 
 MANIFEST = "manifest.json"
 VECTORS, ROUNDED, ROWS, ENDS, IDS = "vectors.npy", "vectors-bf16.npy", "rows.jsonl", "row-ends.npy", "ids.npy"

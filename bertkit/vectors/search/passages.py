@@ -1,18 +1,20 @@
-"""Documents to passages that a model reads whole, measured by its own tokens."""
+"""Split documents into passages that a model reads in full, and measure how much of a text it reads."""
 
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
-from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.errors import UsageError
 from bertkit.tokens.sentences import split_sentences
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.coverage import Coverage, count_tokens, tokenize
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding
 
 DEFAULT_TOKENS = 256
 """Tokens of a passage, unless the model reads fewer."""
@@ -20,6 +22,75 @@ DEFAULT_TOKENS = 256
 _LEAST_TOKENS = 8  # of a passage's own
 # sentences that are tokenized at a time, so that a document of any length takes little memory
 _BLOCK = 1000
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many characters of some texts a model reads."""
+
+    texts: int = 0
+    truncated: int = 0
+    """Number of texts that the model truncates."""
+    read: int = 0
+    characters: int = 0
+
+    def __add__(self, other: Coverage) -> Coverage:
+        """Return the coverage of both."""
+        return Coverage(*map(operator.add, astuple(self), astuple(other)))
+
+    @property
+    def share(self) -> float:
+        """The share of the characters that the model reads."""
+        return self.read / self.characters if self.characters else 1.0
+
+    def __str__(self) -> str:
+        """Return the share in percent, rounded down, so that 100% means all.
+
+        >>> str(Coverage(1, 0, 1999, 2000)), str(Coverage(1, 0, 2, 2))
+        ('99.9%', '100%')
+        """
+        return "100%" if self.read == self.characters else f"{int(1000 * self.share) / 10}%"
+
+
+def find_truncated(texts: Sequence[str], embedder: Embedder) -> dict[int, int]:
+    """Find the texts that are longer than an embedder reads: position -> characters that it reads.
+
+    Only a text with more bytes than the model reads tokens is tokenized once more, because each token has at least one.
+    """
+    limit = int(embedder.tokenizer.model_max_length)
+    prompt = embedder.prompt_text
+    long = [position for position, text in enumerate(texts) if len(f"{prompt}{text}".encode()) + 2 > limit]
+    if not long:
+        return {}
+    encoded = tokenize([f"{prompt}{texts[position]}" for position in long], embedder, return_offsets_mapping=True)
+    room = limit - embedder.tokenizer.num_special_tokens_to_add()
+    return {
+        position: max(0, offsets[room - 1][1] - len(prompt))
+        for position, offsets in zip(long, encoded["offset_mapping"], strict=True)
+        if len(offsets) > room
+    }
+
+
+def measure_coverage(texts: Sequence[str], embedder: Embedder) -> Coverage:
+    """Measure how much of texts an embedder reads."""
+    truncated = find_truncated(texts, embedder)
+    unread = sum(len(texts[position]) - read for position, read in truncated.items())
+    characters = sum(map(len, texts))
+    return Coverage(len(texts), len(truncated), characters - unread, characters)
+
+
+def count_tokens(texts: Sequence[str], embedder: Embedder) -> list[int]:
+    """Count the tokens that an embedder makes of texts before it truncates them, with special tokens and prompt."""
+    prompted = [f"{embedder.prompt_text}{text}" for text in texts]
+    return [len(ids) for ids in tokenize(prompted, embedder, add_special_tokens=True)["input_ids"]] if prompted else []
+
+
+def tokenize(texts: Sequence[str], embedder: Embedder, **options: bool) -> BatchEncoding:
+    """Tokenize texts whole, and without special tokens unless the options add them."""
+    if embedder.modules.lowercase:
+        texts = [text.lower() for text in texts]
+    options = {"add_special_tokens": False, "return_attention_mask": False, "split_special_tokens": True} | options
+    return embedder.tokenizer(list(texts), truncation=False, verbose=False, **options)
 
 
 class Passage(NamedTuple):
@@ -124,7 +195,7 @@ class PassageSplitter:
         """Yield the words of a sentence, and of a word that is too long its tokens."""
         encoded = tokenize([text[start:end]], self.embedder, return_offsets_mapping=True)
         tokens = zip(encoded.word_ids(0), encoded["offset_mapping"][0], strict=True)
-        for _, word in itertools.groupby(tokens, key=itemgetter(0)):
+        for _, word in itertools.groupby(tokens, key=operator.itemgetter(0)):
             spans = [span for _, span in word]
             # a character may have several tokens, all with its offsets
             groups = [spans] if len(spans) <= budget else [list(same) for _, same in itertools.groupby(spans)]

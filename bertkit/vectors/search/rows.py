@@ -18,9 +18,8 @@ from bertkit.metrics import Numbers
 from bertkit.recipe import Data, Row, typed_path
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
-from bertkit.vectors.search.passages import Passage, PassageSplitter
+from bertkit.vectors.search.passages import Coverage, Passage, PassageSplitter
 from bertkit.vectors.search.shard import hash_id
 from bertkit.vectors.text_files import read_text_rows
 

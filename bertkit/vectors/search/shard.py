@@ -18,7 +18,6 @@ from bertkit.metrics import Numbers
 from bertkit.storage.columns import JournaledFiles, map_npy
 from bertkit.storage.files import to_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.manifest import (
     ENDS,
     IDS,
@@ -28,6 +27,7 @@ from bertkit.vectors.search.manifest import (
     VECTORS,
     ShardInfo,
 )
+from bertkit.vectors.search.passages import Coverage
 
 _DTYPES = {VECTORS: "<f4", ROUNDED: "<u2", ENDS: "<i8", IDS: "<u8"}
 

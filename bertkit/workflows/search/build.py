@@ -1,9 +1,9 @@
-"""Build an index of the texts of a file, add texts to one, delete rows of one."""
+"""Build an index of the texts of a file, add texts to it, delete rows from it; split texts into passages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from bertkit.vectors.search.build import (
     delete_from_index,
     finish_addition,
 )
-from bertkit.vectors.search.coverage import Coverage, measure_coverage
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
+from bertkit.vectors.search.passages import Coverage, measure_coverage
 from bertkit.vectors.search.rows import TextRows
 
 _CHUNK = 4096  # rows that are embedded at a time: enough to sort by length
@@ -51,20 +51,14 @@ class IndexReport:
     bytes: int
 
 
-@dataclass(frozen=True)
-class IndexOptions:
-    """How an index is built."""
-
-    prompts: Mapping[str, str | None] = field(default_factory=dict)
-    """Names of the prompts of ``document`` and ``query``; by default those that the model has."""
-    similarity: str | None = None
-    """cosine or dot; by default that of the model."""
-    passages: Mapping[str, Any] | None = None
-    """``tokens`` and ``overlap`` of the passages that become the rows; by default each text is one."""
-
-
 def build(
-    rows: TextRows, embedder: Embedder, output: str | Path, options: IndexOptions = IndexOptions()
+    rows: TextRows,
+    embedder: Embedder,
+    output: str | Path,
+    *,
+    prompts: Mapping[str, str | None] | None = None,
+    similarity: str | None = None,
+    passages: Mapping[str, Any] | None = None,
 ) -> IndexReport:
     """Build an index of the texts of a file; a killed build goes on where it was.
 
@@ -72,7 +66,9 @@ def build(
         rows: what is indexed.
         embedder: the model and its options; its own prompt is not used.
         output: the folder of the index, which must not exist.
-        options: Prompts, similarity and passages.
+        prompts: Names of the prompts of ``document`` and ``query``; by default those that the model has.
+        similarity: ``cosine`` or ``dot``; by default the similarity of the model.
+        passages: ``tokens`` and ``overlap`` of the passages that become the rows; by default each text is a row.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -81,14 +77,14 @@ def build(
     if output.exists():
         sweep_locks([output])
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
-    sides = choose_prompts(embedder, options.prompts)
-    rows = replace(rows, passages=options.passages).split_for(sides["document"])
+    sides = choose_prompts(embedder, prompts or {})
+    rows = replace(rows, passages=passages).split_for(sides["document"])
     with claimed_folder(output):
         with stage(f"checking the rows of {rows.file}"):
             # All rows are read once before one is embedded: the last row may be wrong, or have the id of the first.
             count, covered = rows.check()
         with stage(f"loading {embedder.model}"):
-            manifest = replace(describe(sides, options.similarity), passages=rows.passages)
+            manifest = replace(describe(sides, similarity), passages=rows.passages)
         origin = {"rows": rows.fingerprint(), "manifest": asdict(manifest)}
         chunks = _embed_chunks(rows, sides["document"], count, covered)
         return _report_index(build_index(output, manifest, chunks, origin=origin), count)
@@ -184,3 +180,30 @@ def _report_index(index: Index, changed: int) -> IndexReport:
         manifest.lexical is not None,
         size,
     )
+
+
+def split_passages(rows: TextRows, embedder: Embedder, *, prompt: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the passages of documents, and log how much of the text the model reads in them.
+
+    Args:
+        rows: the documents, with the settings of passages.
+        embedder: the model, whose tokens count.
+        prompt: Name of the prompt of documents; by default the model's.
+
+    Returns:
+        Records with ``id``, ``text``, ``document``, ``file``, ``start`` and ``end``, and the other columns of the row.
+        The passage is ``text[start:end]`` of the document.
+
+    Raises:
+        BertkitError: If files or options are wrong; see `bertkit.errors`.
+    """
+    return _yield_passages(rows.split_for(choose_prompts(embedder, {"document": prompt})["document"]))
+
+
+def _yield_passages(rows: TextRows) -> Iterator[dict[str, Any]]:
+    coverage, count = Coverage(), 0
+    for split, row_coverage in rows.split():
+        coverage += row_coverage
+        count += len(split)
+        yield from (row.record for row in split)
+    log.info(f"passages: {count:,}, of texts: {coverage.texts:,}; {coverage} of the text reaches the model")

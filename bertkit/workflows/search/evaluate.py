@@ -16,11 +16,19 @@ from bertkit.metrics.retrieval import average_queries, query_intervals, score_ra
 from bertkit.progress import log, stage
 from bertkit.recipe import typed_path
 from bertkit.vectors.reranker import Reranker
-from bertkit.vectors.search.coverage import find_truncated
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.models import embedder_of
-from bertkit.vectors.search.relevance import Relevance, read_relevance
-from bertkit.vectors.search.retrieval import DEPTH, Ranking, fuse, rank_by_vectors, rank_by_words, rerank
+from bertkit.vectors.search.passages import find_truncated
+from bertkit.vectors.search.ranking import (
+    DEPTH,
+    Ranking,
+    Relevance,
+    fuse,
+    rank_by_vectors,
+    rank_by_words,
+    read_relevance,
+    rerank,
+)
 
 _CHUNK = 256  # queries that are searched at a time
 
@@ -67,7 +75,7 @@ def evaluate(
 
     Args:
         folder: of the index.
-        file: what is relevant to each query, as `bertkit.vectors.search.relevance.read_relevance` reads it.
+        file: Relevant rows of each query, as `bertkit.vectors.search.ranking.read_relevance` reads it.
         reranker: ranks the first of the hybrid ranking anew.
         candidates: how many those are.
         limit: use only the first queries.

@@ -12,7 +12,7 @@ from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.models import embedder_of
-from bertkit.vectors.search.retrieval import SearchMethod, search
+from bertkit.vectors.search.ranking import SearchMethod, search
 
 _CHUNK = 1024  # queries that are embedded and searched at a time
 _BY_VECTORS = SearchMethod()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertkit.cli.commands.cluster import print_clusters
-from bertkit.vectors.groups.cluster_folder import Topic
+from bertkit.vectors.clusters import Topic
 from bertkit.workflows.cluster import ClusterResult
 
 RESULT = ClusterResult(

@@ -8,16 +8,11 @@ from bertkit.workflows.dedup import DedupResult
 COUNTS = {"exact": 0, "near": 0, "meaning": 2}
 
 
-def test_curves_come_before_the_counts(capsys):
-    steps = [{"threshold": 0.8, "precision": 0.5, "low": 0.1, "recall": 1.0, "pairs": 4}]
-    print_duplicates(DedupResult(9, 7, COUNTS, {"a": 2}, 0.8, steps, recall=0.995))
+def test_the_threshold_is_printed_with_the_counts(capsys):
+    print_duplicates(DedupResult(9, 7, COUNTS, {"a": 2}, 0.8))
     assert capsys.readouterr().out.splitlines() == [
-        "  labeled pairs whose cosine is at least the threshold",
-        "    threshold  precision  recall  pairs",
-        "    0.8000        0.5000  1.0000      4",
         "9 rows: 2 repeat others, 7 stay",
         "  2: the same meaning (cosine 0.8 and more)",
-        "  the search was approximate: it finds 99.5% of the pairs of a sample",
     ]
 
 

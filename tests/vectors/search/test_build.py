@@ -10,10 +10,10 @@ import pytest
 
 from bertkit.errors import DataError, ModelError, ResourceError, UsageError
 from bertkit.vectors.search.build import add_to_index, build_index, delete_from_index, staging_folder
-from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import Manifest
+from bertkit.vectors.search.passages import Coverage
 from tests.vectors.search.test_index import chunks_of, make_vectors
 
 VECTORS = make_vectors(300)

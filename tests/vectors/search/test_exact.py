@@ -8,9 +8,9 @@ import torch
 
 from bertkit.vectors.search import exact
 from bertkit.vectors.search.build import add_to_index, build_index
-from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.exact import exact_search
 from bertkit.vectors.search.manifest import Manifest, ShardInfo
+from bertkit.vectors.search.passages import Coverage
 from bertkit.vectors.search.shard import prepare, round_to_bf16, widen
 from tests.vectors.search.test_index import make_vectors
 

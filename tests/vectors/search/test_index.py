@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertkit.vectors.search.build import add_to_index, build_index, delete_from_index
-from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.manifest import Manifest
+from bertkit.vectors.search.passages import Coverage
 
 
 def make_vectors(count, dimension=16, seed=0):

@@ -14,7 +14,7 @@ from bertkit.errors import DataError
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.rows import TextRows
-from bertkit.workflows.search import IndexOptions, build, evaluate
+from bertkit.workflows.search import build, evaluate
 from tests.conftest import toy_rows
 
 TEXTS = [f"{row['text']} {'xyzabcdefg'[number % 10]}" for number, row in enumerate(toy_rows(40, seed=5))]
@@ -29,7 +29,7 @@ def folder(tmp_path_factory, tiny_model):
     for name, texts, passages in (("rows", TEXTS, None), ("split", documents, {"tokens": 20, "overlap": 0})):
         lines = (json.dumps({"id": f"{name}{number}", "text": text}) for number, text in enumerate(texts))
         (folder / f"{name}.jsonl").write_text("\n".join(lines))
-        build(TextRows.open(folder / f"{name}.jsonl"), embedder, folder / name, IndexOptions(passages=passages))
+        build(TextRows.open(folder / f"{name}.jsonl"), embedder, folder / name, passages=passages)
     return folder
 
 

@@ -10,7 +10,7 @@ import pytest
 from bertkit.errors import DataError, UsageError
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.rows import TextRows
-from bertkit.workflows.search import passages
+from bertkit.workflows.search import split_passages
 
 DOCUMENTS = [
     {"id": "a", "title": "Films", "text": "The film was good. A book is so dull.\n\nThis song was lovely and fine."},
@@ -27,7 +27,7 @@ def documents(here):
 
 def split(file, tiny_model, **settings):
     rows = TextRows.open(file, passages={**SETTINGS, **settings})
-    return passages(rows, Embedder(str(tiny_model)))
+    return split_passages(rows, Embedder(str(tiny_model)))
 
 
 def test_a_passage_says_where_it_is_in_its_document(documents, tiny_model, caplog):

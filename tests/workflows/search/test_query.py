@@ -11,7 +11,7 @@ import pytest
 from bertkit.errors import DataError, UsageError
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index
-from bertkit.vectors.search.retrieval import SearchMethod
+from bertkit.vectors.search.ranking import SearchMethod
 from bertkit.vectors.search.rows import TextRows
 from bertkit.workflows.search import add, build, evaluate, query
 from tests.conftest import toy_rows, write_csv

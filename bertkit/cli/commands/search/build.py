@@ -23,7 +23,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import format_count, print_result, print_text
 
 if TYPE_CHECKING:
-    from bertkit.vectors.search.coverage import Coverage
+    from bertkit.vectors.search.passages import Coverage
     from bertkit.workflows.search import IndexReport
 
 ORDER = 1
@@ -81,17 +81,15 @@ def command(
         refuse_options(given, "without --passages", "add --passages")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
-    from bertkit.workflows.search import IndexOptions, build
+    from bertkit.workflows.search import build
 
     report = build(
         TextRows.open(file, column, skip_empty=skip_empty, data=read_data_options(column, changes)),
         Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length, precision=precision),
         output,
-        IndexOptions(
-            prompts={"document": document_prompt, "query": query_prompt},
-            similarity=similarity,
-            passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
-        ),
+        prompts={"document": document_prompt, "query": query_prompt},
+        similarity=similarity,
+        passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
     )
     end_change(report, "added")
 

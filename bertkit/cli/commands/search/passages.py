@@ -37,11 +37,11 @@ def command(
     from bertkit.recipe import typed_path
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
-    from bertkit.workflows.search import passages
+    from bertkit.workflows.search import split_passages
 
     settings = {"tokens": passage_tokens, "overlap": overlap or 0}
     rows = TextRows.open(
         file, column, skip_empty=skip_empty, data=read_data_options(column, changes), passages=settings
     )
-    records = passages(rows, Embedder(model), prompt=document_prompt)
+    records = split_passages(rows, Embedder(model), prompt=document_prompt)
     print_records("results", records, output, [("the file of the documents", typed_path(file))])

@@ -68,7 +68,7 @@ def command(
         raise UsageError(what, 'give e.g. "how to open a file", or --file')
     from bertkit.vectors.reranker import Reranker
     from bertkit.vectors.search.index import Index
-    from bertkit.vectors.search.retrieval import SearchMethod
+    from bertkit.vectors.search.ranking import SearchMethod
     from bertkit.vectors.search.rows import read_queries
     from bertkit.workflows.search import query
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertkit.cli.commands.search.build import end_change, print_index
 from bertkit.cli.output import json_output
-from bertkit.vectors.search.coverage import Coverage
+from bertkit.vectors.search.passages import Coverage
 from bertkit.workflows.search import IndexReport
 from tests.conftest import toy_rows, write_csv
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.errors import UnavailableError
-from bertkit.vectors.groups import meaning
-from bertkit.vectors.groups.meaning import find_nearest, find_similar
+from bertkit.vectors import near_vectors
+from bertkit.vectors.near_vectors import find_nearest, find_similar
 from bertkit.vectors.vector_files import to_unit_length
 
 
@@ -33,9 +32,9 @@ def by_loop(vectors, threshold, fixed):
 @pytest.mark.parametrize("fixed", [0, 50])
 @pytest.mark.parametrize("threshold", [0.8, 0.95])
 def test_blocks_keep_what_a_loop_keeps(threshold, fixed, dtype, monkeypatch):
-    monkeypatch.setattr(meaning, "_fast_dtype", lambda rows: dtype)
-    monkeypatch.setattr(meaning, "_BLOCK", 37)
-    monkeypatch.setattr(meaning, "_CHUNK", 53)
+    monkeypatch.setattr(near_vectors, "_fast_dtype", lambda rows: dtype)
+    monkeypatch.setattr(near_vectors, "_BLOCK", 37)
+    monkeypatch.setattr(near_vectors, "_CHUNK", 53)
     vectors = draw()
     similar = find_similar(vectors, threshold, fixed=fixed)
     assert np.flatnonzero(similar.kept < 0).tolist() == by_loop(vectors, threshold, fixed)
@@ -43,30 +42,10 @@ def test_blocks_keep_what_a_loop_keeps(threshold, fixed, dtype, monkeypatch):
     cosines = (vectors[gone] * vectors[similar.kept[gone]]).sum(axis=1)
     np.testing.assert_allclose(similar.cosines[gone], cosines, atol=1e-6)
     assert (similar.kept[similar.kept[gone]] < 0).all()
-    assert similar.recall is None
-
-
-def test_an_index_finds_nearly_all(monkeypatch):
-    pytest.importorskip("faiss")
-    monkeypatch.setattr(meaning, "MAX_EXACT", 100)
-    monkeypatch.setattr(meaning, "_SAMPLE", 200)
-    vectors = draw(3000)
-    similar = find_similar(vectors, 0.9, fixed=10)
-    expected, found = set(by_loop(vectors, 0.9, 10)), set(np.flatnonzero(similar.kept < 0).tolist())
-    assert similar.recall >= 0.99
-    assert len(expected ^ found) <= 0.02 * len(vectors)
-    assert set(range(10)) <= found
-
-
-def test_without_faiss_many_rows_are_refused(monkeypatch):
-    monkeypatch.setattr(meaning, "MAX_EXACT", 100)
-    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
-    with pytest.raises(UnavailableError, match=r"pip install .*\[search\]'"):
-        find_similar(draw(101), 0.9)
 
 
 def test_the_nearest_is_another_row(monkeypatch):
-    monkeypatch.setattr(meaning, "_CHUNK", 64)
+    monkeypatch.setattr(near_vectors, "_CHUNK", 64)
     vectors, own = draw(), np.array([3, 100, 399])
     nearest, cosines = find_nearest(vectors[own], vectors, own)
     products = vectors[own] @ vectors.T

@@ -1,4 +1,4 @@
-"""Cluster vectors by k-means or HDBSCAN, assign new vectors to the clusters, and find the topics of the clusters.
+"""Cluster vectors by k-means or HDBSCAN, save the clusters, assign new vectors to them, and find their topics.
 
 Vectors have length 1 before they are compared, so that the nearest by distance is the nearest by cosine. The topic of a
 cluster is the words that set it apart from the others, and its most typical texts.
@@ -6,26 +6,37 @@ cluster is the words that set it apart from the others, and its most typical tex
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertkit.errors import DataError, UsageError
+from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
+from bertkit.storage.files import make_ignored_folder, write_json
+from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 NOISE = -1
 """The cluster of rows that are in none."""
 
-_STARTS = 3  # of k-means, of which the best is kept
+MANIFEST = "clusters.json"
+_TENSORS = "clusters.safetensors"
+_FORMAT = 1
+_CHECKSUM = "manifest_sha256"
+
+_STARTS = 3  # runs of k-means; the best is kept
 _MAX_COMPARED = 10_000  # rows that HDBSCAN fits, which compares all pairs
-_DIMENSIONS = 16  # that HDBSCAN finds dense regions in: in hundreds of them, nothing is dense
+_DIMENSIONS = 16  # for HDBSCAN, because nothing is dense in hundreds of dimensions
 _SAMPLE = 4000  # rows that the number of clusters is chosen by
 _MAX_COUNT = 50  # the highest number of clusters that is tried
+_LIFT = 2.0  # frequency of a word in its cluster, relative to the other clusters
+_EXAMPLES = 3  # per cluster
 
 
 Labels = np.ndarray[Any, np.dtype[np.int64]]
@@ -52,21 +63,21 @@ class Clustering:
 def fit_clusters(
     vectors: Matrix, method: str, count: int, *, min_size: int = 10, seed: int = 42
 ) -> tuple[Clustering, Labels]:
-    """Find clusters; the same vectors and seed give the same ones, whatever the number of threads.
+    """Find clusters; the same vectors and seed give the same clusters with any number of threads.
 
     Args:
         vectors: float32, (rows, dimension).
         method: ``kmeans`` or ``hdbscan``.
         count: the number of clusters; HDBSCAN finds its own.
-        min_size: the fewest rows of a cluster of HDBSCAN.
-        seed: of the starts of k-means and of samples.
+        min_size: Minimum number of rows per cluster of HDBSCAN.
+        seed: Random seed of k-means and of samples.
 
     Returns:
-        the clustering, and the cluster of each row.
+        The clustering, and the cluster of each row.
 
     Raises:
-        UsageError: more clusters than different vectors.
-        DataError: HDBSCAN finds no cluster.
+        UsageError: If there are more clusters than different vectors.
+        DataError: If HDBSCAN finds no cluster.
     """
     vectors = to_unit_length(vectors)
     if method == "kmeans":
@@ -90,14 +101,14 @@ def choose_count(vectors: Matrix, seed: int) -> tuple[int, dict[int, float]]:
     """Choose the number of clusters of k-means with the highest silhouette (Rousseeuw 1987) on a sample of the rows.
 
     Returns:
-        that number, and number -> mean silhouette, from -1 to 1, for each that was tried.
+        The number, and the mean silhouette (-1 to 1) of each number that was tried.
     """
     from sklearn.metrics import silhouette_score
 
     sample = to_unit_length(vectors[draw_rows(len(vectors), _SAMPLE, seed)])
     different = len(np.unique(sample, axis=0))
-    most = min(_MAX_COUNT, different - 1, max(2, math.isqrt(len(vectors))))
-    counts = sorted({min(most, round(2 * 1.3**step)) for step in range(14)})
+    max_count = min(_MAX_COUNT, different - 1, max(2, math.isqrt(len(vectors))))
+    counts = sorted({min(max_count, round(2 * 1.3**step)) for step in range(14)})
     if different < 3:
         raise DataError(f"{different} different vectors are too few for clusters", "give more rows")
     silhouettes = {}
@@ -137,7 +148,7 @@ def _fit_hdbscan(points: Matrix, min_size: int) -> Labels:
 
 
 def _find_components(vectors: Matrix) -> Matrix | None:
-    """Return the first principal components, (dimension, few); None where there are no more dimensions than that."""
+    """Return the first principal components, (dimension, few), or None if the vectors have no more dimensions."""
     from sklearn.decomposition import PCA
 
     if min(vectors.shape) <= _DIMENSIONS:
@@ -147,27 +158,23 @@ def _find_components(vectors: Matrix) -> Matrix | None:
 
 
 def _project_vectors(vectors: Matrix, components: Matrix | None) -> Matrix:
-    """Project vectors on components; they are not centered, since distances do not see where the origin is."""
+    """Project vectors on components; they are not centered, because distances do not depend on the origin."""
     return vectors if components is None else vectors @ components
 
 
 def _by_size(labels: Labels) -> Labels:
-    """Return label -> its rank by size, the largest first, and of equal ones that of the earliest row."""
+    """Return label -> its rank by size, the largest first; the earlier row decides between equal sizes."""
     _, first, sizes = np.unique(labels[labels != NOISE], return_index=True, return_counts=True)
     return np.argsort(np.lexsort((first, -sizes)))
-
-
-_LIFT = 2.0
-_EXAMPLES = 3  # of a cluster
 
 
 def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[list[str]]:
     """Return the words of each cluster with the highest class-based TF-IDF (Grootendorst 2022, section 3.3).
 
     A cluster counts as one document. The weight of a word is the root of its share of the cluster's words, times the
-    logarithm of 1 plus the mean number of words per cluster over the word's number in all of them; the root is that of
-    BERTopic's ``reduce_frequent_words``. Only words count that are at least twice as frequent as in the other clusters:
-    without a list of stop words, of whatever language, this leaves out those of every text.
+    logarithm of 1 plus the mean number of words per cluster over the word's number in all of them. The root is
+    BERTopic's ``reduce_frequent_words``. Only words count that are at least twice as frequent as in the other clusters.
+    This removes stop words without a list of them for each language.
     """
     from scipy.sparse import csr_matrix
     from sklearn.feature_extraction.text import CountVectorizer
@@ -176,21 +183,21 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
     count = int(labels.max()) + 1
     vectorizer = CountVectorizer()
     try:
-        of_rows = vectorizer.fit_transform(texts[row] for row in rows.tolist())
+        row_counts = vectorizer.fit_transform(texts[row] for row in rows.tolist())
     except ValueError:  # no text has a word
         return [[] for _ in range(count)]
     belongs = csr_matrix((np.ones(len(rows)), (labels[rows], np.arange(len(rows)))), shape=(count, len(rows)))
-    of_clusters = (belongs @ of_rows).tocsr()  # (clusters, words) numbers of occurrences
-    totals = np.asarray(of_clusters.sum(axis=0)).ravel()
-    rarity = np.log1p(of_clusters.sum() / count / totals)
+    cluster_counts = (belongs @ row_counts).tocsr()  # (clusters, words) numbers of occurrences
+    totals = np.asarray(cluster_counts.sum(axis=0)).ravel()
+    rarity = np.log1p(cluster_counts.sum() / count / totals)
     names = vectorizer.get_feature_names_out()
     words_of = []
     for cluster in range(count):
-        line = of_clusters[cluster]
-        own = line.data.sum()
-        shares, elsewhere = line.data / own, (totals[line.indices] - line.data) / max(totals.sum() - own, 1)
+        line = cluster_counts[cluster]
+        total = line.data.sum()
+        shares, other_shares = line.data / total, (totals[line.indices] - line.data) / max(totals.sum() - total, 1)
         weights = np.sqrt(shares) * rarity[line.indices]
-        is_typical = shares >= _LIFT * elsewhere
+        is_typical = shares >= _LIFT * other_shares
         best = sorted(zip(-weights[is_typical], names[line.indices][is_typical], strict=True))[:words]
         words_of.append([str(word) for _, word in best])
     return words_of
@@ -209,3 +216,86 @@ def find_examples(vectors: Matrix, labels: Labels, centroids: Matrix, texts: Seq
                 break
         examples.append(list(nearest.values()))
     return examples
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Number of rows, words and examples of a cluster."""
+
+    cluster: int
+    rows: int
+    words: list[str]
+    """The words that set it apart, the strongest first."""
+    examples: list[str]
+    """The texts nearest to its centroid."""
+
+
+@dataclass(frozen=True)
+class SavedClusters:
+    """Clusters that rows can be assigned to."""
+
+    clustering: Clustering
+    topics: list[Topic]
+    facts: dict[str, Any]
+    """Settings; ``vectors`` is the result of `Embedder.describe`, or None for vectors that were read from a file."""
+
+
+def save_clusters(folder: Path, saved: SavedClusters) -> None:
+    """Write clusters into a folder, which is new."""
+    from safetensors.numpy import save
+
+    make_ignored_folder(folder)
+    clustering = saved.clustering
+    tensors = {"points": clustering.points, "point_labels": clustering.point_labels}
+    if clustering.components is not None:
+        tensors["components"] = clustering.components
+    # `save_file` would write files that only their owner can read.
+    (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
+    digest, topics = file_fingerprint(folder / _TENSORS), [asdict(topic) for topic in saved.topics]
+    content = {"format": _FORMAT, **saved.facts, "sha256": digest, "topics": topics}
+    write_json(folder / MANIFEST, {**content, _CHECKSUM: json_fingerprint(content)})
+
+
+def load_clusters(folder: Path) -> SavedClusters:
+    """Read a folder of clusters.
+
+    Raises:
+        ModelError: If it has no clusters, or they are damaged.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    if not (folder / MANIFEST).is_file():
+        raise ModelError("no clusters in this folder", "name one that `bertkit cluster --save` wrote", file=folder)
+    remedy = "write it again with `bertkit cluster --save`"
+    try:
+        facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if facts["format"] != _FORMAT:
+            raise ModelError("clusters of another version of bertkit", remedy, file=folder)
+        if facts.pop(_CHECKSUM, None) != json_fingerprint(facts):
+            raise ModelError("the clusters are damaged: their checksum differs", remedy, file=folder / MANIFEST)
+        del facts["format"]
+        topics = [Topic(**topic) for topic in facts.pop("topics")]
+        if file_fingerprint(folder / _TENSORS) != facts.pop("sha256"):
+            raise ModelError("the clusters are damaged: their checksum differs", remedy, file=folder / _TENSORS)
+        clustering = Clustering(**load_file(folder / _TENSORS))
+        return SavedClusters(clustering, topics, facts)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        raise ModelError(f"the clusters cannot be read: {error}", remedy, file=folder) from None
+
+
+def check_same_vectors(
+    saved: SavedClusters, described: dict[str, Any] | None, vectors: Matrix | None, folder: Path
+) -> None:
+    """Check that vectors and clusters have the same model and dimension.
+
+    Raises:
+        ModelError: If they differ.
+    """
+    if described is not None and saved.facts["vectors"] is not None and described != saved.facts["vectors"]:
+        names = [name for name, value in described.items() if value != saved.facts["vectors"].get(name)]
+        message = f"the clusters were made with another {' and '.join(names)}"
+        raise ModelError(message, f"use the model {saved.facts['model']} as it was", file=folder)
+    if vectors is not None and vectors.shape[1] != saved.facts["dimension"]:
+        message = f"vectors of dimension {vectors.shape[1]}, and clusters of {saved.facts['dimension']}"
+        raise ModelError(message, "use the model that the clusters were made with", file=folder)

@@ -12,11 +12,14 @@ import numpy as np
 
 from bertkit.data.text import as_number, normalize
 from bertkit.errors import DataError, UsageError, closest
+from bertkit.metrics.linear import draw_rows
 from bertkit.progress import log, stage
 from bertkit.vectors import minhash
-from bertkit.vectors.groups.meaning import find_similar
+from bertkit.vectors.near_vectors import find_nearest, find_similar
 from bertkit.vectors.text_files import Rows, TextFile, TextRow
 from bertkit.vectors.vector_files import Matrix
+
+_QUERIES = 2000  # rows whose nearest neighbors are searched for the similarity curve
 
 
 class Duplicate(NamedTuple):
@@ -31,7 +34,7 @@ class Duplicate(NamedTuple):
 
 @dataclass(frozen=True)
 class ScannedRows:
-    """What one pass over the files remembers of each row."""
+    """Digests, order and signatures of all rows, from one pass over the files."""
 
     files: Sequence[TextFile]
     """The files whose rows are all kept, and last the one that is cleaned."""
@@ -45,7 +48,7 @@ class ScannedRows:
 
     @property
     def fixed(self) -> int:
-        """The number of rows before those of the last file."""
+        """Number of rows before the last file."""
         return sum(self.totals[:-1])
 
     def read(self) -> Iterator[tuple[int, TextFile, TextRow]]:
@@ -90,53 +93,67 @@ def scan(files: Sequence[TextFile], keep: str, *, near: bool) -> ScannedRows:
         totals.append(len(digests) - before)
         if not any(has_text[before:]):
             raise DataError("no row has text", "name another --column", file=file.path, column=file.column)
-    filled = np.frombuffer(has_text, dtype=np.bool_)
-    if empty := int((~filled[sum(totals[:-1]) :]).sum()):
+    is_filled = np.frombuffer(has_text, dtype=np.bool_)
+    if empty := int((~is_filled[sum(totals[:-1]) :]).sum()):
         log.info(f"rows without text, kept: {empty:,}")
     order = np.argsort(-np.frombuffer(preference, dtype=np.float64), kind="stable")
-    order = order[filled[order]]
-    return ScannedRows(files, totals, np.frombuffer(digests, dtype=np.uint64), filled, order, signatures)
+    order = order[is_filled[order]]
+    return ScannedRows(files, totals, np.frombuffer(digests, dtype=np.uint64), is_filled, order, signatures)
 
 
-def find_wording(scanned: ScannedRows, near: float | None) -> list[Duplicate]:
+def find_wording(scanned: ScannedRows, near: float) -> list[Duplicate]:
     """Find the rows that repeat others word for word or, of long texts, nearly so; each row once."""
     exact = minhash.find_repeated(scanned.digests, scanned.order)
     duplicates = [Duplicate(row, kept, "exact", 1.0) for row, (kept, _) in exact.items()]
-    if near is not None:
-        ordered = {
-            row: scanned.signatures[row]
-            for row in scanned.order.tolist()
-            if row in scanned.signatures and row not in exact
-        }
-        fixed = sum(row < scanned.fixed for row in ordered)
-        repeats = minhash.find_near(ordered, near, scanned.read_shingles, fixed)
-        duplicates += [Duplicate(row, kept, "near", share) for row, (kept, share) in repeats.items()]
-    return duplicates
+    ordered = {
+        row: scanned.signatures[row] for row in scanned.order.tolist() if row in scanned.signatures and row not in exact
+    }
+    fixed = sum(row < scanned.fixed for row in ordered)
+    repeats = minhash.find_near(ordered, near, scanned.read_shingles, fixed)
+    return duplicates + [Duplicate(row, kept, "near", share) for row, (kept, share) in repeats.items()]
 
 
-def remaining_rows(scanned: ScannedRows, found: Sequence[Duplicate]) -> Rows:
+def remaining_rows(scanned: ScannedRows, duplicates: Sequence[Duplicate]) -> Rows:
     """Return the rows with text that repeat no other so far, the preferred ones first."""
     is_left = scanned.has_text.copy()
-    is_left[[duplicate.row for duplicate in found]] = False
+    is_left[[duplicate.row for duplicate in duplicates]] = False
     return scanned.order[is_left[scanned.order]]
 
 
-def find_meaning(rows: Rows, vectors: Matrix, threshold: float, fixed: int) -> tuple[list[Duplicate], float | None]:
-    """Find the rows whose vectors are near to those of others.
+def find_meaning(rows: Rows, vectors: Matrix, threshold: float, fixed: int) -> list[Duplicate]:
+    """Find the rows whose vectors are near the vectors of others.
 
     Args:
         rows: the preferred ones first.
         vectors: one per row, of length 1, in the same order.
         threshold: a cosine.
         fixed: the rows with lower numbers are kept.
-
-    Returns:
-        the duplicates, and the share of pairs that an approximate search finds; None of an exact one.
     """
     similar = find_similar(vectors, threshold, fixed=int((rows < fixed).sum()))
-    gone = np.flatnonzero(similar.kept >= 0)
-    found = zip(rows[gone].tolist(), rows[similar.kept[gone]].tolist(), similar.cosines[gone].tolist(), strict=True)
-    return [Duplicate(row, kept, "meaning", min(cosine, 1.0)) for row, kept, cosine in found], similar.recall
+    repeats = np.flatnonzero(similar.kept >= 0)
+    pairs = zip(rows[repeats], rows[similar.kept[repeats]], similar.cosines[repeats].tolist(), strict=True)
+    return [Duplicate(int(row), int(kept), "meaning", min(cosine, 1.0)) for row, kept, cosine in pairs]
+
+
+class SimilarityStep(NamedTuple):
+    """Share of the rows that have a neighbor at a cosine, and the farthest such pair of rows."""
+
+    threshold: float
+    share: float
+    pair: tuple[int, int] | None
+
+
+def measure_similarity(vectors: Matrix) -> list[SimilarityStep]:
+    """Measure how near the nearest other row is, for a sample of the rows of vectors (rows, dimension) of length 1."""
+    rows = draw_rows(len(vectors), _QUERIES, 42)
+    nearest, cosines = find_nearest(vectors[rows], vectors, rows)
+    steps = []
+    for threshold in np.arange(0.95, 0.45, -0.05).round(2).tolist():
+        near = np.flatnonzero(cosines >= threshold)
+        farthest = near[cosines[near].argmin()] if len(near) else None
+        pair = None if farthest is None else (int(rows[farthest]), int(nearest[farthest]))
+        steps.append(SimilarityStep(threshold, len(near) / len(rows), pair))
+    return steps
 
 
 def resolve(duplicates: Sequence[Duplicate], fixed: int) -> dict[int, Duplicate]:
@@ -184,12 +201,12 @@ def group_rows(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> Iterator[
 
 def _ranks(keep: str) -> Callable[[TextRow, TextFile], float]:
     """Return the function that computes how much a row is preferred."""
-    way, _, column = keep.partition(":")
+    strategy, _, column = keep.partition(":")
     if keep == "first":
         return lambda row, file: 0.0
     if keep == "longest":
         return lambda row, file: float(len(row.text))
-    if way != "best" or not column:
+    if strategy != "best" or not column:
         raise UsageError(f"--keep {keep}", "first, longest, or best:COLUMN")
 
     def rank(row: TextRow, file: TextFile) -> float:
@@ -198,8 +215,8 @@ def _ranks(keep: str) -> Callable[[TextRow, TextFile], float]:
         value = row.record[column]
         number = as_number(value)
         if not math.isfinite(number):
-            what = f"{value!r} is not a number"
-            raise DataError(what, "--keep best:COLUMN needs numbers", file=file.path, row=row.line, column=column)
+            message = f"{value!r} is not a number"
+            raise DataError(message, "--keep best:COLUMN needs numbers", file=file.path, row=row.line, column=column)
         return number
 
     return rank

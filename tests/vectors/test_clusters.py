@@ -1,8 +1,9 @@
-"""Clusters of vectors, compared with scikit-learn and with the groups that they were drawn from."""
+"""Clusters of vectors, compared with scikit-learn and with the groups that they were drawn from, and their folder."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 
 import numpy as np
@@ -11,9 +12,22 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from bertkit.errors import DataError, UsageError
-from bertkit.vectors.groups import clusters as fit
-from bertkit.vectors.groups.clusters import NOISE, choose_count, find_centroids, find_examples, find_words, fit_clusters
+from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.vectors import clusters as fit
+from bertkit.vectors.clusters import (
+    NOISE,
+    Clustering,
+    SavedClusters,
+    Topic,
+    check_same_vectors,
+    choose_count,
+    find_centroids,
+    find_examples,
+    find_words,
+    fit_clusters,
+    load_clusters,
+    save_clusters,
+)
 from bertkit.vectors.vector_files import to_unit_length
 
 SIZES = (60, 40, 30)
@@ -122,3 +136,75 @@ def test_examples_are_the_nearest_with_different_texts():
     labels = np.array([0, 0, 0, 1, 0, 0])
     found = find_examples(vectors, labels, np.eye(2, dtype=np.float32), ["a", "b", "a", "c", "d", "e"])
     assert found == [[0, 1, 5], [3]]
+
+
+FACTS = {
+    "method": "kmeans",
+    "model": "m",
+    "prompt": None,
+    "dimension": 2,
+    "vectors": {"model": "abc", "pooling": ["mean"]},
+}
+
+
+def save(folder):
+    clustering = Clustering(np.eye(2, dtype=np.float32), np.arange(2), np.ones((2, 2), dtype=np.float32))
+    saved = SavedClusters(clustering, [Topic(0, 3, ["cat"], ["The cat."])], FACTS)
+    folder.mkdir()
+    save_clusters(folder, saved)
+    return saved
+
+
+def test_what_is_saved_is_read_back(tmp_path):
+    saved = save(tmp_path / "topics")
+    read = load_clusters(tmp_path / "topics")
+    assert (read.topics, read.facts) == (saved.topics, FACTS)
+    np.testing.assert_array_equal(read.clustering.components, saved.clustering.components)
+
+
+def test_whoever_may_read_new_files_may_read_the_clusters(tmp_path):
+    before = os.umask(0o027)
+    try:
+        save(tmp_path / "topics")
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "topics").iterdir()} == {0o640}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("clusters.json", None, "no clusters in this folder"),
+        ("clusters.json", b"{", "cannot be read"),
+        ("clusters.json", b'{"format": 99, "topics": []}', "another version"),
+        ("clusters.safetensors", b"damaged", "checksum differs"),
+    ],
+)
+def test_a_damaged_folder_is_refused(name, content, message, tmp_path):
+    save(tmp_path / "topics")
+    file = tmp_path / "topics" / name
+    file.unlink() if content is None else file.write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        load_clusters(tmp_path / "topics")
+
+
+def test_one_changed_letter_of_the_manifest_is_noticed(tmp_path):
+    save(tmp_path / "topics")
+    file = tmp_path / "topics" / "clusters.json"
+    file.write_text(file.read_text().replace("kmeans", "kmeanz"))
+    with pytest.raises(ModelError, match=r"their checksum differs \(.*clusters\.json\)"):
+        load_clusters(tmp_path / "topics")
+
+
+@pytest.mark.parametrize(
+    ("described", "dimension", "message"),
+    [
+        ({"model": "xyz", "pooling": ["mean"]}, None, "made with another model"),
+        ({"model": "abc", "pooling": ["cls"]}, None, "made with another pooling"),
+        (None, 3, "vectors of dimension 3, and clusters of 2"),
+    ],
+)
+def test_vectors_of_another_model_are_refused(described, dimension, message, tmp_path):
+    vectors = None if dimension is None else np.zeros((1, dimension), dtype=np.float32)
+    with pytest.raises(ModelError, match=message):
+        check_same_vectors(save(tmp_path / "topics"), described, vectors, tmp_path)

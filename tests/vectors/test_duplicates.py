@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, UsageError
-from bertkit.vectors.groups.duplicates import (
+from bertkit.vectors.duplicates import (
     Duplicate,
     find_meaning,
     find_wording,
     group_rows,
+    measure_similarity,
     remaining_rows,
     resolve,
     scan,
 )
 from bertkit.vectors.text_files import TextFile
+from bertkit.vectors.vector_files import to_unit_length
 from tests.conftest import write_csv
 
 ROWS = [("A cat", 1), ("dog", 5), ("a  cat.", 2), ("A CAT", 3), ("", 9), ("dog ", 7)]
@@ -73,6 +75,18 @@ def test_a_row_that_repeats_one_that_goes_names_the_one_that_stays():
 def test_vectors_are_compared_in_the_order_of_preference():
     rows = np.array([7, 2, 9])
     vectors = np.array([[1, 0], [0, 1], [0.999, 0.04]], dtype=np.float32)
-    found, recall = find_meaning(rows, vectors, 0.9, 0)
+    found = find_meaning(rows, vectors, 0.9, 0)
     assert [(duplicate.row, duplicate.kept, duplicate.reason) for duplicate in found] == [(9, 7, "meaning")]
-    assert recall is None
+
+
+def test_the_similarity_of_rows_is_that_of_all_pairs():
+    vectors = to_unit_length(np.random.default_rng(1).standard_normal((300, 4)).astype(np.float32))
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -2)
+    steps = measure_similarity(vectors)
+    assert [step.threshold for step in steps] == [0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5]
+    nearest = cosines.max(axis=1)
+    for threshold, share, pair in steps:
+        assert share == pytest.approx((nearest >= threshold).mean())
+        assert cosines[pair] == pytest.approx(nearest[nearest >= threshold].min())
+    assert measure_similarity(np.eye(3, dtype=np.float32))[0].pair is None

@@ -1,18 +1,19 @@
-"""Rankings by vectors, by words, by both and by a reranker, beside plain loops."""
+"""Rankings by vectors, by words, by both and by a reranker, and files of relevant rows, compared with plain loops."""
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from bertkit.errors import UsageError
+from bertkit.errors import DataError, UsageError
 from bertkit.vectors.search.build import build_index, delete_from_index
-from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import Manifest
-from bertkit.vectors.search.retrieval import SearchMethod, search
+from bertkit.vectors.search.passages import Coverage
+from bertkit.vectors.search.ranking import SearchMethod, fuse_rankings, read_relevance, search
 
 WORDS = ["cat", "dog", "bird", "fish", "tree", "red", "old"]
 QUERIES = ["cat", "old red bird", "zebra"]
@@ -79,3 +80,52 @@ def test_a_reranker_sees_the_candidates_alone(made):
 def test_impossible_methods_are_refused(wrong):
     with pytest.raises(UsageError):
         SearchMethod(**wrong)
+
+
+def test_scores_are_sums_of_reciprocal_ranks():
+    fused = fuse_rankings([["a", "b"], ["b", "c"], []])
+    assert [item for item, _ in fused] == ["b", "a", "c"]
+    assert [score for _, score in fused] == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62])
+
+
+def write_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_query_may_have_several_rows_and_a_row_several_ids(tmp_path):
+    rows = [
+        {"query": "cats", "relevant": ["a"], "grade": 2},
+        {"query": "dogs", "relevant": ["b", "7"], "grade": 1},
+        {"query": "cats", "relevant": ["b"], "grade": 0},
+        {"query": "cats", "relevant": ["a"], "grade": 2},
+    ]
+    expected = {"cats": {"a": 2, "b": 0}, "dogs": {"b": 1, "7": 1}}
+    assert read_relevance(write_lines(tmp_path / "r.jsonl", rows)) == expected
+
+
+def test_without_grades_all_ids_are_relevant(tmp_path):
+    (tmp_path / "r.csv").write_text("query,relevant,note\ncats,1,\ncats,2,\n")
+    assert read_relevance(tmp_path / "r.csv") == {"cats": {"1": 1, "2": 1}}
+
+
+GOOD = {"query": "cats", "relevant": "a", "grade": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"question": "x", "relevant": 1}], r"no column 'query'; the file has 'question', 'relevant' \(.*r.jsonl:1"),
+        ([{"query": "x", "id": 1}], "no column 'relevant'"),
+        ([GOOD, {**GOOD, "query": " "}], "empty cell .*2, column 'query'"),
+        ([GOOD, {**GOOD, "relevant": None}], "empty cell .*2, column 'relevant'"),
+        ([{**GOOD, "query": 3}], "3 is not a text"),
+        ([{**GOOD, "relevant": [["a"]]}], "neither an id nor a list of ids"),
+        ([{**GOOD, "grade": "high"}], "'high' is not a grade"),
+        ([GOOD, {**GOOD, "relevant": "b", "grade": -1}], "-1 is not a grade .*2, column 'grade'"),
+        ([GOOD, {**GOOD, "grade": 3}], "'a' has the grades 1 and 3 for one query"),
+    ],
+)
+def test_wrong_rows_are_named(rows, message, tmp_path):
+    with pytest.raises(DataError, match=message):
+        read_relevance(write_lines(tmp_path / "r.jsonl", rows))

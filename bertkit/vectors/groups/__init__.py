@@ -1,1 +1,0 @@
-"""Groups of similar texts: clusters with their topics, and rows that repeat others."""

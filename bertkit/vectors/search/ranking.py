@@ -1,0 +1,195 @@
+"""Rank the rows of an index for queries: by vectors, by words, by both, and by a reranker; read relevant rows."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from bertkit.data.files import read_records
+from bertkit.data.rows import is_blank
+from bertkit.data.text import as_number
+from bertkit.errors import DataError, UsageError, closest, located
+from bertkit.metrics import Numbers
+from bertkit.recipe import Data
+from bertkit.vectors.reranker import Reranker
+from bertkit.vectors.search.index import Index
+
+Item = TypeVar("Item", bound=Hashable)
+
+_CONSTANT = 60
+
+
+def fuse_rankings(rankings: Iterable[Sequence[Item]]) -> list[tuple[Item, float]]:
+    """Rank what several rankings hold by reciprocal rank fusion (Cormack, Clarke and Büttcher 2009).
+
+    An item's score is the sum of 1 / (60 + rank) over the rankings that it is in. It needs no scores, so it
+    joins rankings whose scores have nothing in common. If scores are equal, the item that was met first comes first.
+
+    >>> [item for item, _ in fuse_rankings(["abc", "cd"])]
+    ['c', 'a', 'b', 'd']
+    """
+    scores: dict[Item, float] = defaultdict(float)
+    for ranking in rankings:
+        for rank, item in enumerate(ranking, 1):
+            scores[item] += 1 / (_CONSTANT + rank)
+    return sorted(scores.items(), key=lambda pair: -pair[1])
+
+
+WAYS = ("vectors", "words", "hybrid")
+"""How rows are ranked: by the similarity of vectors, by BM25, by reciprocal rank fusion of both."""
+
+DEPTH = 100
+"""The best of each ranking, which are fused."""
+
+
+class Hit(NamedTuple):
+    """A row that is found, and the score that it is ranked by."""
+
+    row: int
+    score: float
+
+
+Ranking = list[Hit]
+"""The hits of one query, the best first."""
+
+
+@dataclass(frozen=True)
+class SearchMethod:
+    """How rows are found and ranked.
+
+    Raises:
+        UsageError: If the method is not known, or a number is below 1.
+    """
+
+    by: str = "vectors"
+    """One of `WAYS`."""
+    k: int = 10
+    """Results per query."""
+    reranker: Reranker | None = None
+    """Model that ranks the candidates again."""
+    candidates: int = DEPTH
+    """The best rows of a query that the reranker scores."""
+
+    def __post_init__(self) -> None:
+        if self.by not in WAYS:
+            raise UsageError(f"--by {self.by}", closest(self.by, WAYS))
+        if self.k < 1:
+            raise UsageError(f"-k {self.k}", "ask for at least 1")
+        if self.candidates < 1:
+            raise UsageError(f"--candidates {self.candidates}", "rerank at least 1")
+
+
+def rank_by_vectors(index: Index, vectors: Numbers, k: int) -> list[Ranking]:
+    """Find the rows whose vectors are most similar to each of some vectors (queries, dimension)."""
+    scores, rows = index.search(vectors, k)
+    return [list(map(Hit, *ranking)) for ranking in zip(rows.tolist(), scores.tolist(), strict=True)]
+
+
+def rank_by_words(index: Index, queries: Iterable[str], k: int) -> list[Ranking]:
+    """Find the rows with the highest BM25 for each query; rows without a word of the query are not found."""
+    results = (index.words.search(query, k, index.deleted) for query in queries)
+    return [list(map(Hit, rows.tolist(), scores.tolist())) for scores, rows in results]
+
+
+def fuse(*rankings: Sequence[Ranking]) -> list[Ranking]:
+    """Fuse the rankings of each query into one by reciprocal rank fusion."""
+    return [
+        [Hit(*pair) for pair in fuse_rankings([[hit.row for hit in ranking] for ranking in query_rankings])]
+        for query_rankings in zip(*rankings, strict=True)
+    ]
+
+
+def rerank(reranker: Reranker, queries: Sequence[str], rankings: Sequence[Ranking], index: Index) -> list[Ranking]:
+    """Rank rows again by the scores of a reranker; if scores are equal, the row that was better before comes first.
+
+    Args:
+        reranker: scores each query with each of its rows.
+        queries: as many as rankings.
+        rankings: Rows of each query; all are scored.
+        index: has the rows.
+    """
+    numbers = sorted({hit.row for ranking in rankings for hit in ranking})
+    texts = {row: record["text"] for row, record in zip(numbers, index.rows(numbers), strict=True)}
+    pairs = [(query, texts[hit.row]) for query, ranking in zip(queries, rankings, strict=True) for hit in ranking]
+    scores = iter(reranker.score(pairs).tolist())
+    scored = ([Hit(hit.row, next(scores)) for hit in ranking] for ranking in rankings)
+    return [sorted(ranking, key=lambda hit: -hit.score) for ranking in scored]
+
+
+def search(index: Index, queries: Sequence[str], vectors: Numbers | None, method: SearchMethod) -> list[Ranking]:
+    """Find the best rows for each query.
+
+    Args:
+        index: The index to search.
+        queries: at least one.
+        vectors: Vectors of the queries, or None for a search by words.
+        method: how rows are ranked, and how many are returned.
+    """
+    depth = method.k if method.reranker is None else max(method.k, method.candidates)
+    if vectors is None:
+        rankings = rank_by_words(index, queries, depth)
+    elif method.by == "vectors":
+        rankings = rank_by_vectors(index, vectors, depth)
+    else:
+        fused_depth = max(depth, DEPTH)
+        rankings = fuse(rank_by_words(index, queries, fused_depth), rank_by_vectors(index, vectors, fused_depth))
+    if method.reranker is not None:
+        rankings = [ranking[: method.candidates] for ranking in rankings]
+        rankings = rerank(method.reranker, queries, rankings, index)
+    return [ranking[: method.k] for ranking in rankings]
+
+
+QUERY, RELEVANT, GRADE = "query", "relevant", "grade"
+
+Relevance = dict[str, dict[str, float]]
+"""Query -> id of a document or passage -> its grade, 0 if it is not relevant."""
+
+
+def read_relevance(file: Path) -> Relevance:
+    """Read the queries of a file and what is relevant to each; a query may have several rows.
+
+    A row has a ``query``, the id that is ``relevant`` (in JSON and Parquet also a list of them) and, if not all are
+    equally relevant, a ``grade``.
+
+    Raises:
+        DataError: If a column is missing or empty, a grade is not a number from 0, or an id has two grades.
+    """
+    relevance: Relevance = {}
+    row = None
+    for row, record in read_records(file, Data()):
+        with located(file=str(file), row=row):
+            query, ids, grade = _read_row(record)
+            grades = relevance.setdefault(query, {})
+            for name in ids:
+                if grades.setdefault(name, grade) != grade:
+                    message = f"{name!r} has the grades {grades[name]:g} and {grade:g} for one query"
+                    raise DataError(message, "take one out", column=GRADE)
+    if row is None:
+        raise DataError("the file has no rows", f"it needs the columns {QUERY} and {RELEVANT}", file=file)
+    return relevance
+
+
+def _read_row(record: Mapping[str, Any]) -> tuple[str, list[str], float]:
+    for column in (QUERY, RELEVANT):
+        if column not in record:
+            message = f"no column {column!r}; the file has {', '.join(map(repr, record))}"
+            raise DataError(message, f"name the columns {QUERY}, {RELEVANT} and, if there are grades, {GRADE}")
+        if record[column] is None or is_blank(record[column]):
+            raise DataError("an empty cell", "fill it in, or take the row out", column=column)
+    query, relevant = record[QUERY], record[RELEVANT]
+    if not isinstance(query, str):
+        raise DataError(f"{query!r} is not a text", "write it in quotes", column=QUERY)
+    ids = relevant if isinstance(relevant, list) else [relevant]
+    if not all(isinstance(name, (str, int)) for name in ids):
+        raise DataError(
+            f"{relevant!r} is neither an id nor a list of ids", "write ids as text or integers", column=RELEVANT
+        )
+    value = record.get(GRADE, 1)
+    grade = as_number(value)
+    if not 0 <= grade < math.inf:
+        raise DataError(f"{value!r} is not a grade", "a number from 0 (not relevant) up", column=GRADE)
+    return query, [str(name) for name in ids], grade
