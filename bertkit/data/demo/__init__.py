@@ -84,8 +84,8 @@ def find_demo_set(recipe: Recipe) -> DemoSet:
     task = _SAME_ROWS.get(recipe.task, recipe.task)
     table = read_yaml((_FOLDER / "sets.yaml").read_text("utf-8"), "sets.yaml")[0]
     shipped = [DemoSet(name, **values) for name, values in table.items() if values["task"] == task]
-    candidates = [*shipped, *(_relabel(shipped, task, recipe.labels) if recipe.labels else ())]
-    fitting = [demo_set for demo_set in candidates if demo_set.fits(recipe)]
+    custom = _relabel(shipped, task, recipe.labels) if recipe.labels else []
+    fitting = [demo_set for demo_set in shipped + custom if demo_set.fits(recipe)]
     if not fitting:
         raise DataError(f"no demo data for the task family {recipe.task!r}", "--data FILE, or a directory")
     return min(fitting, key=lambda demo_set: demo_set.distance(recipe))
@@ -98,14 +98,14 @@ def _relabel(shipped: Sequence[DemoSet], task: str, labels: list[str]) -> list[D
         texts = DemoSet("topics", task, ("text", "label"), labels, new_labels=topics)
         return [texts, replace(texts, columns=("text", "text_pair", "label"))]
     if task == "token_classification":
-        words, new_labels = next(demo_set for demo_set in shipped if demo_set.name == "pos"), cycle(labels)
+        by_name = {demo_set.name: demo_set for demo_set in shipped}
+        words = by_name["pos"]
+        new_labels: Iterator[str] = cycle(labels)
         types = [label[2:] for label in labels if label.startswith("B-")]
         if types and {*labels} == {"O", *_name_tags(types)}:
-            words = next(demo_set for demo_set in shipped if demo_set.name == "ner")
-            new_labels = chain(["O"], _name_tags(cycle(types)))
-        return [
-            replace(words, labels=labels, config=None, new_labels=dict(zip(words.labels, new_labels, strict=False)))
-        ]
+            words, new_labels = by_name["ner"], chain(["O"], _name_tags(cycle(types)))
+        by_tag = dict(zip(words.labels, new_labels, strict=False))
+        return [replace(words, labels=labels, config=None, new_labels=by_tag)]
     return []
 
 
