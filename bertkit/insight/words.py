@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.tokens.features import Tokenizer, special_ids
 
 _PART_OF_A_CHARACTER = "\ufffd"
-_MAX_BYTES = 3  # of a character, before its last
+_MAX_BYTES = 3  # bytes of a character before its last byte
 
 
 @dataclass(frozen=True)
