@@ -63,7 +63,7 @@ def check_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Gen
 
 def errors_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Generator) -> dict[str, bool]:
     """Tell whether a slice is called worse, or a run better, where mistakes fall on rows at random."""
-    from bertkit.insight.mistakes.slices import find_slices
+    from bertkit.insight.slices import find_slices
     from bertkit.metrics.paired import compare_paired
     from bertkit.metrics.slices import compare_slices
     from bertkit.recipe import load_recipe

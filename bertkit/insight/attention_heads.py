@@ -1,14 +1,14 @@
 """Every head of an encoder measured over the rows of a file: the patterns and the syntactic relations that it follows.
 
-The patterns are those of Clark et al. 2019 (section 3), and rare tokens those of Voita et al. 2019 (section 5.2). They
+The patterns follow Clark et al. 2019 (section 3), and rare tokens Voita et al. 2019 (section 5.2). They
 overlap: the next token may be punctuation. All are means over the tokens of texts that attend; special tokens are
 attended to, but their own attention is not counted.
 
 Relations are measured as by Clark et al. 2019 (section 4). Attention between tokens becomes attention between words:
 the sum over the tokens that are attended to, and the mean over those that attend. A head then predicts, for each word,
-the word that it depends on: the other word to which it attends most, or the one that attends to it most. Special tokens
-are no candidates. The best of many heads looks good by chance alone. So heads, and the fixed offsets that they are
-compared with, are chosen on one half of the rows, and scored on the other.
+the word that it depends on: the other word that gets most of its attention, or the word that attends to it most.
+Special tokens are not candidates. The best of many heads looks good by chance alone. So heads, and the fixed offsets
+that they are compared with, are chosen on one half of the rows, and scored on the other.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ PATTERNS = {
 """Name -> what is attended to."""
 
 BROAD, MIXED = "broad", "mixed"
-_HALF = 0.5  # of the attention, that a pattern must get to describe a head
-_BROAD = 0.9  # least entropy of a broad head, relative to that of uniform attention
+_HALF = 0.5  # share of attention that a pattern must get to describe a head
+_BROAD = 0.9  # minimum normalized entropy of a broad head
 _BEGINNINGS = ("##", "Ġ", "▁")
 
 
@@ -56,7 +56,7 @@ class PatternTable:
     """The patterns of all heads, as means over the tokens that attend."""
 
     tokens: int
-    """Those that attend: all but special ones."""
+    """Number of tokens that attend: all but special ones."""
     shares: np.ndarray
     """(layers, heads, patterns), in the order of `PATTERNS`."""
     uniform: np.ndarray
@@ -64,7 +64,7 @@ class PatternTable:
     entropy: np.ndarray
     """(layers, heads), in nats."""
     normalized_entropy: np.ndarray
-    """(layers, heads): the entropy of each token by that of uniform attention, in [0, 1]."""
+    """(layers, heads): the entropy of each token divided by the entropy of uniform attention, in [0, 1]."""
 
     def describe(self, layer: int, head: int) -> str:
         """Return the largest pattern that gets at least half of a head's attention, else ``broad`` or ``mixed``."""
@@ -76,7 +76,7 @@ class PatternTable:
 
 
 class PatternCounter:
-    """Adds up the patterns of batches, so that no attention is kept."""
+    """Sums of patterns over batches, so that no attention is kept."""
 
     def __init__(self, rows: Sequence[HeadRow], tokenizer: Tokenizer) -> None:
         self.counts = Counter(token for row in rows for token in _text_ids(row))
@@ -90,8 +90,8 @@ class PatternCounter:
         """Add a batch.
 
         Args:
-            rows: those of the batch.
-            weights: of each layer, (rows, heads, tokens, tokens), padded on the right.
+            rows: Rows of the batch.
+            weights: Weights of each layer, (rows, heads, tokens, tokens), padded on the right.
         """
         device, width = weights[0].device, weights[0].shape[-1]
         # masks (patterns, rows, tokens, tokens): what belongs to each pattern, for the tokens that attend
@@ -153,7 +153,7 @@ class PatternCounter:
 
 
 def is_punctuation(token: str) -> bool:
-    """Tell whether a token of a vocabulary is punctuation or a symbol.
+    """Return whether a token of a vocabulary is punctuation or a symbol.
 
     >>> [is_punctuation(token) for token in (".", "##!", "Ġ--", "$", "a.", "▁")]
     [True, True, True, True, False, False]
@@ -179,25 +179,25 @@ _OFFSETS = tuple(offset for distance in range(1, 11) for offset in (-distance, d
 
 @dataclass(frozen=True)
 class RelationScore:
-    """The best head for a relation, beside the best fixed offset."""
+    """The best head for a relation, compared with the best fixed offset."""
 
     relation: str
     words: int
-    """With this relation, in the half of the rows that is scored."""
+    """Number of words with this relation in the scored half of the rows."""
     layer: int
     head: int
     direction: str
-    """Who attends: one of `DIRECTIONS`."""
+    """Direction of attention, one of `DIRECTIONS`."""
     accuracy: float
     """Share of words whose syntactic head is found."""
     interval: Interval
-    """Over resampled rows, as the others."""
+    """Interval over resampled rows, like the others."""
     offset: int
     """The best fixed offset: -1 for the word before."""
     offset_accuracy: float
     offset_interval: Interval
     difference: float
-    """Accuracy of the head less that of the offset."""
+    """Accuracy of the head minus the accuracy of the offset."""
     difference_interval: Interval
 
 
@@ -214,12 +214,12 @@ class RelationCounter:
         """Add the rows of a batch.
 
         Args:
-            numbers: those of the rows in the file.
-            rows: those of the batch; without relations they are passed over.
-            weights: of each layer, (rows, heads, tokens, tokens), padded on the right.
+            numbers: Numbers of the rows in the file.
+            rows: Rows of the batch; rows without relations are skipped.
+            weights: Weights of each layer, (rows, heads, tokens, tokens), padded on the right.
         """
         for position, (number, row) in enumerate(zip(numbers, rows, strict=True)):
-            # of the words, those that have tokens, and depend on one that has
+            # Only words that have tokens, and whose heads have tokens, can be scored.
             has_tokens = [start < end for start, end in row.spans]
             words = [word for word, head in enumerate(row.heads) if head and has_tokens[word] and has_tokens[head - 1]]
             if not words:
@@ -232,11 +232,11 @@ class RelationCounter:
             self.distances += [head - word for word, head in zip(words, heads, strict=True)]
 
     def scores(self, seed: int = 0) -> list[RelationScore]:
-        """Return the best head per relation, the most frequent relation first, after that of all relations."""
+        """Return the best head per relation, after the head for all relations."""
         if not self.hits:
             return []
         rows, distances, hits = np.array(self.rows), np.array(self.distances), np.concatenate(self.hits)
-        # Tell for each word whether its row is of the half that heads are chosen on.
+        # Heads are chosen on one half of the rows.
         numbers = np.unique(rows)
         half = np.random.default_rng(seed).permutation(numbers)[: len(numbers) // 2]
         chosen_on = np.isin(rows, half)
@@ -270,7 +270,7 @@ def words_attention(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor
 
 
 def find_hits(attention: Tensor, words: Sequence[int], heads: Sequence[int]) -> np.ndarray:
-    """Tell which attention heads find the syntactic heads of words: bool, (words, layers, heads, directions).
+    """Return which attention heads find the syntactic heads of words: bool, (words, layers, heads, directions).
 
     Args:
         attention: between words, (layers, heads, words, words).
@@ -325,7 +325,7 @@ _TOKENS = 1024  # padded, per batch; all of its attention is in memory at once
 
 @dataclass(frozen=True)
 class MeasuredHead:
-    """What one head does on average; layers and heads count from 0."""
+    """Average attention of one head; layers and heads count from 0."""
 
     layer: int
     head: int
@@ -334,9 +334,9 @@ class MeasuredHead:
     shares: dict[str, float]
     """Pattern -> share of attention, from 0 to 1."""
     entropy: float
-    """In nats."""
+    """Entropy in nats."""
     normalized_entropy: float
-    """From 0, all attention to one token, to 1, the same to all."""
+    """Normalized entropy, from 0 (all attention to one token) to 1 (the same to all)."""
 
 
 @dataclass(frozen=True)
@@ -350,29 +350,29 @@ class MeasuredHeads:
     """Per layer."""
     rows: int
     left_out: int
-    """Rows without tokens, or longer than what was read."""
+    """Rows without tokens, or with more tokens than the limit."""
     max_tokens: int
     tokens: int
-    """Those that attend: all but special ones."""
+    """Number of tokens that attend: all but special ones."""
     uniform: dict[str, float]
     """Pattern -> share that a head gives it which attends to all tokens alike."""
     measured: list[MeasuredHead]
     relations: list[RelationScore] = field(default_factory=list)
-    """Scores of relations, where rows have syntactic heads."""
+    """Scores of relations, if rows have syntactic heads."""
 
 
 def measure_heads(model: AttentionModel, rows: Sequence[TextOrWords], file: str, *, max_tokens: int) -> MeasuredHeads:
     """Measure what every head of an encoder attends to, batch by batch.
 
     Args:
-        model: whose heads.
-        rows: texts, or words with or without their syntactic heads.
-        file: what they are from.
-        max_tokens: longer rows are left out.
+        model: Encoder whose heads are measured.
+        rows: Texts, or words with or without their syntactic heads.
+        file: Name of their file.
+        max_tokens: Maximum tokens of a row; longer rows are left out.
 
     Raises:
-        DataError: no row is left.
-        ModelError: the model has no weights to measure.
+        DataError: If no row is left.
+        ModelError: If the model has no weights to measure.
     """
     limit = min(max_tokens, model.max_tokens)
     encoded = encode_rows(rows, model.tokenizer, limit)

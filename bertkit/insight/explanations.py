@@ -63,7 +63,7 @@ def explain(
     Args:
         checkpoint: Model that has answered the row.
         answered: Row with its prediction.
-        targets: Names of targets, or the words that they are about; empty for those of the prediction.
+        targets: Names of targets, or the words that they are about; empty for the targets of the prediction.
         max_steps: Maximum steps of integrated gradients.
 
     Raises:

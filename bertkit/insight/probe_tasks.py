@@ -1,7 +1,7 @@
 """Tasks of probes: the labels of a recipe's rows, or tasks that are made from the rows themselves.
 
-Length, bigram shift and tree depth are those of Conneau et al. 2018 ("What you can cram into a single vector"), on the
-rows at hand; relations are an edge probe of Tenney et al. 2019.
+Length, bigram shift and tree depth come from Conneau et al. 2018 ("What you can cram into a single vector"); relations
+are an edge probe of Tenney et al. 2019.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from bertkit.vectors.units import UNITS
 _MIN_TRAINING_ROWS, _MIN_HELD_OUT_ROWS = 10, 2
 
 Combination = Literal["alone", "difference", "edge"]
-"""How vectors become features: one alone; of two, ``|u - v|`` and ``u * v``; of two words, ``u``, ``v`` and ``u * v``.
+"""How vectors become features: ``u`` alone; ``|u - v|`` and ``u * v`` of two texts; ``u``, ``v``, ``u * v`` of words.
 
-The second is for two texts, whose order does not matter; the third is the edge probe, which knows the dependent.
+The order of two texts does not matter; the edge probe knows which word is the dependent.
 """
 
 Control = Literal["types", "shuffled"]
@@ -53,7 +53,7 @@ class ProbeItems:
     labels: Sequence[Any]
     """Names, or numbers for regression."""
     groups: Sequence[str]
-    """Property that may predict the label without the text: the word itself, or the length; empty if there is none."""
+    """Property that may predict the label without the text: the word itself, or the length; may be empty."""
     combination: Combination = "alone"
 
     @property
@@ -84,7 +84,7 @@ class ProbeTask:
     """Name of a function of `bertkit.metrics.basic`."""
     is_regression: bool = False
     group_name: str = ""
-    """Name of `ProbeItems.groups`: ``word``, ``length``; empty if there are none."""
+    """Name of `ProbeItems.groups`: ``word``, ``length``, or empty."""
     control: Control = "shuffled"
     notes: list[str] = field(default_factory=list)
 
@@ -215,7 +215,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
 
     Args:
         name: Name of the task.
-        recipe: Recipe whose data section says where rows are.
+        recipe: Recipe with a data section.
         limit: Maximum training rows.
         metric: Metric as `read_recipe_task` takes it.
 
@@ -249,7 +249,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
 
 
 def _read_columns(row: Row, columns: Sequence[str]) -> Row | None:
-    """Check the words of a row and its other columns, which have a value per word; None for a row without words."""
+    """Check and return the words of a row and its other columns, or None if it has no words."""
     words = UNITS["word"].read(row)
     checked = {name: _READERS[name](row[name], len(words)) for name in columns}
     return {"words": words, **checked} if words else None
@@ -279,7 +279,7 @@ def _length(rows: Rows, train: Rows, _: int) -> ProbeItems:
 
 
 def _depth(rows: Rows, train: Rows, _: int) -> ProbeItems:
-    """Bin the depths of trees; the length of the text is the group, since depth depends on it."""
+    """Bin the depths of trees; the length of the text is the group, because depth depends on it."""
     depths = _bin_sizes(lambda row: depth_of(row["head"]), rows, train)
     return one_per_text(_list_words(rows), depths, _bin_sizes(_count_words, rows, train))
 
@@ -361,7 +361,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
         metric: Metric of `LABEL_METRICS` or `REGRESSION_METRICS`; by default the first such metric of the recipe.
 
     Raises:
-        RecipeError: If the labels of the recipe's task family are not those of texts or words, or a row has several.
+        RecipeError: If the recipe's task family does not label texts or words, or a row has several labels.
         DataError: If a row is wrong.
     """
     task = load_task(recipe)

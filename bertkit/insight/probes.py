@@ -26,13 +26,13 @@ from bertkit.progress import stage
 _STRENGTHS = (10_000.0, 1000.0, 100.0, 10.0, 1.0)
 """L2 penalties, from the strongest; the inverse of scikit-learn's ``C``."""
 
-_SEED = 1  # of the training items and the control task
-_SAMPLES = 500  # of the bootstrap
-_FITTING_SHARE = 0.9  # of the training rows; the others choose the penalty
+_SEED = 1  # for the training items and the control task
+_SAMPLES = 500  # bootstrap resamples
+_FITTING_SHARE = 0.9  # share of training rows to fit; the others choose the penalty
 _MAX_TUNING_ITEMS = 5000
 _MAX_STEPS = 200
 _MAX_MIXED_ITEMS = 2500
-_MAX_MIXED_NUMBERS = 60_000_000  # of all layers together, in memory at the same time
+_MAX_MIXED_NUMBERS = 60_000_000  # all layers together, in memory at the same time
 _MIXING_STEPS = 80
 _MAJORITY = "most frequent label"
 
@@ -67,9 +67,9 @@ def find_vectors(items: ProbeItems, vectors: LayerVectors) -> tuple[ProbeItems, 
     # Rows and words of a row are in ascending order, so their numbers can be looked up by bisection.
     width = int(max(vectors.index.max(initial=0), items.addresses[..., 1].max(initial=0))) + 1
     keys = np.asarray(vectors.rows) * width + np.asarray(vectors.index)
-    wanted = items.addresses[..., 0] * width + items.addresses[..., 1]
-    numbers = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    has_vectors = (keys[numbers] == wanted).all(axis=1)
+    addresses = items.addresses[..., 0] * width + items.addresses[..., 1]
+    numbers = np.minimum(np.searchsorted(keys, addresses), len(keys) - 1)
+    has_vectors = (keys[numbers] == addresses).all(axis=1)
     kept = np.flatnonzero(has_vectors)
     return items.select(kept), ItemVectors(vectors, numbers[kept], items.combination)
 
@@ -108,8 +108,8 @@ def draw_control(
 
     ``types`` gives each group, a word type, one label at random, with the probabilities that labels have in training; a
     probe can only memorize it (Hewitt and Liang 2019). A text is seen once, so there is nothing to memorize.
-    ``shuffled`` therefore deals out the training labels anew within each group, or all of them if there are no groups,
-    and keeps those to score: its score is that of a probe that has learned the groups, and nothing else.
+    ``shuffled`` therefore shuffles the training labels within each group, or all of them without groups, and keeps the
+    labels to score: the score belongs to a probe that has learned the groups, and nothing else.
     """
     rng = np.random.default_rng([_SEED, 1])
     if control == "types":
@@ -125,7 +125,7 @@ def draw_control(
 
 
 def most_frequent(labels: Numbers, groups: Sequence[str], test_groups: Sequence[str]) -> tuple[int, Numbers]:
-    """Return the most frequent training label, and for each item to score that of its group."""
+    """Return the most frequent training label, and for each item to score the most frequent label of its group."""
     majority = int(Counter(labels.tolist()).most_common(1)[0][0])
     counts: dict[str, Counter[int]] = {}
     for label, group in zip(labels.tolist(), groups, strict=False):
@@ -156,9 +156,9 @@ def choose_strength(fitting: Numbers, targets: Numbers, tuning: Numbers, held_ou
         if options["is_regression"]:
             losses[strength] = float(np.square(probe.predict(tuning) - held_out).mean())
         else:
-            known = np.isin(held_out, probe.classes_)
-            columns = np.searchsorted(probe.classes_, held_out[known])
-            logs = np.log(np.maximum(probe.predict_proba(tuning)[known], np.finfo(np.float64).tiny))
+            is_known = np.isin(held_out, probe.classes_)
+            columns = np.searchsorted(probe.classes_, held_out[is_known])
+            logs = np.log(np.maximum(probe.predict_proba(tuning)[is_known], np.finfo(np.float64).tiny))
             losses[strength] = -float(logs[np.arange(len(columns)), columns].sum())
         if losses[strength] > min(losses.values()):
             break  # weaker penalties overfit more
@@ -235,7 +235,7 @@ def encode_labels(task: ProbeTask) -> EncodedTask:
 
 @dataclass(frozen=True)
 class LayerScore:
-    """Scores of the probe of a layer."""
+    """Result of the probe of a layer."""
 
     layer: int
     """0 is the output of the embeddings."""
@@ -249,19 +249,19 @@ class LayerScore:
     strength: float
     """L2 penalty."""
     gap: Interval
-    """95% interval of the best layer's lead, on the same rows; None for the best layer itself."""
+    """95% interval of the best layer's lead, on the same rows, or None for the best layer itself."""
     is_as_good: bool
     """Whether the layer is not shown to be worse than the best."""
 
 
 @dataclass(frozen=True)
 class ProbedLayers:
-    """Scores of the probes of all layers."""
+    """Results of the probes of all layers."""
 
     layers: list[LayerScore]
     best_layer: int
     baselines: dict[str, float]
-    """Scores of predicting the most frequent label, or that of each word."""
+    """Scores of predicting the most frequent label, of all items or of each word."""
     above_baseline: Interval
     """95% interval of the best layer's lead over the most frequent label; for numbers, over 0."""
     labels: int

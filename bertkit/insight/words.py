@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.tokens.features import Tokenizer, special_ids
 
 _PART_OF_A_CHARACTER = "\ufffd"
-_MAX_BYTES = 3  # of a character, before its last
+_MAX_BYTES = 3  # bytes of a character before its last byte
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Word:
 
 def find_words(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[Word]:
     """Return the words of a feature's texts, each a list of token ids."""
-    special, join = special_ids(tokenizer), _join_pieces
+    special, join = special_ids(tokenizer), _join_subwords
     if type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel":
         join = _join_bytes
     words, segment = [], 0
@@ -42,7 +42,7 @@ def find_words(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[Wor
     return words
 
 
-def _join_pieces(tokens: Sequence[str], tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
+def _join_subwords(tokens: Sequence[str], tokenizer: Tokenizer) -> list[tuple[str, list[int]]]:
     """Return words with the positions of their tokens, for WordPiece and SentencePiece."""
     is_sentencepiece = any(token.startswith("▁") for token in tokens)
     words: list[tuple[str, list[int]]] = []

@@ -33,7 +33,7 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
         rollout: (layers, tokens, tokens).
         at: Layer and head to begin with.
     """
-    # Use the most levels that fit, or the fewest if none do.
+    # Use the highest number of levels that fits, or the lowest number.
     for levels in _LEVELS:
         weights, packed_rollout = pack(quantize(attended.weights, levels)), pack(quantize(rollout, levels))
         if len(weights) + len(packed_rollout) <= MAX_BYTES:

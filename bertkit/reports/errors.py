@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.reports import svg
 from bertkit.reports.templates import name_model, write_page
 
-MAX_ROWS = 2000  # of a table; a page of them has about 1 MB
+MAX_ROWS = 2000  # about 1 MB
 _MAX_SPANS = 12
 
 SCRIPTS = ("tables.js",)

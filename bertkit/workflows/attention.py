@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShownAttention:
-    """What is shown of a text."""
+    """Attention of a text, with its rollout and entropy."""
 
     text: AttendedText
     rollout: np.ndarray
-    """(layers, tokens, tokens): of each position, the shares of the input tokens up to each layer."""
+    """(layers, tokens, tokens): shares of the input tokens at each position, up to each layer."""
     entropy: np.ndarray
     """(layers, heads), in nats."""
 
@@ -48,7 +48,7 @@ def show(
     """Compute what the heads of an encoder attend to in a text, or in a pair of texts.
 
     Args:
-        text: what is read.
+        text: Input of the encoder.
         model: a run or any other checkpoint.
         pair: a second text.
         max_tokens: a longer input is refused.
@@ -81,12 +81,12 @@ def check_output(output: Path | None, model: str, inputs: Mapping[str, Path]) ->
     """Check the name of a page, and that nothing that is read would be overwritten.
 
     Args:
-        output: the page; None for none.
+        output: Page to write, or None.
         model: whose folder is read.
-        inputs: what each file that is read is called, and its path.
+        inputs: Name and path of each file that is read.
 
     Raises:
-        UsageError: the name does not end in ``.html``, or is that of a file that is read.
+        UsageError: the name does not end in ``.html``, or belongs to a file that is read.
     """
     if output is None:
         return

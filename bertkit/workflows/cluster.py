@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.data.columns import refuse_clash
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
-from bertkit.insight.maps.projection import project
+from bertkit.insight.map import project
 from bertkit.progress import log, stage
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged

@@ -1,4 +1,4 @@
-"""Wrong rows of a run, and the slices where it is worse than elsewhere."""
+"""Wrong rows of a run, and slices with significantly more errors than the rest."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bertkit.errors import BertkitError, UsageError
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored import Scorer, StoredRun, find_scorer, read_system
 from bertkit.evaluation.stored.rows import read_column, read_rows
-from bertkit.insight.mistakes.outcomes import SORTS, RowAnswer, find_outcomes
-from bertkit.insight.mistakes.slices import ComparedSlice, compare_groups, find_slices, words_of
+from bertkit.insight.outcomes import SORTS, RowAnswer, find_outcomes
+from bertkit.insight.slices import ComparedSlice, compare_groups, find_slices, words_of
 from bertkit.metrics.slices import choose_test
 from bertkit.progress import stage
 from bertkit.recipe import Recipe, Row

@@ -14,7 +14,7 @@ from bertkit.data.text import Record
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.insight.mistakes.outcomes import SORTS, find_outcomes
+from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs

@@ -60,7 +60,7 @@ def fill_mask(
             raise ModelError(what, "name one that was pretrained on masked words", file=folder)
         trained = trained.eval().to(compute_as_stored())
         pipeline = FillMaskPipeline(trained, tokenizer, device=trained.device, tokenizer_kwargs={"truncation": True})
-    # Embedding tables may have more rows than the vocabulary has tokens; these rows are no answers.
+    # Embedding tables may have more rows than the vocabulary has tokens; these rows are not answers.
     known, rows = {*tokenizer.get_vocab().values()}, trained.get_input_embeddings().num_embeddings
     options: dict[str, Any] = {"top_k": min(top + rows - len(known), rows)}
     if target_words:

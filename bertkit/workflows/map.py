@@ -12,11 +12,22 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.output import write_records
 from bertkit.errors import DataError, UsageError, located
 from bertkit.insight.layer_vectors import LayerReader
-from bertkit.insight.maps.labels import Labeling, find_labels
-from bertkit.insight.maps.layers import MappedLayer, describe, layer_rows, measure_layers, read_layers
-from bertkit.insight.maps.points import Occurrence, read_occurrences, unit_of
-from bertkit.insight.maps.projection import LEAST_POINTS, Plane, require
-from bertkit.insight.maps.separation import most_frequent_share
+from bertkit.insight.map import (
+    LEAST_POINTS,
+    Labeling,
+    MappedLayer,
+    Occurrence,
+    Plane,
+    check_method,
+    describe_layer,
+    find_labels,
+    layer_rows,
+    measure_layers,
+    most_frequent_share,
+    read_layers,
+    read_occurrences,
+    unit_of,
+)
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
 from bertkit.recipe import typed_path
@@ -151,7 +162,7 @@ def _check_settings(files: MapFiles, settings: MapSettings) -> None:
     if settings.label is not None and settings.clusters is not None:
         raise UsageError("--label and --clusters", "points have one color: leave one of them out")
     read_layers(settings.layers, None)
-    require(settings.reduce)
+    check_method(settings.reduce)
 
 
 def _check_outputs(files: MapFiles, source: TextSource) -> None:
@@ -195,7 +206,8 @@ def _write_pages(
         for point, number in zip(points, labeling.numbers.tolist(), strict=True)
     ]
     layers: list[MapLayer] = [
-        MapLayer(f"layer {one.layer}", plane.points, describe(one)) for plane, one in zip(planes, measured, strict=True)
+        MapLayer(f"layer {one.layer}", plane.points, describe_layer(one))
+        for plane, one in zip(planes, measured, strict=True)
     ]
     title, notes = page
     if files.picture is not None:

@@ -21,7 +21,7 @@ _WORDS_RECIPE = "tag"  # says how rows of words are read, for tasks that have no
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Scores of probes of all layers of a model."""
+    """Result of probing all layers of a model."""
 
     task: str
     about: str

@@ -12,7 +12,7 @@ from bertkit.data.labels import spelled, spelled_names
 from bertkit.data.rows import read_split
 from bertkit.errors import DataError, ResourceError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
-from bertkit.insight.mistakes.behavior import (
+from bertkit.insight.behavior import (
     BehaviorResult,
     BehaviorTest,
     CaseFile,
@@ -20,7 +20,7 @@ from bertkit.insight.mistakes.behavior import (
     plan_test,
     run_plans,
 )
-from bertkit.insight.mistakes.edits import EDITS
+from bertkit.insight.edits import EDITS
 from bertkit.progress import stage
 from bertkit.recipe import Row, read_yaml, typed_path
 from bertkit.recipe.validation import describe
@@ -56,7 +56,7 @@ def run_tests(
 
     Args:
         run: run folder, or any fine-tuned checkpoint.
-        file: YAML with tests; see `bertkit.insight.mistakes.behavior.BehaviorTest`.
+        file: YAML with tests; see `bertkit.insight.behavior.BehaviorTest`.
         recipe: of a checkpoint that is not of a run.
         split: whose stored rows are tested, where a test brings none.
         limit: rows of each test, evenly chosen.

@@ -72,12 +72,13 @@ def test_commands_are_listed_in_the_order_of_work():
 
 
 def test_every_workflow_has_the_command_of_its_name():
-    commands = {file.stem if file.stem != "recipe" else file.parent.name for file in MODULES}
+    commands = {name for file in MODULES for name in (file.stem, file.parent.name)}
     folders = {folder.name for folder in (PACKAGE / "workflows").iterdir() if folder.is_dir()} & commands
     workflows = {file.stem for file in (PACKAGE / "workflows").glob("*.py")} - {"__init__"} | folders
     calls = {
-        (file.stem if file.stem != "recipe" else file.parent.name, node.module.rpartition(".")[2])
+        (name, node.module.rpartition(".")[2])
         for file in MODULES
+        for name in (file.stem, file.parent.name)
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and re.fullmatch(r"bertkit\.workflows\.\w+", node.module or "")
     }

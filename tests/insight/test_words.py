@@ -48,11 +48,11 @@ def test_bytes_are_parts_of_words():
     assert [count for _, _, count in found][2:] == [4, 5]  # a space and three bytes; a space and four letters
 
 
-def make_pieces_tokenizer():
+def make_unigram_tokenizer():
     tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁", -2.0), ("▁fil", -3.0), ("m", -3.0), ("語", -3.0)], 0))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
-def test_pieces_begin_with_a_mark():
-    assert words_of(make_pieces_tokenizer(), "film 語") == [("film", 0, 2), ("語", 0, 2)]
+def test_sentencepiece_marks_the_beginning_of_words():
+    assert words_of(make_unigram_tokenizer(), "film 語") == [("film", 0, 2), ("語", 0, 2)]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.insight.mistakes.outcomes import RowAnswer
-from bertkit.insight.mistakes.slices import ComparedSlice
+from bertkit.insight.outcomes import RowAnswer
+from bertkit.insight.slices import ComparedSlice
 from bertkit.reports.errors import write_mistakes
 from bertkit.workflows.errors import Mistakes
 

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from bertkit.insight.layer_vectors import LayerReader
-from bertkit.insight.maps.projection import project
+from bertkit.insight.map import project
 from bertkit.vectors.text_files import TextSource
 from bertkit.workflows.map import MapFiles, MapSettings, draw_map
 from tests.conftest import toy_rows, write_csv, write_jsonl

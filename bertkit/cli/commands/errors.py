@@ -19,8 +19,8 @@ from bertkit.cli.output import (
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
-    from bertkit.insight.mistakes.outcomes import RowAnswer
-    from bertkit.insight.mistakes.slices import ComparedSlice
+    from bertkit.insight.outcomes import RowAnswer
+    from bertkit.insight.slices import ComparedSlice
     from bertkit.workflows.errors import Mistakes
 
 ORDER = 30
@@ -42,7 +42,7 @@ def command(
     recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
 ) -> None:
-    """Show the wrong rows of a run, and the slices of rows where it is worse beyond chance.
+    """Show the wrong rows of a run, and the slices with significantly more errors than the rest.
 
     Reads stored predictions and loads no model. Slices are by label, length, new words, negation, names, numbers and
     the columns of --by.

@@ -81,7 +81,7 @@ def command(
 
 def print_map(result: MapResult) -> None:
     """Print what was drawn, and what is measured at each layer."""
-    from bertkit.insight.maps.layers import layer_rows
+    from bertkit.insight.map import layer_rows
     from bertkit.workflows.map import METHODS
 
     what = "texts" if result.unit == "text" else "words in their texts"

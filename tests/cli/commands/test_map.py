@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.cli.commands.map import print_map
-from bertkit.insight.maps.layers import MappedLayer
-from bertkit.insight.maps.separation import Separation
+from bertkit.insight.map import MappedLayer, Separation
 from bertkit.reports.map import ShownMap
 from bertkit.workflows.map import MapResult
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bertkit.insight.mistakes.edits import EDITS, apply_edit, change_number
+from bertkit.insight.edits import EDITS, apply_edit, change_number
 
 BY_NAME = {edit.name: edit for edit in EDITS}
 TEXT = "Mary isn't late, and 12 people are here in Oslo."

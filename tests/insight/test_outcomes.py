@@ -8,7 +8,7 @@ import pytest
 from bertkit.errors import DataError
 from bertkit.evaluation.stored import find_scorer, read_system
 from bertkit.evaluation.stored.rows import read_rows
-from bertkit.insight.mistakes.outcomes import SORTS, RowAnswer, find_outcomes
+from bertkit.insight.outcomes import SORTS, RowAnswer, find_outcomes
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 

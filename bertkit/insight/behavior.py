@@ -23,8 +23,8 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.differences import as_text
 from bertkit.evaluation.scoring import run_model
 from bertkit.evaluation.stored import Scorer, StoredRun
-from bertkit.insight.mistakes.edits import EDITS, Edit, add_text, apply_edit, exchange_words, replace_words
-from bertkit.insight.mistakes.outcomes import find_outcomes
+from bertkit.insight.edits import EDITS, Edit, add_text, apply_edit, exchange_words, replace_words
+from bertkit.insight.outcomes import find_outcomes
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import sample
 from bertkit.progress import stage

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from bertkit.data.columns import Columns
 from bertkit.errors import RecipeError
-from bertkit.insight.mistakes import behavior
-from bertkit.insight.mistakes.behavior import BehaviorTest, fill_template, plan_test, run_plans
+from bertkit.insight import behavior
+from bertkit.insight.behavior import BehaviorTest, fill_template, plan_test, run_plans
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task

@@ -16,7 +16,7 @@ from bertkit.data.columns import Columns
 from bertkit.errors import shorten
 from bertkit.evaluation.differences import Extra, Groups, Units, slice_values
 from bertkit.evaluation.stored import Scorer
-from bertkit.insight.mistakes.outcomes import Outcomes
+from bertkit.insight.outcomes import Outcomes
 from bertkit.metrics.slices import compare_slices
 from bertkit.recipe import Row
 from bertkit.storage.spool import spool

@@ -1,0 +1,416 @@
+"""Maps of contextual vectors: their points, the plane of each layer, and how well labels are separated."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.data.rows import is_blank
+from bertkit.errors import DataError, UnavailableError, UsageError, closest, pip_install
+from bertkit.insight.layer_vectors import LayerVectors
+from bertkit.metrics import Numbers
+from bertkit.metrics.intervals import wilson_interval
+from bertkit.metrics.linear import draw_rows
+from bertkit.progress import get_progress, log, stage
+from bertkit.recipe import Row
+from bertkit.tokens.words import read_target, read_target_word, read_words
+from bertkit.vectors.clusters import find_words, fit_clusters
+from bertkit.vectors.near_vectors import find_nearest
+from bertkit.vectors.text_files import TextSource, read_file_rows
+from bertkit.vectors.units import UNITS
+from bertkit.vectors.vector_files import to_unit_length
+
+# --- Points ---
+
+Span = tuple[int, int]
+
+
+class Occurrence(NamedTuple):
+    """A point of a map."""
+
+    id: object
+    """The id of its row, or the number of that from 0."""
+    text: str
+    span: Span | None
+    """The first and last + 1 character of its word, or None for a complete text."""
+    label: str | None
+    row: Row
+    """Input of `LayerReader`: the columns ``text``, or ``text`` and ``target``, or ``tokens`` and ``target``."""
+
+
+def unit_of(unit: str, words: Sequence[str]) -> str:
+    """Return what a vector stands for: ``text``, or ``target`` for a word in its text.
+
+    Raises:
+        UsageError: a word is empty.
+    """
+    if any(is_blank(word) for word in words):
+        raise UsageError("--word without a word", "write e.g. --word apple")
+    return "target" if words else unit
+
+
+def read_occurrences(
+    source: TextSource, unit: str = "text", words: Sequence[str] = (), label: str | None = None
+) -> list[Occurrence]:
+    """Read the points of a map from a file.
+
+    Args:
+        source: the file.
+        unit: ``text``, or ``target`` for the word that the column ``target`` points to.
+        words: Only these words are points, regardless of case. With the unit ``text``, each occurrence of a word
+            is a point, else each target that is one of the words. Without a label, points of several words are labeled
+            by their word.
+        label: Column of the labels; an empty cell is not a label.
+
+    Raises:
+        DataError: a row is wrong, there is no such column, or no such word.
+    """
+    assert source.file is not None
+    # A word has no letter, digit or underscore next to it. The longer of two words comes first.
+    listed = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    search = re.compile(rf"(?<!\w)(?:{listed})(?!\w)", re.IGNORECASE)
+    columns = UNITS["word" if words and unit == "text" else unit].columns
+    read_text = partial(_find_words, search=search) if words else _read_whole
+    read: Callable[[Row], list[tuple[str, Span | None, Row]]] = _read_target if unit == "target" else read_text
+    occurrences, present = [], set[str | None]()
+    for line, row_id, original, points in read_file_rows(source, source.file, columns, read):
+        value = _label_of(original, label, source.name, line)
+        for text, span, row in points:
+            word = None if span is None else _word_of(text[slice(*span)].strip(), tuple(words))
+            if words and word is None:  # a target; occurrences were searched for
+                continue
+            present.add(word)
+            occurrences.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else value, row))
+    missing = [word for word in words if word not in present]
+    if not occurrences and missing:
+        what = f"no row has the word {' or '.join(map(repr, missing))}"
+        raise DataError(what, "check its spelling: words are found whole, in whatever case", file=source.name)
+    if not occurrences:
+        raise DataError("no rows", "add rows", file=source.name)
+    for word in missing:
+        log.info(f"no row has the word {word!r}")
+    return occurrences
+
+
+@cache
+def _word_of(text: str, words: tuple[str, ...]) -> str | None:
+    """Return the word that a text is, regardless of case, or None if it is none of the words."""
+    return next((word for word in words if re.fullmatch(re.escape(word), text, re.IGNORECASE)), None)
+
+
+def _read_whole(row: Row) -> list[tuple[str, Span | None, Row]]:
+    text = UNITS["text"].read(row)
+    return [(text, None, {"text": text})]
+
+
+def _find_words(row: Row, search: re.Pattern[str]) -> list[tuple[str, Span | None, Row]]:
+    if "tokens" in row or isinstance(row["text"], (list, tuple)):
+        text = " ".join(read_words(row.get("tokens", row.get("text"))))
+    else:
+        text = UNITS["text"].read(row)
+    spans = [match.span() for match in search.finditer(text)]
+    return [(text, span, {"text": text, "target": list(span)}) for span in spans]
+
+
+def _read_target(row: Row) -> list[tuple[str, Span | None, Row]]:
+    words, target = read_target_word(row)
+    if "tokens" not in row:
+        start, end = read_target(row["target"], count=2)
+        return [(row["text"], (start, end), row)]
+    start = sum(len(word) + 1 for word in words[:target])
+    return [(" ".join(words), (start, start + len(words[target])), {"tokens": words, "target": target})]
+
+
+def _label_of(original: dict[str, Any], label: str | None, file: str, line: int) -> str | None:
+    if label is None:
+        return None
+    if label not in original:
+        what = f"no column {label!r}"
+        raise DataError(what, f"{closest(label, original)}; name it with --label", file=file, row=line)
+    value = original[label]
+    return None if value is None or is_blank(value) else str(value)
+
+
+# --- Labels ---
+
+_CLUSTER_WORDS = 5  # in the name of a cluster
+
+
+@dataclass(frozen=True)
+class Labeling:
+    """The label of each point."""
+
+    labels: Sequence[str | None]
+    numbers: Numbers
+    """(points,): the number of each point's label; -1 without one."""
+    names: dict[int, str]
+    """Number -> label, the most frequent first."""
+    are_clusters: bool
+
+    def counts(self) -> dict[str, int]:
+        """Return label -> how many points have it, the most frequent first."""
+        counts = Counter(self.numbers.tolist())
+        return {name: counts[number] for number, name in self.names.items()}
+
+
+def find_labels(points: Sequence[Occurrence], vectors: Numbers, clusters: int | None, seed: int = 42) -> Labeling:
+    """Return the labels of points, or the clusters of their vectors by k-means, named by their words.
+
+    Args:
+        points: with their labels.
+        vectors: (points, dimension); only clusters look at them.
+        clusters: Number of clusters, or None for the labels.
+        seed: Seed of k-means.
+
+    Raises:
+        UsageError: more clusters than different vectors.
+    """
+    if clusters is not None:
+        numbers = fit_clusters(vectors, "kmeans", clusters, seed=seed)[1]
+        words = find_words([point.text for point in points], numbers)
+        names = {number: f"{number}  {', '.join(some[:_CLUSTER_WORDS])}".rstrip() for number, some in enumerate(words)}
+        return Labeling([names[number] for number in numbers.tolist()], numbers, names, are_clusters=True)
+    labels = [point.label for point in points]
+    ranked = Counter(label for label in labels if label is not None).most_common()
+    number_of = {label: number for number, (label, _) in enumerate(ranked)}
+    numbers = np.array([-1 if label is None else number_of[label] for label in labels], dtype=np.int64)
+    return Labeling(labels, numbers, dict(enumerate(number_of)), are_clusters=False)
+
+
+# --- Planes ---
+
+LEAST_POINTS = 3
+"""Points of a map at least; a plane of fewer shows nothing."""
+
+_UMAP_NEIGHBORS = 15  # default of the paper
+
+
+class Plane(NamedTuple):
+    """Points in a plane, centered."""
+
+    points: Numbers
+    """(points, 2), float64."""
+    explained: tuple[float, float] | None
+    """Share of the variance that each of the two principal components has, or None for UMAP."""
+
+
+def project(vectors: Numbers, method: str = "pca", seed: int = 42) -> Plane:
+    """Compute points in a plane for vectors, which have length 1 first, so that near ones are near by cosine.
+
+    Args:
+        vectors: (points, dimension), at least two.
+        method: ``pca``, or ``umap`` (McInnes et al. 2018), which keeps neighbors together and no distances.
+        seed: Seed of UMAP.
+
+    Raises:
+        UnavailableError: the package umap-learn is not installed.
+    """
+    vectors = to_unit_length(np.asarray(vectors, dtype=np.float32))
+    return _pca(vectors) if method == "pca" else Plane(_umap(vectors, seed), None)
+
+
+def check_method(method: str) -> None:
+    """Check, before anything is computed, that a method's package is installed.
+
+    Raises:
+        UnavailableError: If it is not installed.
+    """
+    if method != "umap":
+        return
+    found = importlib.util.find_spec("umap")
+    # A folder with this name has no origin.
+    if found is None or found.origin is None:
+        what = "--reduce umap needs the package umap-learn"
+        raise UnavailableError(what, f"`{pip_install('map')}`, or --reduce pca")
+
+
+def align(planes: Sequence[Plane]) -> list[Plane]:
+    """Return the same planes, each but the last rotated or mirrored to be as near as it can to the one after it.
+
+    Principal components have no sign, and may change their order between layers. Without this, points would jump if
+    only the axes differ. This solves the orthogonal Procrustes problem (Schönemann 1966); distances within a plane stay
+    as they are.
+    """
+    aligned = list(planes)
+    for number in range(len(aligned) - 2, -1, -1):
+        points, goal = aligned[number].points, aligned[number + 1].points
+        # (2, 2): the singular vectors of how the axes of both go together
+        left, _, right = np.linalg.svd(points.T @ goal)
+        aligned[number] = aligned[number]._replace(points=points @ (left @ right))
+    return aligned
+
+
+def _pca(vectors: Numbers) -> Plane:
+    """Compute the first two principal components; those that few or flat vectors lack are zeros."""
+    from sklearn.decomposition import PCA
+
+    model = PCA(min(2, *vectors.shape), svd_solver="covariance_eigh")
+    points = np.zeros((len(vectors), 2))
+    explained = np.zeros(2)
+    with np.errstate(invalid="ignore", divide="ignore"):  # shares of no variance at all
+        found = model.fit_transform(vectors.astype(np.float64))
+    points[:, : found.shape[1]] = found
+    explained[: found.shape[1]] = np.nan_to_num(model.explained_variance_ratio_)
+    return Plane(points, (float(explained[0]), float(explained[1])))
+
+
+def _umap(vectors: Numbers, seed: int) -> Numbers:
+    # UMAP warns that a seed means one thread, and numba has warnings, too.
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            from umap import UMAP
+        except ImportError as error:
+            raise UnavailableError(f"umap-learn cannot be used: {error}", f"`{pip_install('map')}`") from None
+        reducer = UMAP(n_neighbors=min(_UMAP_NEIGHBORS, len(vectors) - 1), metric="cosine", random_state=seed)
+        points = np.asarray(reducer.fit_transform(vectors), dtype=np.float64)
+    return np.asarray(points - points.mean(axis=0))
+
+
+# --- Separation of labels ---
+
+MOST_COMPARED = 4000
+"""Maximum points that are compared with each other; a sample of this size is drawn from more points."""
+
+
+@dataclass(frozen=True)
+class Separation:
+    """How well labels lie apart at a layer."""
+
+    points: int
+    """Number of compared points with a label."""
+    silhouette: float | None
+    """Mean silhouette by label (Rousseeuw 1987), from -1 to 1, by Euclidean distance; None with one label, or one per
+    point."""
+    nearest: float | None
+    """Share of points whose nearest other point, by cosine, has their label; None as above, and for clusters."""
+    interval: tuple[float, float] | None
+    """The 95% interval of `nearest` (Wilson)."""
+
+
+def choose_points(labels: Sequence[str | None], seed: int = 42) -> Numbers:
+    """Return the numbers of the points to compare, in order: those with a label, or as many of them as are compared."""
+    labeled = np.flatnonzero([label is not None for label in labels])
+    return np.asarray(labeled[draw_rows(len(labeled), MOST_COMPARED, seed)])
+
+
+def most_frequent_share(labels: Sequence[str | None]) -> float | None:
+    """Return the share of the most frequent label among all labels, or None if there are no labels."""
+    counts = Counter(label for label in labels if label is not None)
+    return counts.most_common(1)[0][1] / counts.total() if counts else None
+
+
+def separate(vectors: Numbers, labels: Sequence[str]) -> Separation:
+    """Compute how well labels lie apart.
+
+    Args:
+        vectors: (points, dimension); they have length 1 before they are compared.
+        labels: one per point.
+    """
+    count, different = len(labels), len(set(labels))
+    if not 2 <= different < count:
+        return Separation(count, None, None, None)
+    from sklearn.metrics import silhouette_score
+
+    vectors = to_unit_length(np.asarray(vectors, dtype=np.float32))
+    number_of = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    numbers = np.array([number_of[label] for label in labels])
+    nearest, _ = find_nearest(vectors, vectors, np.arange(count))
+    hits = int((numbers[nearest] == numbers).sum())
+    silhouette = float(silhouette_score(vectors, numbers))
+    return Separation(count, silhouette, hits / count, wilson_interval(hits, count))
+
+
+# --- Layers ---
+
+
+@dataclass(frozen=True)
+class MappedLayer:
+    """Measurements of a layer."""
+
+    layer: int
+    explained: tuple[float, float] | None
+    """Share of the variance of each axis, or None for UMAP."""
+    separation: Separation | None
+    """Separation of the labels in all dimensions, or None if there are no labels."""
+
+
+def read_layers(choice: str, count: int | None) -> list[int]:
+    """Read which layers are drawn, in ascending order; if the count is unknown, ``all`` and ``last`` are empty.
+
+    >>> read_layers("0,3", 6), read_layers("last", 6)
+    ([0, 3], [6])
+
+    Raises:
+        UsageError: If the choice is not valid, or the layer does not exist.
+    """
+    if choice in ("all", "last"):
+        return [] if count is None else list(range(count + 1))[-1 if choice == "last" else 0 :]
+    try:
+        layers = sorted({int(number) for number in choice.split(",")})
+    except ValueError:
+        raise UsageError(f"--layers {choice}", "all, last, or numbers such as 0,3,6") from None
+    wrong = next((layer for layer in layers if layer < 0 or (count is not None and layer > count)), None)
+    if wrong is not None:
+        last = "" if count is None else f" to {count}"
+        raise UsageError(f"--layers {choice}: no layer {wrong}", f"0 (the embeddings){last}")
+    return layers
+
+
+def measure_layers(
+    vectors: LayerVectors, layers: Sequence[int], labeling: Labeling, method: str, seed: int
+) -> tuple[list[Plane], list[MappedLayer]]:
+    """Compute the plane of each layer, turned to match the next one's, and how well labels lie apart there.
+
+    Args:
+        vectors: Vectors of all layers.
+        layers: Indexes of the layers to draw.
+        labeling: Label of each point. Clusters get no share of nearest points, because nearness defines them.
+        method: Method of `project`.
+        seed: Seed of UMAP, and of the points that are compared.
+    """
+    planes, measured = [], []
+    chosen = choose_points(labeling.labels, seed)
+    compared = [str(labeling.labels[number]) for number in chosen.tolist()]
+    with stage("drawing layers", len(layers)):
+        for done, layer in enumerate(layers, 1):
+            of_layer = vectors.at(layer)
+            planes.append(project(of_layer, method, seed))
+            separation = separate(of_layer[chosen], compared) if compared else None
+            if separation is not None and labeling.are_clusters:
+                separation = replace(separation, nearest=None, interval=None)
+            measured.append(MappedLayer(layer, planes[-1].explained, separation))
+            get_progress().update(done, {"layer": layer})
+    return align(planes), measured
+
+
+def describe_layer(layer: MappedLayer) -> str:
+    """Return the measurements of a layer as one line."""
+    said = [] if layer.explained is None else [f"{sum(layer.explained):.0%} of variance"]
+    if layer.separation is not None and layer.separation.silhouette is not None:
+        said.append(f"Euclidean silhouette {layer.separation.silhouette:.2f}")
+    return ", ".join(said)
+
+
+def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[dict[str, str]]:
+    """Return what is measured as rows of a table; clusters have no share of nearest points."""
+    rows = []
+    for layer in measured:
+        row = {"layer": str(layer.layer)}
+        if layer.explained is not None:
+            row |= {"1st component": f"{layer.explained[0]:.1%}", "2nd component": f"{layer.explained[1]:.1%}"}
+        if layer.separation is not None:
+            labels = layer.separation
+            row["silhouette (Euclidean)"] = "n/a" if labels.silhouette is None else f"{labels.silhouette:.3f}"
+            if not are_clusters:
+                row["nearest has the label"] = "n/a" if labels.nearest is None else f"{labels.nearest:.4f}"
+                row["95% interval"] = "n/a" if labels.interval is None else "{:.4f} to {:.4f}".format(*labels.interval)
+        rows.append(row)
+    return rows
