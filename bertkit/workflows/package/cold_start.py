@@ -40,7 +40,7 @@ _MODULE = "answer = importlib.import_module(sys.argv[2]).Model().predict([row])[
 _SERVER = """
     from bertkit.server.app import create_app
     engine = create_app([f"{sys.argv[1]}/models/{sys.argv[2]}"]).state.service.get(sys.argv[2]).rows.engine
-    rows = [("", row)]
+    rows = [row]
     answer = engine.answer(rows, engine.encode(rows))[0]
 """
 # the peak of /proc is that of this program alone; getrusage counts what the process was forked from, too
