@@ -1,6 +1,6 @@
 """Worker processes that compute a function, run by loky, which is part of joblib.
 
-loky does not fork, since libraries have threads by then, and does not run the program's script again, as
+loky does not fork, because libraries have started threads by then, and does not run the program's script again, as
 `multiprocessing` would. Unlike `joblib.Parallel`, its executor reads items in the thread that asks for results.
 """
 
@@ -30,7 +30,7 @@ _function: Callable[[Any], Any]  # in a worker
 
 @contextmanager
 def worker_pool(function: Callable[[Any], Any], processes: int) -> Iterator[KeyedMap]:
-    """Yield a map that computes a function in processes of one thread each; a single process is this one.
+    """Yield a map that computes a function in single-threaded processes, or in this process if one is enough.
 
     Raises:
         ResourceError: If a worker has ended early.
@@ -52,10 +52,10 @@ def worker_pool(function: Callable[[Any], Any], processes: int) -> Iterator[Keye
         executor.shutdown(kill_workers=True)
 
 
-def _map(executor: Executor, most: int, items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+def _map(executor: Executor, max_waiting: int, items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
     waiting = deque[tuple[Any, Future[Any]]]()
     for key, item in items:
-        if len(waiting) == most:
+        if len(waiting) == max_waiting:
             first, future = waiting.popleft()
             yield first, future.result()
         waiting.append((key, executor.submit(_compute, item)))
