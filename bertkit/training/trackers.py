@@ -59,7 +59,7 @@ class Session:
         return partial(self._pass_on, event)
 
     def _pass_on(self, event: str, *states: Any, logs: Mapping[str, Any] | None = None, **objects: Any) -> None:
-        self.last_event = states  # type: ignore[assignment]
+        self.last_event = states
         self.objects = {name: objects.get(name) for name in ("model", "processing_class")}
         # `end` reports the final scores before training ends for the trackers. The Trainer's summary is left out,
         # because it covers only what this process trained.
