@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bertkit.reports.cases import Case
 
 _SCHEMA = 2
-_LEAST_TEXT = 16  # columns of the terminal for the first column of a table
+_MIN_TEXT_WIDTH = 16  # columns of the terminal for the first column of a table
 _PIPE_WIDTH = 1_000_000  # columns, so that no line wraps
 _INDENT = "    "
 
@@ -231,9 +231,9 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
     cells = [names, *([_cell(row.get(name, "")) for name in names] for row in rows[:max_rows])]
     print_text(f"  {title}")
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    least = min(widths[0], _LEAST_TEXT) + sum(2 + width for width in widths[1:])
+    min_width = min(widths[0], _MIN_TEXT_WIDTH) + sum(2 + width for width in widths[1:])
     room = (terminal_width() or _PIPE_WIDTH) - len(_INDENT)
-    for line in _list_rows(cells) if least > room else _align(cells, "right", wrapped=0, width=room):
+    for line in _list_rows(cells) if min_width > room else _align(cells, "right", wrapped=0, width=room):
         print_text(f"{_INDENT}{line}")
     if len(rows) > max_rows:
         print_line(f"{_INDENT}... {len(rows) - max_rows:,} more with --json")
@@ -349,7 +349,7 @@ def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
 
 
 def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, width: int) -> Iterator[str]:
-    """Yield the lines of a table, of which one column wraps if it is wider than the terminal.
+    """Yield the lines of a table. One column wraps if the table is wider than the terminal.
 
     Args:
         cells: Rows of cells.

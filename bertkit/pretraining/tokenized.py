@@ -21,7 +21,7 @@ import numpy as np
 import bertkit
 from bertkit.errors import DataError, ResourceError
 from bertkit.hardware.threads import fitting_threads
-from bertkit.hardware.workers import WorkerPool
+from bertkit.hardware.workers import KeyedMap, worker_pool
 from bertkit.pretraining.deduplicate import DeduplicationPass, DuplicateFilter, compare_digests, source_splits
 from bertkit.pretraining.documents import CorpusSource, SourceFile, Text, list_source_files
 from bertkit.pretraining.shards import (
@@ -179,17 +179,20 @@ def _fingerprint(file: Path) -> list[str]:
 def _write_shards(source: CorpusSource, shards: Mapping[str, _Shards], tokenizer: Tokenizer) -> None:
     """Tokenize all files that are not in the cache, those last that another process is at, maybe on another machine."""
     sizes = {split: sum(file.bytes for _, file in of_split) for split, of_split in shards.items()}
-    is_small = source.files is not None and sum(sizes.values()) < CHUNK
-    with WorkerPool(DocumentTokenizer(tokenizer).tokenize, 1 if is_small else _count_processes()) as pool:
+    processes = _count_processes()
+    if source.files is not None:
+        # All workers start at once, so there are no more of them than chunks of text.
+        processes = min(processes, math.ceil(sum(sizes.values()) / CHUNK))
+    with worker_pool(DocumentTokenizer(tokenizer).tokenize, processes) as compute:
         for split, of_split in shards.items():
             with stage(f"tokenizing {split}", sizes[split]) as tick:
                 # No lock is waited for while others are held, lest two processes wait for each other.
-                for busy in _write_files(of_split, len(tokenizer), pool, tick, wait=False):
-                    _write_files([busy], len(tokenizer), pool, tick, wait=True)
+                for busy in _write_files(of_split, len(tokenizer), compute, tick, wait=False):
+                    _write_files([busy], len(tokenizer), compute, tick, wait=True)
 
 
 def _write_files(
-    files: _Shards, vocabulary: int, pool: WorkerPool, tick: Callable[[int], None], *, wait: bool
+    files: _Shards, vocabulary: int, compute: KeyedMap, tick: Callable[[int], None], *, wait: bool
 ) -> _Shards:
     """Tokenize files chunk by chunk, the next file while the last chunks of another are computed.
 
@@ -223,7 +226,7 @@ def _write_files(
                 # behind the last chunk: how many there are, and the lock
                 yield (shard, chunks, lock), []
 
-        for (shard, number, lock), tokens in pool.map(read_chunks()):
+        for (shard, number, lock), tokens in compute(read_chunks()):
             if lock is None:
                 shard.save(number, tokens)
                 tick(int(tokens.bytes.sum()))

@@ -117,7 +117,7 @@ def _as_list(value: object) -> object:
     return [] if value in ("none", ["none"]) else [value] if isinstance(value, str) else value
 
 
-# Those of `transformers.integrations.get_reporting_integration_callbacks`.
+# The names that `transformers.integrations.get_reporting_integration_callbacks` knows.
 _Tracker = Literal[
     "tensorboard", "wandb", "mlflow", "trackio", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive",
     "flyte", "kubeflow", "neptune", "swanlab",

@@ -1,7 +1,7 @@
 """Experiment trackers: the callbacks of transformers, opened once per run.
 
-A resumed run goes on in TensorBoard, W&B, MLflow and Trackio, because its record keeps what they call it. Trackers get
-what the Trainer logs and, at the end, the final scores with their intervals. Their own variables configure them.
+TensorBoard, W&B, MLflow and Trackio continue the curve of a resumed run, because its record stores their names and ids
+of the run. Trackers get what the Trainer logs and, at the end, the final scores with their intervals.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Session:
     folder: Path
     project: str
     name: str
-    """Name of the run in its trackers. It has a random part, since runs of one name would share a curve."""
+    """Name of the run in its trackers. It has a random part, because runs of one name would share a curve."""
     ids: dict[str, str]
     """Tracker -> id of the run; the entry ``run`` is the random part. The record of the run stores them."""
     callbacks: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Session:
         return partial(self._pass_on, event)
 
     def _pass_on(self, event: str, *states: Any, logs: Mapping[str, Any] | None = None, **objects: Any) -> None:
-        self.last_event = states  # type: ignore[assignment]
+        self.last_event = states
         self.objects = {name: objects.get(name) for name in ("model", "processing_class")}
         # `end` reports the final scores before training ends for the trackers. The Trainer's summary is left out,
         # because it covers only what this process trained.
@@ -79,10 +79,12 @@ class Session:
                 yield
         except Exception as error:  # A server that goes away must not end hours of training.
             if opens:
-                what = f"{name} cannot be opened: {message_of(error)}"
-                raise UnavailableError(what, f"see its settings, or leave {name} out of training.report_to") from None
+                message = f"{name} cannot be opened: {message_of(error)}"
+                raise UnavailableError(
+                    message, f"see its settings, or leave {name} out of training.report_to"
+                ) from None
             if name not in self.failed:
-                log.warning(f"{name} fails, and the run goes on: {message_of(error)}")
+                log.warning(f"{name} failed, and the run continues: {message_of(error)}")
             self.failed.add(name)
 
     def open(self, name: str) -> None:
@@ -138,8 +140,8 @@ def check_trackers(training: CommonTraining) -> None:
     for name in training.report_to:
         module, package = _PACKAGES.get(name, (name, name))
         if find_spec(module) is None:
-            what = f"training.report_to names {name}, but its package is not installed"
-            raise UnavailableError(what, f"`pip install {package}`")
+            message = f"training.report_to names {name}, but its package is not installed"
+            raise UnavailableError(message, f"`pip install {package}`")
 
 
 def session_of(folder: Path) -> Session | None:
@@ -155,7 +157,7 @@ def tracking_arguments(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
-    """Open the trackers of a run inside the `with` block, or continue those of its record.
+    """Open the trackers of a run inside the `with` block; a resumed run continues its curves.
 
     Raises:
         UnavailableError: If a tracker cannot be opened.

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from joblib.externals.loky import ProcessPoolExecutor
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import bertkit
 from bertkit.errors import DataError, RecipeError, ResourceError
-from bertkit.hardware.workers import WorkerPool
 from bertkit.pretraining import shards
 from bertkit.pretraining import tokenized as corpus
 from bertkit.pretraining.documents import find_corpus
@@ -588,11 +588,13 @@ def test_small_files_are_tokenized_at_the_same_time(here, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "workers"))
     monkeypatch.setattr(corpus, "_count_processes", lambda: 2)
     monkeypatch.setattr(corpus, "CHUNK", 100)
-    waiting, whole = [], WorkerPool._compute
-    monkeypatch.setattr(WorkerPool, "_compute", lambda pool, item: waiting.append(item) or whole(pool, item))
+    sent, submit = [], ProcessPoolExecutor.submit
+    monkeypatch.setattr(
+        ProcessPoolExecutor, "submit", lambda pool, call, item: sent.append(item) or submit(pool, call, item)
+    )
     splits = prepare("d")
     assert np.array_equal(splits["train"].tokens, expected["train"].tokens)
-    assert len(waiting) == 40  # each file has a chunk and its end
+    assert len(sent) == 40  # each file has a chunk and its end
     assert not list(here.glob("workers/tokens/*/.*"))
 
 

@@ -115,7 +115,7 @@ def test_a_tracker_that_fails_costs_a_line_and_not_the_run(run, tiny_model, toy_
     monkeypatch.setattr(trackers, "find_spec", lambda name: True)
     ended = finetune(run, tiny_model, toy_data, *SHORT, *OFTEN, "--report-to", "swanlab")
     assert ended.code == 0, ended.err
-    assert ended.err.count("swanlab fails, and the run goes on: no server\n") == 1
+    assert ended.err.count("swanlab failed, and the run continues: no server\n") == 1
 
 
 def test_a_tracker_that_cannot_be_opened_ends_the_run_at_once(run, tiny_model, toy_data, monkeypatch):
