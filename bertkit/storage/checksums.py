@@ -56,7 +56,7 @@ def _check_run(folder: Path) -> None:
         newest, _ = checkpoints.newest_whole(folder)
         remedy = "repeat the command that started it" + (f", or name its newest checkpoint: {newest}" if newest else "")
         raise ModelError(f"the run is not finished ({record['status']})", remedy, file=folder)
-    expected = _directly_in("", record["files"])
+    expected = _directly_in("", record.get("files", {}))
     if folder.parent.name == _OF_HUB or not (folder / _RECIPE).exists():
         expected = {name: entry for name, entry in expected.items() if (folder / name).exists()}
     if not (folder / runs.TRAINING_ROWS).exists():  # it may be left out of what is published
