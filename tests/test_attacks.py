@@ -48,7 +48,8 @@ def targets(store, tmp_path_factory):
 
 def test_every_command_family_and_objective_is_soaked():
     commands = list_commands()
-    names = {name for name in every_command() if name != "pretrain recipe"}
+    # A server does not end; the fuzzer sends requests to its app.
+    names = {name for name in every_command() if name not in ("pretrain recipe", "serve")}
     assert [name for name in sorted(names) if not any(f"{line} ".startswith(f"{name} ") for line in commands)] == []
     finetuned = {load_recipe(name).task for name in RECIPES}
     assert {*task_names()} - finetuned == {"zero_shot"}
