@@ -222,13 +222,3 @@ def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> floa
     )
     noise = within / (len(values) - len(names))
     return max(0.0, (total - within - (len(names) - 1) * noise) / total)
-
-
-def find_pareto(scores: Sequence[float], speeds: Sequence[float]) -> list[bool]:
-    """Tell of each model whether no other is better in one of score and speed, and as good in the other.
-
-    >>> find_pareto([1.0, 2.0, 1.5], [30.0, 10.0, 10.0])
-    [True, True, False]
-    """
-    pairs = list(zip(scores, speeds, strict=True))
-    return [not any(other != own and other[0] >= own[0] and other[1] >= own[1] for other in pairs) for own in pairs]

@@ -15,7 +15,7 @@ from bertkit.metrics.paired import LEVEL, holm
 # of a slice, and of the rest, for tests that are not exact: those hold for many units
 LEAST_UNITS = 20
 
-Compare = Callable[[Numbers, Numbers, Numbers, bool], "SliceDifference"]
+Compare = Callable[[Numbers, Numbers, Numbers], "SliceDifference"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SliceDifference:
     interval: tuple[float, float] | None = None
     """95%, of the difference."""
     p: float | None = None
-    """Probability under no difference; one-sided unless both directions were asked for. None where it is not tested."""
+    """One-sided probability of such a difference by chance; None if the slice is not tested."""
     least: float = 1.0
     """The least p that so many units could have, whichever of them were wrong."""
     p_holm: float | None = None
@@ -41,9 +41,7 @@ class SliceDifference:
         return self.p_holm is not None and self.p_holm < LEVEL
 
 
-def compare_slices(
-    errors: Numbers, decisions: Numbers, slices: Sequence[Numbers], *, two_sided: bool = False
-) -> list[SliceDifference | None]:
+def compare_slices(errors: Numbers, decisions: Numbers, slices: Sequence[Numbers]) -> list[SliceDifference | None]:
     """Compare the error rate in each slice with that of all other units, and correct p for the number of slices.
 
     The rate is the errors of the units over their decisions: one decision per row for a class, one per entity for a
@@ -61,7 +59,6 @@ def compare_slices(
         errors: of each unit, (n,).
         decisions: of each unit, (n,).
         slices: the indexes of the units of each.
-        two_sided: whether a lower rate counts as well.
 
     Returns:
         a comparison per slice; None where it or the rest is empty.
@@ -73,7 +70,7 @@ def compare_slices(
         is_inside[units] = True
         is_inside = is_inside[has_any]
         is_part = is_inside.any() and not is_inside.all()
-        compared.append(compare(errors[has_any], decisions[has_any], is_inside, two_sided) if is_part else None)
+        compared.append(compare(errors[has_any], decisions[has_any], is_inside) if is_part else None)
     least = np.array([1.0 if comparison is None else comparison.least for comparison in compared])
     # the level of the first count that is not exceeded by the slices which could reach it
     levels = (LEVEL / count for count in range(1, len(least) + 1) if (least <= LEVEL / count).sum() <= count)
@@ -102,28 +99,26 @@ def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
     return "rank-sum test", _compare_numbers
 
 
-def _compare_binary(errors: Numbers, _: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
+def _compare_binary(errors: Numbers, _: Numbers, is_inside: Numbers) -> SliceDifference:
     inside, total = int(is_inside.sum()), len(errors)
     wrong, all_wrong = int(errors[is_inside].sum()), int(errors.sum())
     others, other_wrong = total - inside, all_wrong - wrong
-    p, lowest_p = fisher(wrong, inside, all_wrong, total, two_sided=two_sided)
+    p, lowest_p = fisher(wrong, inside, all_wrong, total)
     rate, rest = wrong / inside, other_wrong / others
     sides = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, others))
     return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(sides), p, lowest_p)
 
 
-def fisher(wrong: int, inside: int, all_wrong: int, total: int, *, two_sided: bool = False) -> tuple[float, float]:
+def fisher(wrong: int, inside: int, all_wrong: int, total: int) -> tuple[float, float]:
     """Compute the p of Fisher's exact test, and the smallest p that any number of wrong units in the slice would have.
 
-    One-sided, p is the probability that at least this many of all wrong units are in a slice by chance. Two-sided, it
-    is the sum over all counts that are no more probable than the observed one.
+    p is the probability that at least this many of all wrong units are in a slice by chance.
 
     Args:
         wrong: Number of wrong units in the slice.
         inside: Number of units in the slice.
         all_wrong: Number of wrong units in all.
         total: Number of units in all.
-        two_sided: Whether counts that are too low are evidence too.
 
     >>> round(fisher(8, 10, 10, 30)[0], 6)
     0.000291
@@ -133,32 +128,26 @@ def fisher(wrong: int, inside: int, all_wrong: int, total: int, *, two_sided: bo
     counts = np.arange(max(0, inside + all_wrong - total), min(inside, all_wrong) + 1)
     probabilities = hypergeom.pmf(counts, total, all_wrong, inside)
     observed = wrong - counts[0]
-    if two_sided:
-        limits = probabilities[observed], probabilities.min()
-        p, lowest_p = (probabilities[probabilities <= limit * (1 + 1e-7)].sum() for limit in limits)
-    else:
-        p, lowest_p = probabilities[observed:].sum(), probabilities[-1]
-    return min(1.0, float(p)), min(1.0, float(lowest_p))
+    return min(1.0, float(probabilities[observed:].sum())), min(1.0, float(probabilities[-1]))
 
 
-def _compare_numbers(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
-    welch = _compare_ratios(errors, decisions, is_inside, two_sided)
+def _compare_numbers(errors: Numbers, decisions: Numbers, is_inside: Numbers) -> SliceDifference:
+    welch = _compare_ratios(errors, decisions, is_inside)
     if welch.p is None:
         return welch
-    return replace(welch, p=rank_sum(errors[is_inside], errors[~is_inside], two_sided=two_sided))
+    return replace(welch, p=rank_sum(errors[is_inside], errors[~is_inside]))
 
 
-def rank_sum(first: Numbers, second: Numbers, *, two_sided: bool = False) -> float:
+def rank_sum(first: Numbers, second: Numbers) -> float:
     """Compute the p of the rank-sum test that the first numbers are higher, by its normal approximation with ties."""
     from scipy.stats import mannwhitneyu
 
     if len(np.unique(np.concatenate([first, second]))) == 1:  # the variance of the ranks is 0
         return 1.0
-    alternative = "two-sided" if two_sided else "greater"
-    return float(mannwhitneyu(first, second, alternative=alternative, method="asymptotic").pvalue)
+    return float(mannwhitneyu(first, second, alternative="greater", method="asymptotic").pvalue)
 
 
-def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
+def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers) -> SliceDifference:
     from scipy import special
 
     sides = [(errors[chosen], decisions[chosen]) for chosen in (is_inside, ~is_inside)]
@@ -171,8 +160,8 @@ def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers, two
     above = float(special.stdtr(freedom, -difference / error)) if error else float(difference <= 0)
     own_error, own_freedom = _ratio_error(sides, rates)
     half = float(special.stdtrit(own_freedom, 1 - LEVEL / 2)) * own_error if own_error else 0.0
-    interval, p = (difference - half, difference + half), 2 * min(above, 1 - above) if two_sided else above
-    return SliceDifference(units, rates[0], rates[1], difference, interval, p, least=0.0)
+    interval = (difference - half, difference + half)
+    return SliceDifference(units, rates[0], rates[1], difference, interval, above, least=0.0)
 
 
 def _ratio_error(sides: Sequence[tuple[Numbers, Numbers]], rates: Sequence[float]) -> tuple[float, float]:

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bertkit.data.demo.sets import demo_rows, demo_set_for
 
 from bertkit.checks import label_errors
 from bertkit.data.columns import Columns
+from bertkit.data.demo import demo_rows
 from bertkit.data.rows import Split
 from bertkit.errors import UnavailableError
 from bertkit.recipe import load_recipe
@@ -144,7 +144,7 @@ def rank_words(given, probabilities):
 @pytest.fixture
 def rows():
     """Rows with names, of which five have a wrong tag, and one word has none."""
-    rows = demo_rows(demo_set_for(load_recipe("ner")), "train", 200)
+    rows = demo_rows(load_recipe("ner"), "train", 200)
     names = load_recipe("ner").labels
     rows = [{**row, "tags": [names[tag] if isinstance(tag, int) else tag for tag in row["tags"]]} for row in rows]
     named = [number for number, row in enumerate(rows) if "B-PER" in row["tags"]][:5]

@@ -54,7 +54,7 @@ COMMANDS = {
 """A command, or one with a word that tells its case -> its arguments."""
 
 OF_NO_RUN = (
-    "ablate attention_heads bench check finetune glue sweep probe encoders version search_add search_delete "
+    "ablate attention_heads bench check finetune glue sweep probe encoders search_add search_delete "
     "search_query search_eval search_passages pretrain_tokenizer pretrain_sizes pretrain_recipe "
     "recipes_guess recipes_list recipes_show recipes_copy recipes_check"
 )

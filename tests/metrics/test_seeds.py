@@ -13,7 +13,6 @@ from bertkit.metrics.seeds import (
     estimate_selection,
     expected_best,
     explained_share,
-    find_pareto,
     mean_interval,
     resample_mean,
 )
@@ -184,8 +183,3 @@ def test_the_share_is_epsilon_squared_of_an_analysis_of_variance():
 def test_too_few_trials_explain_nothing(groups):
     assert explained_share(groups, [0.1, 0.4, 0.2, 0.3][: len(groups)]) is None
     assert explained_share([1, 1, 2, 2], [0.5] * 4) is None
-
-
-def test_what_is_beaten_in_both_or_in_one_is_not_optimal():
-    assert find_pareto([3.0, 2.0, 1.0, 3.0], [1.0, 2.0, 2.0, 0.5]) == [True, True, False, False]
-    assert find_pareto([1.0, 1.0], [5.0, 5.0]) == [True, True]

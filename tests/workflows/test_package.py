@@ -67,9 +67,9 @@ def test_requirements_pin_every_package_that_is_imported(packaged):
     pins = dict(line.split("==") for line in (packaged / "requirements.txt").read_text().splitlines())
     assert all(metadata.version(name) == version for name, version in pins.items())
     assert not {"torch", "transformers", "huggingface-hub"} & set(pins)
-    code = "import bertkit\nanswers = bertkit.load('model').predict(['good'])\n"
-    code += "print(bertkit.__file__, *{name.partition('.')[0] for name in sys.modules} - {*sys.stdlib_module_names})"
-    code = f"import os\nos.chdir({str(packaged)!r})\n{code}"
+    code = f"import os\nos.chdir({str(packaged)!r})\nat_start = {{*sys.modules, *sys.stdlib_module_names}}\n"
+    code += "import bertkit\nanswers = bertkit.load('model').predict(['good'])\n"
+    code += "print(bertkit.__file__, *{name.partition('.')[0] for name in sys.modules} - at_start)"
     used, *imported = run_process(python_command(code, root=packaged)).split()
     assert Path(used).parent.parent == packaged
     owners = {name: metadata.packages_distributions().get(name, []) for name in imported}

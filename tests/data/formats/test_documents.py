@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from bertkit.data.files import read_records
 from bertkit.data.formats.text import visible_text
@@ -85,7 +86,6 @@ def test_forty_documents_are_embedded_searched_and_split(run, library, still_mod
     texts = dict(rows("docs"))
     assert all(one["text"] == texts[one["document"]][one["start"] : one["end"]] for one in passages)
     assert not any("bad" in passage["text"] for passage in passages)
-    ended = run("embed", "docs", "--model", still_model, "--output", "v.jsonl")
+    ended = run("embed", "docs", "--model", still_model, "--output", "v.parquet")
     assert ended.code == 0, ended.err
-    vectors = [json.loads(line) for line in Path("v.jsonl").read_text().splitlines()]
-    assert [one["id"] for one in vectors] == list(texts)
+    assert parquet.read_table("v.parquet")["id"].to_pylist() == list(texts)

@@ -122,11 +122,6 @@ def test_rows_that_change_meanwhile_are_refused(run, trained, small_chunks, monk
         (["predict", "RUN", "-", "-o", "out.csv", "--shard", "1/2"], "without a file to predict"),
         (["predict", "RUN", "rows.csv", "--shard", "1/2"], "without an --output"),
         (["predict", "RUN", "rows.csv", "-o", "out.csv", "--shard", "3/2"], "--shard 3/2"),
-        (["eval", "RUN", "--shard", "1/2"], "without an --output"),
-        (
-            ["eval", "RUN", "--languages", "rows", "--data", "{language}.csv", "--shard", "1/2"],
-            "--languages in several",
-        ),
         (["embed", "rows.csv", "--model", "RUN", "--shard", "1/2"], "without an --output"),
     ],
 )

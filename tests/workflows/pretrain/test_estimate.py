@@ -44,7 +44,7 @@ def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
         batches = trainee.batches
         lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.key(0)])]
         timed.append(lengths)
-        return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), 0.0, len(lengths), lengths, 0)]
+        return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), len(lengths), lengths, 0)]
 
     monkeypatch.setattr("bertkit.training.timing.time_steps", seconds_of)
     settings = ["training.short_length=16", "training.short_share=0.75"]
