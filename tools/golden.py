@@ -127,7 +127,7 @@ def restart_in(checkout: Path) -> None:
 
 def make_record(only: list[str]) -> dict[str, Any]:
     """Train, ask and read everything that a record holds, in a temporary folder."""
-    # What nearly every run imports is imported once; each run is a fork of this process.
+    # Nearly every run imports these. They are imported once, because each run is a fork of this process.
     import datasets  # noqa: F401
     import sklearn.linear_model
     import transformers
@@ -153,9 +153,9 @@ def make_record(only: list[str]) -> dict[str, Any]:
 
 
 def run_all(function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> Iterator[tuple[str, Any]]:
-    """Call a function once per tuple of arguments, two at a time, each in a process of its own."""
+    """Call a function once per tuple of arguments, two at a time, each in its own process."""
     with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
-        pending = [(each[0], pool.apply_async(function, each)) for each in arguments]
+        pending = [(values[0], pool.apply_async(function, values)) for values in arguments]
         for name, result in pending:
             value = result.get()
             print(f"{name}: {str(value)[:100]}", file=sys.stderr)
@@ -191,17 +191,17 @@ def bertkit(command: str, folder: Path) -> tuple[int, str]:
 
 def train(folder: str, name: str, variant: str) -> dict[str, str]:
     """Train one run, and return the SHA-256 of its weights after each step and at the end."""
-    where = Path(folder)
-    where.mkdir()
-    (where / "stop.py").write_text(STOP_ONCE, encoding="utf-8")
+    run_folder = Path(folder)
+    run_folder.mkdir()
+    (run_folder / "stop.py").write_text(STOP_ONCE, encoding="utf-8")
     command = f"{TRAINED[name]} {EACH_STEP} {VARIANTS[variant]} --output runs/{name}"
-    status, printed = bertkit(command, where)
-    if (where / "stopped").exists():
-        status, printed = bertkit(command, where)
+    status, printed = bertkit(command, run_folder)
+    if (run_folder / "stopped").exists():
+        status, printed = bertkit(command, run_folder)
     if status:
         return {"failure": f"{status}: {printed}"}
-    files = sorted((where / "runs" / name).rglob("*.safetensors"))
-    return {str(file.relative_to(where / "runs" / name)): checksum(file) for file in files}
+    files = sorted((run_folder / "runs" / name).rglob("*.safetensors"))
+    return {str(file.relative_to(run_folder / "runs" / name)): checksum(file) for file in files}
 
 
 def ask(name: str, command: str) -> Any:
