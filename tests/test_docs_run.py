@@ -149,7 +149,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         more += ["--fresh"]
     if "--data" not in words and command != "pretrain" and words[1] in recipe_names():
         more += ["--data", "demo"]
-    if command in {"finetune", "bench"} and not {"--model", "--deploy"} & set(words):
+    if command in {"finetune", "bench"} and "--model" not in words:
         more += ["--model", "demo"]
     if command == "pretrain":
         more += ["--batch-size", "4", "--set", "training.precision=fp32"]

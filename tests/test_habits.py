@@ -94,7 +94,7 @@ def test_help_imports_nothing_heavy(tmp_path):
         *(
             pytest.param(line, marks=pytest.mark.slow)
             for line in (
-                *("runs list", "doctor --help", "doctor nowhere --deep", "pretrain sizes"),
+                *("runs list", "doctor --help", "doctor nowhere", "pretrain sizes"),
                 *("pretrain tokenizer --help", "finetune colla"),
             )
         ),

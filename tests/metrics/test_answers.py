@@ -19,7 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.formats.json import questions
+from bertkit.data.formats.json import read_questions
 from bertkit.errors import DataError
 from bertkit.metrics import answers
 from bertkit.metrics.intervals import Share
@@ -152,7 +152,7 @@ def check_scores(nested: dict, predictions: dict[str, str], odds: dict[str, floa
     """Check each question and all metrics."""
     version = "1.1" if odds is None else "2.0"
     setup, expected = SETUPS[version], official_raw(nested, predictions, version)
-    rows = [row for number, article in enumerate(nested["data"], 1) for row in questions(article, number, 0)]
+    rows = [row for number, article in enumerate(nested["data"], 1) for row in read_questions(article, number, 0)]
     for row in rows:
         pair = answers.score_answer(row["answers"]["text"], predictions[row["id"]], no_answer=odds is not None)
         assert pair == pytest.approx(expected[row["id"]])

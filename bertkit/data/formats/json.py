@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, StrictBool, StrictInt, StrictStr, ValidationError
 
 from bertkit.data.formats import Format
 from bertkit.data.json_objects import DECODER, TYPE_NAMES, Item, as_data_error, check_objects, has_suspect_escape
@@ -17,7 +19,15 @@ from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
-_SQUAD_TYPES = {str: "text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
+_SQUAD_TYPES = {
+    "string_type": "text",
+    "list_type": "a list",
+    "model_type": "an object",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+}
+"""Type of a fault in pydantic -> the type that the value must have."""
+_SQUAD_PARTS = {"paragraphs": "paragraph", "qas": "question", "answers": "answer"}
 _LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
 
 
@@ -58,7 +68,7 @@ def flatten_squad(items: Iterator[Item], name: str) -> Iterator[Item]:
     for article_number, is_suspect, article in items:
         article = {"paragraphs": [article]} if isinstance(article, dict) and "qas" in article else article
         try:
-            for question in questions(article, article_number, number):
+            for question in read_questions(article, article_number, number):
                 number += 1
                 if question.pop("is_impossible", False) and question.get("answers", {"text": ()})["text"]:
                     contradictory.append(question["id"])
@@ -124,73 +134,87 @@ def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {near}", "repair it"
 
 
-def questions(article: Any, article_number: int, number: int) -> Iterator[dict[str, Any]]:
-    """Yield the questions of an article, as ``id, title, context, question`` and ``answers`` where there are any.
+class SquadAnswer(BaseModel):
+    """An answer with the offset of its first character in the context."""
 
-    An impossible question (SQuAD 2.0) has no answers, and plausible answers are left out. The title is empty if an
-    article lacks it, and an id may be a number.
+    text: StrictStr
+    answer_start: StrictInt
+
+
+class SquadQuestion(BaseModel):
+    """A question with its answers; an impossible question (SQuAD 2.0) need not have any."""
+
+    id: Annotated[StrictStr, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+    question: StrictStr
+    is_impossible: StrictBool = False
+    answers: list[SquadAnswer] = []
+
+
+class SquadParagraph(BaseModel):
+    """A context with the questions about it."""
+
+    context: StrictStr
+    qas: list[SquadQuestion]
+
+
+class SquadArticle(BaseModel):
+    """An article of SQuAD; keys that are not named here, such as plausible answers, are ignored."""
+
+    title: StrictStr = ""
+    paragraphs: list[SquadParagraph]
+
+
+def read_questions(article: Any, article_number: int, number: int) -> Iterator[dict[str, Any]]:
+    """Yield the questions of an article, as ``id, title, context, question`` and, if it has any, ``answers``.
 
     Args:
-        article: an object of the list ``data``.
-        article_number: counts the articles of the file from 1.
-        number: questions of the file before this article.
+        article: Object of the list ``data``.
+        article_number: Number of the article in the file, from 1.
+        number: Number of questions in the file before this article.
 
     Raises:
-        DataError: a key is missing or its value is of another type than in SQuAD; the error lacks the file.
+        DataError: If a key is missing or has a value of another type than in SQuAD; the error lacks the file.
     """
-    where = f"article {article_number}"
-    _check_type(article, dict, where, "the article")
-    title = _get_value(article, "title", str, where) if "title" in article else ""
-    for paragraph_number, paragraph in enumerate(_get_value(article, "paragraphs", list, where), 1):
-        inside = f"{where}, paragraph {paragraph_number}"
-        _check_type(paragraph, dict, inside, "the paragraph")
-        context = _get_value(paragraph, "context", str, inside)
-        for nth, question in enumerate(_get_value(paragraph, "qas", list, inside), 1):
-            number += 1
-            try:
-                yield _as_row(question, title, context, f"{inside}, question {nth}")
-            except DataError as error:
-                error.row = number
-                raise
+    try:
+        checked = SquadArticle.model_validate(article)
+    except ValidationError as error:
+        raise _place_fault(error, article, article_number, number) from None
+    for paragraph in checked.paragraphs:
+        for question in paragraph.qas:
+            row: dict[str, Any] = {"id": question.id, "title": checked.title, "context": paragraph.context}
+            row["question"] = question.question
+            if question.is_impossible:
+                row["is_impossible"] = True
+            if question.is_impossible or "answers" in question.model_fields_set:
+                answers = question.answers
+                starts = [answer.answer_start for answer in answers]
+                row["answers"] = {"text": [answer.text for answer in answers], "answer_start": starts}
+            yield row
 
 
-def _as_row(question: Any, title: str, context: str, where: str) -> dict[str, Any]:
-    _check_type(question, dict, where, "the question")
-    if type(question.get("id")) is int:
-        question = {**question, "id": str(question["id"])}
-    name = _get_value(question, "id", str, where)
-    where = f"{where} (id {name[:40]!r})"
-    text = _get_value(question, "question", str, where)
-    row = {"id": name, "title": title, "context": context, "question": text}
-    if "is_impossible" in question and _get_value(question, "is_impossible", bool, where):
-        row["is_impossible"] = True
-        question = {"answers": [], **question}
-    if "answers" not in question:
-        return row
-    return {**row, "answers": _as_lists(_get_value(question, "answers", list, where), where)}
-
-
-def _as_lists(answers: list[Any], where: str) -> dict[str, list[Any]]:
-    texts, starts = [], []
-    for answer_number, answer in enumerate(answers, 1):
-        inside = f"{where}, answer {answer_number}"
-        _check_type(answer, dict, inside, "the answer")
-        texts.append(_get_value(answer, "text", str, inside))
-        starts.append(_get_value(answer, "answer_start", int, inside))
-    return {"text": texts, "answer_start": starts}
-
-
-def _get_value(container: dict[str, Any], key: str, expected: type, where: str) -> Any:
-    if key not in container:
-        raise DataError(f"no {key!r} in {where}", "add it")
-    _check_type(container[key], expected, where, repr(key))
-    return container[key]
-
-
-def _check_type(value: object, expected: type, where: str, what: str) -> None:
-    """Refuse a value of another type; true and false are integers to Python, but not here."""
-    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-        raise DataError(f"{what} must be {_SQUAD_TYPES[expected]}, in {where}", "write it as in SQuAD")
+def _place_fault(error: ValidationError, article: Any, article_number: int, number: int) -> DataError:
+    """Describe the first fault in an article by its place, such as `article 1, paragraph 2, question 3 (id 'q7')`."""
+    fault = error.errors()[0]
+    keys, subject, key, value = fault["loc"], "the article", "", article
+    places, row = [f"article {article_number}"], number
+    for step in keys:
+        value = value.get(step) if isinstance(step, str) else value[step]
+        if isinstance(step, str):
+            key, subject = step, repr(step)
+            continue
+        subject = f"the {_SQUAD_PARTS[key]}"
+        places.append(f"{_SQUAD_PARTS[key]} {step + 1}")
+        if key == "paragraphs":
+            row += sum(len(paragraph["qas"]) for paragraph in article["paragraphs"][:step])
+        if key == "qas":
+            row += step + 1
+            if len(keys) > 4 and keys[4] != "id":
+                places[-1] += f" (id {str(value['id'])[:40]!r})"
+    at_row = row if "qas" in keys[:-1] else None
+    if fault["type"] == "missing":
+        return DataError(f"no {key!r} in {', '.join(places)}", "add it", row=at_row)
+    what = f"{subject} must be {_SQUAD_TYPES[fault['type']]}, in {', '.join(places)}"
+    return DataError(what, "write it as in SQuAD", row=at_row)
 
 
 def read_jsonl(source: Source, data: Data, name: str) -> Iterator[Record]:
