@@ -20,7 +20,7 @@ from tests.kills import (
     TRAINER,
     TRAINING_STEP,
     UNPAD,
-    WRITE_JSON,
+    WRITE_MANIFEST,
     WRITE_PREDICTIONS,
     WRITE_REPORT,
     check_equal,
@@ -42,7 +42,7 @@ SAVE_STAGES = [
     {"function": f"{TRAINER}._save_optimizer_and_scheduler", "when": "before"},
     {"function": f"{TRAINER}._save_rng_state", "when": "after"},
     {"function": SAVE_STATE, "when": "after"},
-    {"function": WRITE_JSON, "when": "before"},
+    {"function": WRITE_MANIFEST, "when": "before"},
     {"function": KEEP_ONLY, "when": "after"},
 ]
 PUBLISH_STAGES = [
@@ -279,7 +279,7 @@ def test_a_kill_while_optimizer_states_are_deleted_leaves_a_run_that_ends_alike(
     zygote, command, unbroken, tmp_path, is_damaged
 ):
     command = [part.replace("keep_optimizer=true", "keep_optimizer=false") for part in command]
-    fault = {"function": WRITE_JSON, "when": "after", "call": 5}  # the manifests of four checkpoints come first
+    fault = {"function": WRITE_MANIFEST, "when": "after", "call": 5}  # the manifests of four checkpoints come first
     assert zygote.run(tmp_path, command, fault)[0] == -9
     _best, last = sorted((tmp_path / "run").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
     if is_damaged:
