@@ -40,7 +40,7 @@ NOT_RUN = {
     "python -m http.server": "serves until it is stopped; the same",
     "cd images": "serves until it is stopped; tests/workflows/test_package.py does that",
     "docker ": "needs a daemon; tests/workflows/test_package.py runs what an image has",
-    "python tools/attack.py": "runs for minutes; tests/test_attacks.py runs its parts",
+    "python tools/attack": "runs for minutes; tests/test_attacks.py runs its parts",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",
     "srun ": "needs Slurm",
@@ -136,7 +136,7 @@ def save_classifier(folder: Path) -> None:
 def shorten(words: list[str], *, fresh: bool) -> list[str]:
     """Return a command with few rows and steps, and with demo data or model where it would ask the hub."""
     words = ["demo" if word == "google-bert/bert-base-uncased" else word for word in words]
-    words = ["1s" if word == "2h" else re.sub("train_limit=.*", "train_limit=10,20", word) for word in words]
+    words = ["1s" if word == "2h" else re.sub("train_limit=.*,.*", "train_limit=10,20", word) for word in words]
     command = words[0]
     if command not in {"finetune", "sweep", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
         "tokenizer",
