@@ -137,6 +137,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
     """Return a command with few rows and steps, and with demo data or model where it would ask the hub."""
     words = ["demo" if word == "google-bert/bert-base-uncased" else word for word in words]
     words = ["1s" if word == "2h" else re.sub("train_limit=.*,.*", "train_limit=10,20", word) for word in words]
+    words = [re.sub(r"train_limit=\d+$", "train_limit=20", word) for word in words]
     command = words[0]
     if command not in {"finetune", "sweep", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
         "tokenizer",
