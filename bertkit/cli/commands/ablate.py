@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertkit.cli.commands.pretrain.recipe import (
+from bertkit.cli.commands.pretrain import (
     CorpusOption,
     PretrainingRecipeArgument,
     SizeOption,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
-from bertkit.cli.commands.pretrain.recipe import run_pretraining
+from bertkit.cli.commands.pretrain import run_pretraining
 from bertkit.cli.options import (
     FROM_RECIPE,
     BatchSizeOption,

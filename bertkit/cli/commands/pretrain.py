@@ -1,9 +1,9 @@
-"""`bertkit pretrain RECIPE`."""
+"""`bertkit pretrain`: pretrain with a recipe, train a tokenizer, list the sizes of new models."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     FROM_RECIPE,
@@ -19,7 +19,9 @@ from bertkit.cli.options import (
     flag,
     merge_changes,
     option,
+    output_option,
     refuse_rows,
+    set_option,
 )
 from bertkit.cli.output import (
     format_number,
@@ -32,16 +34,115 @@ from bertkit.cli.output import (
     print_text,
     size_cells,
 )
+from bertkit.cli.parsing import ReadableGroup
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
+from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.recipe import PretrainRecipe
     from bertkit.workflows.pretrain.estimate import Estimate
     from bertkit.workflows.pretrain.publish import Pretrained
+    from bertkit.workflows.tokenizer import TokenizerReport
 
-ORDER = 3
-EXAMPLE = "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
+ORDER = 15
+HELP = (
+    "Pretrain an encoder on text, or train a tokenizer for it.\n\n"
+    "Start with: bertkit pretrain tokenizer --data text.txt --output tok, then "
+    "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
+)
+
+
+class RecipeOrCommand(ReadableGroup):
+    """A group in which `bertkit pretrain mlm` is short for `bertkit pretrain recipe mlm`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names, or `recipe` if it names none."""
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
+
+
+VocabularySizeOption = Annotated[
+    int | None,
+    option("Number of tokens, special tokens included.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
+]
+FrequencyOption = Annotated[int | None, option("Minimum count of letters and of merged pairs.", "N", "2", min=1)]
+
+
+def pretrain_tokenizer(
+    data: Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
+    recipe: Annotated[str | None, option("Use the text of this pretraining recipe.", "RECIPE")] = None,
+    tokenizer_type: Annotated[
+        str,
+        option(
+            "wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
+            "TYPE",
+            names=("--type",),
+        ),
+    ] = "wordpiece",
+    output: Annotated[Path, output_option("Folder to write; new or empty.", "DIR")] = ...,  # type: ignore[assignment]
+    vocabulary_size: VocabularySizeOption = None,
+    lowercase: Annotated[
+        bool | None,
+        option("Lowercase the text or keep its case.", default="cased for bpe only", names=("--lowercase/--cased",)),
+    ] = None,
+    min_frequency: FrequencyOption = None,
+    special: Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")] = None,
+    max_length: Annotated[int, option("Maximum tokens per text.", "N", min=4)] = 512,
+    limit: DocumentsOption = None,
+    changes: Annotated[list[str] | None, set_option("data.*")] = None,
+) -> None:
+    """Train a tokenizer on text.
+
+    The same text always gives the same files. What the tokenizer does to words is measured on held-out documents.
+    """
+    from bertkit.recipe import load_pretrain_recipe
+
+    if data is None and recipe is None and not changes:
+        raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
+    settings = merge_changes({"data.source": data, "data.limit": limit}, changes)
+    # As a recipe reads its text, so that the tokenizer sees what pretraining will.
+    corpus = load_pretrain_recipe(recipe or "mlm", settings).data
+    from bertkit.tokens.train import make_spec
+    from bertkit.workflows.tokenizer import train_tokenizer
+
+    spec = make_spec(
+        tokenizer_type,
+        vocabulary_size=vocabulary_size,
+        lowercase=lowercase,
+        min_frequency=min_frequency,
+        special=special or (),
+        max_length=max_length,
+    )
+    report = train_tokenizer(corpus, spec, output=output)
+    print_result(report, print_tokenizer)
+
+
+def print_tokenizer(report: TokenizerReport) -> None:
+    """Print what a new tokenizer does to held-out text."""
+    case = "lowercase" if report.lowercase else "cased"
+    print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
+    print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
+    print_line(f"  tokens per word (fertility)  {report.fertility:7.3f}")
+    print_line(f"  single-token words           {report.coverage:7.1%}")
+    print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
+    print_line(f"  tokens per document          {report.tokens_per_document:7.1f}")
+    print_line(f"  vocabulary unused there      {report.unseen_share:7.1%}")
+    print_notes(f"warning: {warning}" for warning in report.warnings)
+
+
+def list_sizes() -> None:
+    """List the named sizes of new models."""
+    from bertkit.modeling.sizes import find_size, size_names
+
+    sizes = {name: find_size(name) for name in size_names()}
+    rows = [
+        {"size": name, "layers": size.layers, "hidden": size.hidden, "heads": size.heads, "model": size.model_type}
+        | {"vocabulary": size.vocabulary, "parameters": size.parameters}
+        for name, size in sizes.items()
+    ]
+    shown = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]
+    title = "encoders with the vocabulary that they were published with"
+    print_result({"sizes": rows}, lambda _: print_table(title, shown, max_rows=len(rows)))
 
 
 PretrainingRecipeArgument = Annotated[
@@ -59,7 +160,7 @@ DocumentsOption = Annotated[int | None, option("Use only the first N documents."
 StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", default=FROM_RECIPE)]
 
 
-def command(
+def pretrain_recipe(
     recipe: PretrainingRecipeArgument,
     data: CorpusOption = None,
     model: Annotated[str | None, option("Continue from this checkpoint.", "MODEL", False)] = None,
@@ -163,3 +264,17 @@ def print_estimate(estimate: Estimate) -> None:
         }
     )
     print_line("Only the prepared text was kept.")
+
+
+GROUP = RecipeOrCommand
+
+
+_DEMO = "--data demo --vocabulary-size 400 --output my_tokenizer"
+COMMANDS = {
+    "tokenizer": (
+        pretrain_tokenizer,
+        f"bertkit pretrain tokenizer {_DEMO}",
+    ),
+    "sizes": (list_sizes, "bertkit pretrain sizes"),
+    "recipe": (pretrain_recipe, "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"),
+}
