@@ -9,7 +9,7 @@ from typing import Annotated
 
 from bertkit.cli.options import RecipeArgument, SetOption, argument, output_option
 from bertkit.cli.output import print_file, print_line, print_next, print_pairs, print_result
-from bertkit.errors import UsageError
+from bertkit.errors import ResourceError, UsageError
 from bertkit.storage.files import write_text
 
 ORDER = 60
@@ -53,6 +53,10 @@ def copy_recipe(
     text = find_recipe(recipe).read_text(encoding="utf-8")
     if file.exists() or file.is_symlink():
         raise UsageError(f"{file} exists already", "nothing was written; choose another name")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"cannot be written: {error.strerror}", "choose another name", file=file) from None
     write_text(file, text)
     print_file(file, 1, next_command=f"bertkit {recipe_command(recipe)} {file}")
 

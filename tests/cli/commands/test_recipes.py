@@ -48,6 +48,15 @@ def test_a_copy_is_the_file_itself_and_names_the_next_command(run, recipe, comma
     assert Path("mine.yaml").read_bytes() == find_recipe(recipe).read_bytes()
 
 
+def test_the_folder_of_a_copy_is_created(run):
+    assert run("recipes", "copy", "cola", "my/own/cola.yaml").code == 0
+    assert Path("my/own/cola.yaml").is_file()
+    Path("file").touch()
+    ended = run("recipes", "copy", "cola", "file/cola.yaml")
+    expected = "error: cannot be written: File exists (file/cola.yaml) - choose another name"
+    assert (ended.code, ended.last) == (6, expected)
+
+
 def test_a_file_that_exists_is_never_overwritten(run):
     Path("mine.yaml").write_text("mine")
     ended = run("recipes", "copy", "cola", "mine.yaml")
