@@ -78,7 +78,7 @@ def test_commands_are_listed_in_the_order_of_work():
     order = ["check", "finetune", "pretrain", "predict", "eval", "compare", "fill-mask", "embed", "distill", "bench"]
     order += ["push", "recipes", "runs", "doctor"]
     assert [name for name in listed(help_of(main.app)) if name in order] == order
-    assert listed(help_of(main.app, "pretrain")) == ["tokenizer", "sizes", "recipe"]
+    assert listed(help_of(main.app, "pretrain"))[:4] == ["tokenizer", "sizes", "recipe", "albert"]
     assert listed(help_of(main.app, "recipes")) == ["list", "show", "copy", "check", "guess"]
     assert listed(help_of(main.app, "runs")) == ["list", "show", "table", "rm"]
 

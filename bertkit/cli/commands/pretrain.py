@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bertkit.cli.completion import complete_pretraining_recipe
 from bertkit.cli.options import (
     FROM_RECIPE,
     FreshOption,
@@ -60,6 +61,19 @@ class RecipeOrCommand(ReadableGroup):
         """Return the command that the first argument names, or `recipe` if it names none."""
         return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, and then the recipes, which stand where a command may."""
+        from bertkit.recipe import load_pretrain_recipe, recipe_names
+
+        super().format_commands(ctx, formatter)
+        with formatter.section("Recipes"):
+            formatter.write_dl([(name, load_pretrain_recipe(name).about) for name in recipe_names("pretrain")])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the commands and the recipes that begin so."""
+        (recipe, *_) = self.commands["recipe"].params
+        return [*super().shell_complete(ctx, incomplete), *recipe.shell_complete(ctx, incomplete)]
+
 
 VocabularySizeOption = Annotated[
     int | None,
@@ -70,7 +84,10 @@ FrequencyOption = Annotated[int | None, option("Minimum count of letters and of 
 
 def pretrain_tokenizer(
     data: Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
-    recipe: Annotated[str | None, option("Use the text of this pretraining recipe.", "RECIPE")] = None,
+    recipe: Annotated[
+        str | None,
+        option("Use the text of this pretraining recipe.", "RECIPE", autocompletion=complete_pretraining_recipe),
+    ] = None,
     tokenizer_type: Annotated[
         str,
         option(
@@ -148,9 +165,10 @@ def list_sizes() -> None:
 PretrainingRecipeArgument = Annotated[
     str,
     argument(
-        "mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file.",
+        "A shipped recipe (see `bertkit pretrain --help`) or a YAML file.",
         "RECIPE",
         callback=refuse_rows,
+        autocompletion=complete_pretraining_recipe,
     ),
 ]
 CorpusOption = Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA", FROM_RECIPE)]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
+import typer
+
 from bertkit.cli.commands.pretrain import print_estimate, print_pretrained, print_tokenizer
+from bertkit.cli.main import app
 from bertkit.modeling.sizes import size_names
+from bertkit.recipe import recipe_names
 from bertkit.workflows.pretrain.estimate import Estimate
 from bertkit.workflows.pretrain.publish import Pretrained
 from bertkit.workflows.tokenizer import TokenizerReport
@@ -131,3 +136,16 @@ def test_a_word_that_names_no_command_is_a_recipe(run):
     for arguments in (["pretrain", "mlmm"], ["pretrain", "recipe", "mlmm"]):
         ended = run(*arguments)
         assert (ended.code, ended.last) == (2, "error: no recipe is called 'mlmm' - did you mean mlm?")
+
+
+def test_the_help_lists_the_recipes_and_what_they_are_about(run):
+    commands, recipes = run("pretrain", "--help").out.split("\nRecipes:\n")
+    assert re.findall(r"^  (\w+)  ", recipes, flags=re.M) == recipe_names("pretrain")
+    assert "Devlin et" in recipes and "  sizes  " in commands
+
+
+def test_the_shell_completes_commands_and_recipes():
+    group = typer.main.get_command(app).commands["pretrain"]
+    context = group.make_context("pretrain", [], resilient_parsing=True)
+    assert [item.value for item in group.shell_complete(context, "s")] == ["sizes", "span"]
+    assert [item.value for item in group.shell_complete(context, "m")] == ["mlm"]
