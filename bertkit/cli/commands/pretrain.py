@@ -57,12 +57,16 @@ HELP = (
 class RecipeOrCommand(ReadableGroup):
     """A group in which `bertkit pretrain mlm` is short for `bertkit pretrain recipe mlm`."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the arguments; `--config` is an option of `recipe`."""
+        return super().parse_args(ctx, ["recipe", *args] if args and args[0].startswith("--config") else args)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, or `recipe` if it names none."""
         return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, and then the recipes, which stand where a command may."""
+        """Write the commands, and then the recipes, which can be used like commands."""
         from bertkit.recipe import load_pretrain_recipe, recipe_names
 
         super().format_commands(ctx, formatter)
