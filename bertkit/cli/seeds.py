@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MAX_SEEDS = 100
 
 
-def choose_seeds(seeds: str | None, seed: int | None, changes: Sequence[str] | None) -> tuple[int, ...]:
+def choose_seeds(seeds: str | None, changes: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the seeds that `--seeds` names, or no seeds without the option.
 
     Raises:
@@ -33,7 +33,7 @@ def choose_seeds(seeds: str | None, seed: int | None, changes: Sequence[str] | N
     """
     if seeds is None:
         return ()
-    if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
+    if "training.seed" in changes:
         raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
     return parse_seeds(seeds)
 

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.options import (
-    BatchSizeOption,
-    DataOption,
     DryRunOption,
-    EpochsOption,
     FreshOption,
-    LearningRateOption,
-    LimitOption,
-    MaxLengthOption,
-    ModelOption,
     RecipeArgument,
-    ReportToOption,
-    SeedOption,
     SeedsOption,
-    SetOption,
-    common_settings,
-    load,
     option,
     output_option,
+    recipe_options,
 )
 from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_notes, print_plan, print_result
 from bertkit.cli.seeds import choose_seeds, print_seeds
@@ -42,23 +31,15 @@ ORDER = 12
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
 
 
+@recipe_options("model", "data", "epochs", "learning_rate", "batch_size", "max_length", "seed", "limit", "report_to")
 def command(
     recipe: RecipeArgument,
-    model: ModelOption = None,
-    data: DataOption = None,
+    changes: dict[str, Any],
     output: Annotated[
         Path | None, output_option("Run folder.", "DIR", "runs/RECIPE; with --seeds RECIPE-seeds")
     ] = None,
-    epochs: EpochsOption = None,
-    learning_rate: LearningRateOption = None,
-    batch_size: BatchSizeOption = None,
-    max_length: MaxLengthOption = None,
-    seed: SeedOption = None,
     seeds: SeedsOption = None,
     jobs: Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")] = 1,
-    limit: LimitOption = None,
-    report_to: ReportToOption = None,
-    changes: SetOption = None,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
     pinned: Annotated[Path | None, option("End unless model, rows and versions are those of this run.", "RUN")] = None,
@@ -69,16 +50,17 @@ def command(
     After an interruption, the same command resumes the run. A finished run is not trained again; its scores are
     printed. Options override the recipe.
     """
-    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed, report_to)
     if smoke:
         refuse_with_smoke(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
-    loaded = load(recipe, {**common, "model": model}, changes)
+    from bertkit.recipe import load_recipe
+
+    loaded = load_recipe(recipe, changes)
     if smoke:
         from bertkit.workflows.finetune.smoke import smoke_finetune
 
         print_smoke(smoke_finetune(loaded))
         return
-    chosen = choose_seeds(seeds, seed, changes)
+    chosen = choose_seeds(seeds, changes)
     if pinned is not None and chosen:
         raise UsageError("--pinned with --seeds", "pin one --seed at a time")
     if chosen:

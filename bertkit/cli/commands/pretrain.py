@@ -9,18 +9,12 @@ from bertkit.cli.completion import complete_pretraining_recipe
 from bertkit.cli.options import (
     FROM_RECIPE,
     FreshOption,
-    LearningRateOption,
-    MaxLengthOption,
     OutputOption,
-    ReportToOption,
-    SeedOption,
-    SetOption,
     argument,
-    common_settings,
     flag,
-    merge_changes,
     option,
     output_option,
+    recipe_options,
     refuse_rows,
     set_option,
 )
@@ -79,6 +73,7 @@ class RecipeOrCommand(ReadableGroup):
         return [*super().shell_complete(ctx, incomplete), *recipe.shell_complete(ctx, incomplete)]
 
 
+DocumentsOption = Annotated[int | None, option("Use only the first N documents.", "N", "all")]
 VocabularySizeOption = Annotated[
     int | None,
     option("Number of tokens, special tokens included.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
@@ -86,8 +81,13 @@ VocabularySizeOption = Annotated[
 FrequencyOption = Annotated[int | None, option("Minimum count of letters and of merged pairs.", "N", "2", min=1)]
 
 
+@recipe_options(
+    reads=Annotated[list[str] | None, set_option("data.*")],
+    data=Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")],
+    limit=DocumentsOption,
+)
 def pretrain_tokenizer(
-    data: Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
+    changes: dict[str, Any],
     recipe: Annotated[
         str | None,
         option("Use the text of this pretraining recipe.", "RECIPE", autocompletion=complete_pretraining_recipe),
@@ -109,8 +109,6 @@ def pretrain_tokenizer(
     min_frequency: FrequencyOption = None,
     special: Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")] = None,
     max_length: Annotated[int, option("Maximum tokens per text.", "N", min=4)] = 512,
-    limit: DocumentsOption = None,
-    changes: Annotated[list[str] | None, set_option("data.*")] = None,
 ) -> None:
     """Train a tokenizer on text.
 
@@ -118,11 +116,10 @@ def pretrain_tokenizer(
     """
     from bertkit.recipe import load_pretrain_recipe
 
-    if data is None and recipe is None and not changes:
+    if recipe is None and not changes.keys() - {"data.limit"}:
         raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
-    settings = merge_changes({"data.source": data, "data.limit": limit}, changes)
     # As a recipe reads its text, so that the tokenizer sees what pretraining will.
-    corpus = load_pretrain_recipe(recipe or "mlm", settings).data
+    corpus = load_pretrain_recipe(recipe or "mlm", changes).data
     from bertkit.tokens.train import make_spec
     from bertkit.workflows.tokenizer import train_tokenizer
 
@@ -178,30 +175,31 @@ PretrainingRecipeArgument = Annotated[
 CorpusOption = Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 SizeOption = Annotated[str | None, option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE", FROM_RECIPE)]
 TokenizerOption = Annotated[str | None, option("Tokenizer of a new model: folder or hub name.", "DIR", False)]
-DocumentsOption = Annotated[int | None, option("Use only the first N documents.", "N", "all")]
 StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", default=FROM_RECIPE)]
 
 
+@recipe_options(
+    "learning_rate",
+    "max_length",
+    "seed",
+    "report_to",
+    data=CorpusOption,
+    model=Annotated[str | None, option("Continue from this checkpoint.", "MODEL", False)],
+    size=SizeOption,
+    tokenizer=TokenizerOption,
+    steps=StepsOption,
+    epochs=Annotated[float | None, option("Passes over the text.", default=False)],
+    budget=Annotated[str | None, option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)],
+    batch_size=Annotated[int | None, option("Blocks per optimizer step.", default=FROM_RECIPE)],
+    limit=DocumentsOption,
+    workers=Annotated[
+        int | None, option("Processes that prepare batches; the result is the same.", default=FROM_RECIPE)
+    ],
+)
 def pretrain_recipe(
     recipe: PretrainingRecipeArgument,
-    data: CorpusOption = None,
-    model: Annotated[str | None, option("Continue from this checkpoint.", "MODEL", False)] = None,
-    size: SizeOption = None,
-    tokenizer: TokenizerOption = None,
+    changes: dict[str, Any],
     output: OutputOption = None,
-    steps: StepsOption = None,
-    epochs: Annotated[float | None, option("Passes over the text.", default=False)] = None,
-    budget: Annotated[str | None, option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)] = None,
-    batch_size: Annotated[int | None, option("Blocks per optimizer step.", default=FROM_RECIPE)] = None,
-    learning_rate: LearningRateOption = None,
-    max_length: MaxLengthOption = None,
-    seed: SeedOption = None,
-    limit: DocumentsOption = None,
-    workers: Annotated[
-        int | None, option("Processes that prepare batches; the result is the same.", default=FROM_RECIPE)
-    ] = None,
-    report_to: ReportToOption = None,
-    changes: SetOption = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Prepare the text, time some steps and estimate the whole run.")
     ] = False,
@@ -213,18 +211,9 @@ def pretrain_recipe(
     After an interruption, the same command resumes the run. The result is a checkpoint for `bertkit finetune`.
     Options override the recipe.
     """
-    settings = {
-        **common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed, report_to),
-        "model": model,
-        "size": size,
-        "tokenizer": tokenizer,
-        "training.steps": steps,
-        "training.budget": budget,
-        "training.workers": workers,
-    }
     from bertkit.recipe import load_pretrain_recipe
 
-    loaded = load_pretrain_recipe(recipe, merge_changes(settings, changes))
+    loaded = load_pretrain_recipe(recipe, changes)
     run_pretraining(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from bertkit.cli.options import RecipeArgument, SetOption, argument, output_option
+from bertkit.cli.options import RecipeArgument, argument, output_option, recipe_options
 from bertkit.cli.output import print_file, print_line, print_next, print_pairs, print_result
 from bertkit.errors import ResourceError, UsageError
 from bertkit.storage.files import write_text
@@ -34,11 +34,12 @@ def _print_groups(groups: dict[str, dict[str, str]]) -> None:
     print_pairs(groups["pretrain"])
 
 
-def show_recipe(recipe: RecipeArgument, changes: SetOption = None) -> None:
+@recipe_options()
+def show_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
     """Print a recipe with every default filled in."""
-    from bertkit.recipe import load_any_recipe, parse_changes, write_yaml
+    from bertkit.recipe import load_any_recipe, write_yaml
 
-    values = load_any_recipe(recipe, parse_changes(changes or [])).model_dump(mode="json")
+    values = load_any_recipe(recipe, changes).model_dump(mode="json")
     print_result({"recipe": values}, lambda _: print_line(write_yaml(values).rstrip()))
 
 
@@ -61,11 +62,12 @@ def copy_recipe(
     print_file(file, 1, next_command=f"bertkit {recipe_command(recipe)} {file}")
 
 
-def check_recipe(recipe: RecipeArgument, changes: SetOption = None) -> None:
+@recipe_options()
+def check_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
     """Check the keys, values, task and metrics of a recipe."""
-    from bertkit.recipe import PretrainRecipe, load_any_recipe, parse_changes
+    from bertkit.recipe import PretrainRecipe, load_any_recipe
 
-    loaded = load_any_recipe(recipe, parse_changes(changes or []))
+    loaded = load_any_recipe(recipe, changes)
     if isinstance(loaded, PretrainRecipe):
         from bertkit.pretraining.objectives import load_objective
 
