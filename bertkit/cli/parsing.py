@@ -304,10 +304,12 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
 
 
 def _recipe_key(option: str) -> str:
-    """Find the key in `data` or `training` of a recipe that an option is called like; empty where there is none."""
-    from bertkit.recipe import Corpus, Data, Pretraining, Training
+    """Find the key of a recipe that an option is called like, at the top, in `training` or in `data`, or return ""."""
+    from bertkit.recipe import Corpus, Data, Pretraining, Recipe, Training
 
     name = option.removeprefix("--").replace("-", "_")
     sections = {"training": {**Training.model_fields, **Pretraining.model_fields}}
     sections["data"] = {**Data.model_fields, **Corpus.model_fields}
+    if name in Recipe.model_fields and name not in SECTIONS:
+        return name
     return next((f"{section}.{name}" for section, keys in sections.items() if name in keys), "")
