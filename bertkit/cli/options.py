@@ -129,13 +129,10 @@ TrainingRowsOption = Annotated[
     option("If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.", "CHOICE"),
 ]
 PretrainedOption = Annotated[str, option("Pretrained model: hub name, directory or `demo`.", "MODEL")]
-ModelOption = Annotated[str | None, option("Pretrained model: hub name, directory or `demo`.", "MODEL", FROM_RECIPE)]
 CheckpointOption = Annotated[
     str | None, option("Fine-tuned checkpoint of a recipe: run folder, directory or hub name.", "CKPT", "the run")
 ]
-DataOption = Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
-MaxLengthOption = Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)]
 
 
 def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.max_length=64; repeatable.") -> Any:
@@ -157,17 +154,9 @@ _ANSWERING = ["task", "labels", "model_labels", "metrics", "best_metric", "gates
 _ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "seed", "cls_only_last_layer", "class_weights")]
 AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
 _AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
-EpochsOption = Annotated[Any, option("Passes over the training data.", **_AUTO)]
-LearningRateOption = Annotated[Any, option("Peak learning rate.", **_AUTO)]
-BatchSizeOption = Annotated[int | None, option("Rows per optimizer step.", default=FROM_RECIPE)]
-SeedOption = Annotated[int | None, option("Random seed.", default=FROM_RECIPE)]
 SeedsOption = Annotated[
     str | None,
     option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
-]
-ReportToOption = Annotated[
-    list[str] | None,
-    option("Report losses and scores to a tracker, e.g. tensorboard or wandb; repeatable.", "TRACKER", FROM_RECIPE),
 ]
 DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; keep nothing.")]
 FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
@@ -222,15 +211,18 @@ OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/
 
 
 RECIPE_OPTIONS: dict[str, Any] = {
-    "model": ModelOption,
-    "data": DataOption,
-    "epochs": EpochsOption,
-    "learning_rate": LearningRateOption,
-    "batch_size": BatchSizeOption,
-    "max_length": MaxLengthOption,
-    "seed": SeedOption,
+    "model": Annotated[str | None, option("Pretrained model: hub name, directory or `demo`.", "MODEL", FROM_RECIPE)],
+    "data": Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
+    "epochs": Annotated[Any, option("Passes over the training data.", **_AUTO)],
+    "learning_rate": Annotated[Any, option("Peak learning rate.", **_AUTO)],
+    "batch_size": Annotated[int | None, option("Rows per optimizer step.", default=FROM_RECIPE)],
+    "max_length": Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)],
+    "seed": Annotated[int | None, option("Random seed.", default=FROM_RECIPE)],
     "limit": LimitOption,
-    "report_to": ReportToOption,
+    "report_to": Annotated[
+        list[str] | None,
+        option("Report losses and scores to a tracker, e.g. tensorboard or wandb; repeatable.", "TRACKER", FROM_RECIPE),
+    ],
 }
 ROWS = ("data", "max_length", "limit")
 TRAINING = ("data", "epochs", "learning_rate", "batch_size", "max_length", "seed", "limit")
