@@ -153,7 +153,7 @@ SetOption = Annotated[list[str] | None, set_option()]
 _ANSWERING = ["task", "labels", "model_labels", "metrics", "best_metric", "gates.*", "data.*", "*options.*"]
 _ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "seed", "cls_only_last_layer", "class_weights")]
 AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
-_AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
+_AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 SeedsOption = Annotated[
     str | None,
     option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),

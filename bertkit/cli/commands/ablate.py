@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bertkit.cli.commands.finetune import parse_seeds
 from bertkit.cli.commands.pretrain import (
     CorpusOption,
     PretrainingRecipeArgument,
@@ -27,7 +28,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.seeds import parse_seeds
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.commands.evaluate import print_results
-from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
+from bertkit.cli.commands.finetune import SmokeOption, print_dry_run, print_next_steps, print_smoke, refuse_with_smoke
 from bertkit.cli.commands.pretrain import run_pretraining
 from bertkit.cli.options import (
     FROM_RECIPE,
@@ -28,7 +28,6 @@ from bertkit.cli.output import (
     print_table,
     size_cells,
 )
-from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:

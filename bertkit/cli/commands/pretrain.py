@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bertkit.cli.commands.finetune import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.cli.completion import complete_pretraining_recipe
 from bertkit.cli.options import (
     FROM_RECIPE,
@@ -30,7 +31,6 @@ from bertkit.cli.output import (
     size_cells,
 )
 from bertkit.cli.parsing import ReadableGroup
-from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bertkit.cli.commands.finetune import number_values
 from bertkit.cli.options import (
     TRAINING,
     DryRunOption,
@@ -31,7 +32,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.seeds import number_values
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
