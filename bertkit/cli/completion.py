@@ -9,10 +9,17 @@ import typer
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Return the shipped recipes whose names begin with `incomplete`."""
+    """Return the shipped recipes of fine-tuning whose names begin with `incomplete`."""
     from bertkit.recipe.load import recipe_names
 
     return [name for name in recipe_names() if name.startswith(incomplete)]
+
+
+def complete_pretraining_recipe(incomplete: str) -> list[str]:
+    """Return the shipped recipes of pretraining whose names begin with `incomplete`."""
+    from bertkit.recipe.load import recipe_names
+
+    return [name for name in recipe_names("pretrain") if name.startswith(incomplete)]
 
 
 def complete_run(incomplete: str) -> list[str]:

@@ -12,6 +12,7 @@ import pkgutil
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -35,28 +36,38 @@ from bertkit.storage.runs import is_main_process
 _ClickError: Any = typer.BadParameter.__mro__[2]
 
 
-def find_commands(package: ModuleType) -> list[ModuleType]:
-    """Import the modules of a package of commands and return them in the order of the help: by ORDER, then by name."""
-    names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
-    return sorted(map(importlib.import_module, names), key=lambda module: (module.ORDER, name_command(module)))
+def find_modules() -> list[ModuleType]:
+    """Import the modules of `bertkit.cli.commands` and return them in the order of the help."""
+    names = [f"{commands.__name__}.{module.name}" for module in pkgutil.iter_modules(commands.__path__)]
+    return sorted(map(importlib.import_module, names), key=lambda module: module.ORDER)
 
 
-def name_command(module: ModuleType) -> str:
-    """Return what is typed for a command or a group: the name of its file or folder, or its NAME."""
+def name_file(module: ModuleType) -> str:
+    """Return what is typed for the command or the group of a file: its name, or its NAME."""
     return str(getattr(module, "NAME", module.__name__.rpartition(".")[2].replace("_", "-")))
 
 
-def add_commands(group: typer.Typer, package: ModuleType) -> None:
-    """Add every module of a package to a group: a module is a command, a package is a group of commands."""
-    for module in find_commands(package):
-        # The tree of files is the tree of commands: a new file is a new command, with no list to add it to.
-        if hasattr(module, "__path__"):
-            subgroup = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
-            add_commands(subgroup, module)
-            group.add_typer(subgroup, name=name_command(module))
-        else:
-            name, example = name_command(module), f"Example: {module.EXAMPLE}"
-            group.command(name, cls=ReadableCommand, epilog=example)(module.command)
+def name_commands(module: ModuleType) -> list[str]:
+    """Return what is typed for the commands of a file, or for the group that they are."""
+    return list(module.COMMANDS) if hasattr(module, "COMMANDS") and not hasattr(module, "HELP") else [name_file(module)]
+
+
+def add_commands(app: typer.Typer, module: ModuleType) -> None:
+    """Add the command of a file, several, or a group of them; see `bertkit.cli.commands`."""
+    # The files are the commands: a new file is a new command, with no list to add it to.
+    if not hasattr(module, "COMMANDS"):
+        _add_command(app, name_file(module), module.command, module.EXAMPLE)
+        return
+    if hasattr(module, "HELP"):
+        group = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
+        app.add_typer(group, name=name_file(module))
+        app = group
+    for name, (command, example) in module.COMMANDS.items():
+        _add_command(app, name, command, example)
+
+
+def _add_command(app: typer.Typer, name: str, command: Callable[..., None], example: str) -> None:
+    app.command(name, cls=ReadableCommand, epilog=f"Example: {example}")(command)
 
 
 def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.Typer:
@@ -72,12 +83,13 @@ class _SectionedGroup(ReadableGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
-        return [name_command(module) for module in find_commands(commands)]
+        return [name for module in find_modules() for name in name_commands(module)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write what each command does, section by section."""
-        for section, modules in groupby(find_commands(commands), key=lambda module: module.ORDER // 10):
-            listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in map(name_command, modules)]
+        for section, modules in groupby(find_modules(), key=lambda module: module.ORDER // 10):
+            names = [name for module in modules for name in name_commands(module)]
+            listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(SECTIONS[section - 1]):
                 formatter.write_dl([(name, command.get_short_help_str()) for name, command in listed])
 
@@ -113,7 +125,8 @@ def make_app() -> typer.Typer:
         about, _SectionedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context
     )
     group.callback(help=about)(_begin)
-    add_commands(group, commands)
+    for module in find_modules():
+        add_commands(group, module)
     return group
 
 

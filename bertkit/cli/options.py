@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +17,7 @@ from bertkit.errors import RecipeError, UsageError
 from bertkit.hardware.launch import use_shard
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Data, Recipe
+    from bertkit.recipe import Data
 
 
 def parse_number(text: str) -> float | str:
@@ -127,13 +129,10 @@ TrainingRowsOption = Annotated[
     option("If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.", "CHOICE"),
 ]
 PretrainedOption = Annotated[str, option("Pretrained model: hub name, directory or `demo`.", "MODEL")]
-ModelOption = Annotated[str | None, option("Pretrained model: hub name, directory or `demo`.", "MODEL", FROM_RECIPE)]
 CheckpointOption = Annotated[
     str | None, option("Fine-tuned checkpoint of a recipe: run folder, directory or hub name.", "CKPT", "the run")
 ]
-DataOption = Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
-MaxLengthOption = Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)]
 
 
 def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.max_length=64; repeatable.") -> Any:
@@ -154,18 +153,10 @@ SetOption = Annotated[list[str] | None, set_option()]
 _ANSWERING = ["task", "labels", "model_labels", "metrics", "best_metric", "gates.*", "data.*", "*options.*"]
 _ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "seed", "cls_only_last_layer", "class_weights")]
 AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
-_AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
-EpochsOption = Annotated[Any, option("Passes over the training data.", **_AUTO)]
-LearningRateOption = Annotated[Any, option("Peak learning rate.", **_AUTO)]
-BatchSizeOption = Annotated[int | None, option("Rows per optimizer step.", default=FROM_RECIPE)]
-SeedOption = Annotated[int | None, option("Random seed.", default=FROM_RECIPE)]
+_AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 SeedsOption = Annotated[
     str | None,
     option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
-]
-ReportToOption = Annotated[
-    list[str] | None,
-    option("Report losses and scores to a tracker, e.g. tensorboard or wandb; repeatable.", "TRACKER", FROM_RECIPE),
 ]
 DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; keep nothing.")]
 FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
@@ -219,42 +210,63 @@ ShardOption = Annotated[
 OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE")]
 
 
-def common_settings(
-    data: str | None,
-    limit: int | None,
-    epochs: float | str | None,
-    learning_rate: float | str | None,
-    batch_size: int | None,
-    max_length: int | None,
-    seed: int | None,
-    report_to: list[str] | None = None,
-) -> dict[str, Any]:
-    """Return the options that all training commands have as recipe keys and values."""
-    return {
-        "data.source": data,
-        "data.limit": limit,
-        "training.epochs": epochs,
-        "training.learning_rate": learning_rate,
-        "training.batch_size": batch_size,
-        "training.max_length": max_length,
-        "training.seed": seed,
-        "training.report_to": report_to or None,
-    }
+RECIPE_OPTIONS: dict[str, Any] = {
+    "model": Annotated[str | None, option("Pretrained model: hub name, directory or `demo`.", "MODEL", FROM_RECIPE)],
+    "data": Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
+    "epochs": Annotated[Any, option("Passes over the training data.", **_AUTO)],
+    "learning_rate": Annotated[Any, option("Peak learning rate.", **_AUTO)],
+    "batch_size": Annotated[int | None, option("Rows per optimizer step.", default=FROM_RECIPE)],
+    "max_length": Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)],
+    "seed": Annotated[int | None, option("Random seed.", default=FROM_RECIPE)],
+    "limit": LimitOption,
+    "report_to": Annotated[
+        list[str] | None,
+        option("Report losses and scores to a tracker, e.g. tensorboard or wandb; repeatable.", "TRACKER", FROM_RECIPE),
+    ],
+}
+ROWS = ("data", "max_length", "limit")
+TRAINING = ("data", "epochs", "learning_rate", "batch_size", "max_length", "seed", "limit")
+_KEYS = {"data": "data.source", "limit": "data.limit", "model": "model", "size": "size", "tokenizer": "tokenizer"}
+_Command = Callable[..., None]
 
 
-def merge_changes(settings: Mapping[str, Any], assignments: list[str] | None) -> dict[str, Any]:
-    """Return the options that are not None as recipe keys and values, and then the `--set` assignments, which win."""
-    from bertkit.recipe import parse_changes
+def recipe_options(*names: str, reads: Any = SetOption, **own: Any) -> Callable[[_Command], _Command]:
+    """Replace the parameter `changes` of a command by options that override keys of its recipe, and `--set`.
 
-    given = {key: value for key, value in settings.items() if value is not None}
-    return given | parse_changes(assignments or [])
+    The command gets them as `changes`, key -> value; `--set` wins over the other options.
+
+    Args:
+        names: Names in `RECIPE_OPTIONS`; many commands take `ROWS` or `TRAINING`.
+        reads: The option `--set`, which may refuse keys.
+        own: Options with another help text, or of this command alone: name -> annotation.
+    """
+    options = {name: kind for name, kind in (RECIPE_OPTIONS | own).items() if name in (*names, *own)}
+
+    def decorate(command: _Command) -> _Command:
+        @wraps(command)
+        def run(changes: list[str] | None = None, **values: Any) -> None:
+            from bertkit.recipe import parse_changes
+
+            settings = {_KEYS.get(name, f"training.{name}"): values.pop(name) for name in options}
+            command(changes=merge_changes(settings, parse_changes(changes or [])), **values)
+
+        parameters: list[Parameter] = []
+        for parameter in signature(command, eval_str=True).parameters.values():
+            if parameter.name != "changes":
+                parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+                continue
+            for name, annotation in {**options, "changes": reads}.items():
+                parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {}  # Typer would read the command's instead.
+        return run
+
+    return decorate
 
 
-def load(name: str, settings: Mapping[str, Any], assignments: list[str] | None) -> Recipe:
-    """Load a recipe with the options that are not None, and then the `--set` assignments, which win."""
-    from bertkit.recipe import load_recipe
-
-    return load_recipe(name, merge_changes(settings, assignments))
+def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given, and then the changes, which win."""
+    return {key: value for key, value in settings.items() if value not in (None, [])} | dict(changes)
 
 
 def refuse_options(options: Mapping[str, object], why: str, remedy: str) -> None:

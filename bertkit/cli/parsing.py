@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -25,8 +26,12 @@ _COMPUTE = _READ_RECIPES | {"model", "models"}
 _TRUST = "Run the code that the recipe of a model's folder names: its task, objective or metrics."
 _DEVICE = "Device to compute on: auto (an accelerator where there is one), cpu, cuda, mps, xpu, xla, ..."
 _THREADS = "Threads to compute with on a CPU."
+SECTIONS = ("data", "training", "options", "distillation", "gates", "model_options")
+"""The sections of recipes, whose keys are typed as ``training.epochs=1``, ``--training.epochs 1`` or with `--set`."""
+_OVERRIDE = re.compile(rf"(--)?(?:{'|'.join(SECTIONS)})\.\S+")
 _WIDEST = 100  # columns; longer lines are hard to read
 _TYPED = "bertkit.typed"  # arguments of a context
+_CONFIG = "bertkit.config"  # the recipe that `--config` names
 _Context: Any = TyperGroup.context_class
 _Formatter: Any = _Context.formatter_class
 
@@ -70,9 +75,10 @@ class ReadableCommand(_Readable, TyperCommand):
         self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 3 :]
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the arguments, once options that the Trainer's scripts call otherwise have their names here."""
+        """Parse the arguments, with those of other tools translated; see `translate_arguments`."""
         ctx.meta[_TYPED] = args
-        return super().parse_args(ctx, read_other_names(args, ctx))
+        # The shell completes what is typed so far, which may end before the value of an option.
+        return super().parse_args(ctx, args if ctx.resilient_parsing else translate_arguments(args, ctx))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, which need not take these options: they are about the process; parsing changes nothing."""
@@ -147,6 +153,12 @@ def usage_error(error: Any) -> UsageError:
 
         (fault, *_) = error.__cause__.errors()
         what = f"{'/'.join(error.param.opts)} = {shown(fault['input'])} is wrong: {rule_of(fault)}"
+    elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", what):
+        if _CONFIG in context.meta:
+            what = f"--config {context.meta[_CONFIG]} and {extra[1][:80]}"
+            remedy = "name the recipe once"
+        elif "--set" in _options_of(context) and (setting := re.search(r"\S+=.*", extra[1])):
+            remedy = f"write --set {setting[0][:80]}"
     elif unknown := re.match("No such command '(.*?)'", what):
         from bertkit.recipe.values import other_commands
 
@@ -156,30 +168,70 @@ def usage_error(error: Any) -> UsageError:
     return UsageError(what, remedy)
 
 
-def read_other_names(arguments: Sequence[str], context: Any) -> list[str]:
-    """Return the arguments of a command, with the options of the Trainer's scripts under bertkit's names.
+def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
+    """Return the arguments of a command as it declares them.
 
-    Only names that mean the same are read so, and each is logged. A batch per device is one per step in one process.
+    Keys of a recipe such as ``training.epochs=1`` or ``--training.epochs 1`` become `--set`, the value of `--config`
+    becomes the RECIPE, and options of the Trainer's scripts that mean the same get bertkit's names, each with a line in
+    the log. The values of options are left as they are.
+
+    Raises:
+        UsageError: If `--config` or the key of a recipe has no value.
     """
+    parameters = context.command.params
     options = _options_of(context)
+    valued = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
+    takes_value = {name for parameter in valued for name in parameter.opts}
     read: list[str] = []
     rest = list(arguments)
     while rest:
         typed, equals, value = (argument := rest.pop(0)).partition("=")
         if argument == "--":
             return [*read, argument, *rest]
-        meant = _same_option(typed, options)
-        if not meant:
-            read.append(argument)
-            continue
-        logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
-        if meant.startswith("--set "):
-            if not equals:  # an option of truth values needs none there
-                value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-            read += ["--set", f"{meant.removeprefix('--set ')}={value}"]
+        if argument in takes_value:
+            read += [argument, *rest[:1]]
+            del rest[:1]
+        elif "--set" in options and _is_override(argument, parameters):
+            value = value if equals else _pop_value(typed, rest)
+            read += ["--set", f"{typed.removeprefix('--')}={value}"]
+        elif typed == "--config" and _takes_recipe(parameters):
+            context.meta[_CONFIG] = value if equals else _pop_value(typed, rest)
+            read.insert(0, context.meta[_CONFIG])  # RECIPE is the first argument of every command that has one
+        elif meant := _same_option(typed, options):
+            logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
+            if meant.startswith("--set "):
+                if not equals:  # an option of truth values needs none there
+                    value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+                read += ["--set", f"{meant.removeprefix('--set ')}={value}"]
+            else:
+                rest.insert(0, meant + equals + value)
         else:
-            read.append(meant + equals + value)
+            read.append(argument)
     return read
+
+
+def _is_override(argument: str, parameters: Sequence[Any]) -> bool:
+    """Return whether an argument sets a key of a recipe; ``a.b=c`` may be a file or a text instead."""
+    typed, equals, _ = argument.partition("=")
+    match = _OVERRIDE.fullmatch(typed)
+    if match is None or match[1]:
+        return match is not None
+    arguments = {parameter.name for parameter in parameters if not _is_option(parameter)}
+    return bool(equals) and (not arguments or bool(arguments & _READ_RECIPES)) and not Path(argument).is_file()
+
+
+def _takes_recipe(parameters: Sequence[Any]) -> bool:
+    return any(parameter.name == "recipe" and not _is_option(parameter) for parameter in parameters)
+
+
+def _is_option(parameter: Any) -> bool:
+    return bool(parameter.param_type_name == "option")
+
+
+def _pop_value(option: str, rest: list[str]) -> str:
+    if not rest or rest[0].startswith("--"):
+        raise UsageError(f"{option} needs a value", f"write {option} VALUE")
+    return rest.pop(0)
 
 
 def _same_option(typed: str, options: Sequence[str]) -> str:
@@ -216,6 +268,11 @@ def _suggest_option(typed: str, context: Any) -> str:
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):
         return ""
+    section, dot, key = typed[2:].partition(".")
+    if dot and "--set" in options:
+        for similar in difflib.get_close_matches(section, SECTIONS, n=1):
+            return f"did you mean --{similar}.{key}?"
+        return f"the sections of a recipe are {', '.join(SECTIONS)}"
     # First the names of other libraries, then keys of recipes, then what is spelled alike.
     other_name = name[2:].replace("-", "_")
     is_batch = trains and ("train_batch" in other_name or "accumulation" in other_name)
@@ -247,10 +304,12 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
 
 
 def _recipe_key(option: str) -> str:
-    """Find the key in `data` or `training` of a recipe that an option is called like; empty where there is none."""
-    from bertkit.recipe import Corpus, Data, Pretraining, Training
+    """Find the key of a recipe that an option is called like, at the top, in `training` or in `data`, or return ""."""
+    from bertkit.recipe import Corpus, Data, Pretraining, Recipe, Training
 
     name = option.removeprefix("--").replace("-", "_")
     sections = {"training": {**Training.model_fields, **Pretraining.model_fields}}
     sections["data"] = {**Data.model_fields, **Corpus.model_fields}
+    if name in Recipe.model_fields and name not in SECTIONS:
+        return name
     return next((f"{section}.{name}" for section, keys in sections.items() if name in keys), "")

@@ -361,6 +361,20 @@ def test_errors_as_json(run):
     ("arguments", "expected"),
     [
         (["predict", "cola", "--lr", "1"], "no option is called --lr - see `bertkit predict --help`"),
+        (
+            ["finetune", "cola", "--task_name", "cola"],
+            "no option is called --task_name - leave it out, and name the task as the recipe: bertkit finetune cola",
+        ),
+        (
+            ["eval", "cola", "--config", "my.yaml"],
+            "no option is called --config - leave it out: a recipe or a run is named as the first argument",
+        ),
+        (["finetune", "cola", "--metrics", "f1"], "no option is called --metrics - write --set metrics=..."),
+        (["eval", "cola", "--best_metric", "f1"], "no option is called --best_metric - write --set best_metric=..."),
+        (
+            ["finetune", "cola", "--label_column_name", "y"],
+            "no option is called --label_column_name - write --set data.columns.label=...",
+        ),
         (["finetune", "cola", "--fp16"], "no option is called --fp16 - write --set training.precision=..."),
         (
             ["finetune", "cola", "--warmup-steps", "10"],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from bertkit.cli.completion import complete_recipe
-from bertkit.cli.options import common_settings, find_trained, load, merge_changes, zero_shot_task
+from bertkit.cli.options import TRAINING, find_trained, recipe_options, zero_shot_task
 from bertkit.errors import RecipeError, UsageError
-from bertkit.recipe import load_pretrain_recipe
+from bertkit.recipe import load_pretrain_recipe, load_recipe
 
 OWN = """extends: classify
 data: {source: mine, files: {train: a.csv}}
@@ -21,40 +23,74 @@ def test_recipes_are_completed_by_their_first_letters():
     assert complete_recipe("nothing") == []
 
 
-def test_an_option_that_is_left_out_keeps_the_value_of_the_recipe():
-    settings = common_settings(None, 10, None, 1e-3, None, None, None)
-    recipe = load("cola", settings, None)
+@pytest.fixture
+def changes_of():
+    """Return the changes that a command of a recipe's options gets from its arguments."""
+
+    @recipe_options("model", *TRAINING, "report_to")
+    def command(changes: dict[str, Any], output: str = "") -> None:
+        given.append((changes, output))
+
+    given = []
+    app = typer.Typer()
+    app.command()(command)
+
+    def change(*arguments):
+        app(list(arguments), standalone_mode=False)
+        return given.pop()
+
+    return change
+
+
+def test_an_option_that_is_left_out_keeps_the_value_of_the_recipe(changes_of):
+    changes, output = changes_of("--limit", "10", "--learning-rate", "1e-3", "--output", "here")
+    assert (changes, output) == ({"data.limit": 10, "training.learning_rate": 1e-3}, "here")
+    recipe = load_recipe("cola", changes)
     assert (recipe.data.source, recipe.data.limit) == ("nyu-mll/glue", 10)
     assert (recipe.training.epochs, recipe.training.learning_rate) == (3, 1e-3)
 
 
-def test_set_wins_over_an_option():
-    settings = common_settings(None, None, 2.0, None, None, None, None)
-    assert load("cola", settings, ["training.epochs=5"]).training.epochs == 5
+def test_every_option_sets_its_key(changes_of):
+    typed = "--model m --data d --epochs auto --batch-size 8 --max-length 9 --seed 0 --report-to a --report-to b"
+    assert changes_of(*typed.split())[0] == {
+        "model": "m",
+        "data.source": "d",
+        "training.epochs": "auto",
+        "training.batch_size": 8,
+        "training.max_length": 9,
+        "training.seed": 0,
+        "training.report_to": ["a", "b"],
+    }
+
+
+def test_set_wins_over_an_option(changes_of):
+    changes, _ = changes_of("--set", "training.epochs=5", "--epochs", "2")
+    assert load_recipe("cola", changes).training.epochs == 5
 
 
 def test_another_source_drops_the_files_of_the_recipe(here):
     Path("own.yaml").write_text(OWN)
-    assert load("own.yaml", {"data.source": None}, None).data.files == {"train": "a.csv"}
-    assert load("own.yaml", {"data.source": "other"}, None).data.files == {}
-    assert load("own.yaml", {"data.source": "other"}, ["data.files.test=b.csv"]).data.files == {"test": "b.csv"}
+    assert load_recipe("own.yaml").data.files == {"train": "a.csv"}
+    assert load_recipe("own.yaml", {"data.source": "other"}).data.files == {}
+    changes = {"data.source": "other", "data.files.test": "b.csv"}
+    assert load_recipe("own.yaml", changes).data.files == {"test": "b.csv"}
 
 
 def test_another_text_drops_the_config_of_the_recipe():
     assert load_pretrain_recipe("mlm").data.config == "wikitext-103-raw-v1"
-    data = load_pretrain_recipe("mlm", merge_changes({"data.source": "text.txt"}, None)).data
+    data = load_pretrain_recipe("mlm", {"data.source": "text.txt"}).data
     assert (data.config, data.documents) == (None, "auto")
 
 
 def test_epochs_replace_the_steps_of_a_pretraining_recipe():
     assert load_pretrain_recipe("mlm").training.steps == 100_000
-    training = load_pretrain_recipe("mlm", merge_changes({"training.epochs": 2}, None)).training
+    training = load_pretrain_recipe("mlm", {"training.epochs": 2}).training
     assert (training.steps, training.epochs) == (None, 2)
 
 
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(RecipeError, match="colla"):
-        load("colla", {}, None)
+        load_recipe("colla")
 
 
 def test_a_run_brings_its_recipe_and_a_recipe_needs_a_checkpoint(here):

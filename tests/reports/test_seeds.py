@@ -6,7 +6,7 @@ from dataclasses import asdict
 from xml.etree import ElementTree
 
 from bertkit.reports.seeds import write_seeds_report
-from tests.cli.test_seeds import summary_of
+from tests.cli.commands.test_finetune import summary_of
 
 
 def test_a_page_has_a_dot_per_run_and_names_the_failed_ones(tmp_path):

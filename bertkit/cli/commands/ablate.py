@@ -6,14 +6,15 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertkit.cli.commands.pretrain.recipe import (
+from bertkit.cli.commands.finetune import parse_seeds
+from bertkit.cli.commands.pretrain import (
     CorpusOption,
     PretrainingRecipeArgument,
     SizeOption,
     StepsOption,
     TokenizerOption,
 )
-from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, option, output_option
+from bertkit.cli.options import DryRunOption, option, output_option, recipe_options
 from bertkit.cli.output import (
     difference_cells,
     format_count,
@@ -27,7 +28,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.seeds import parse_seeds
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
@@ -39,6 +39,7 @@ ORDER = 16
 EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --then sst2"
 
 
+@recipe_options("seed", data=CorpusOption, size=SizeOption, tokenizer=TokenizerOption, steps=StepsOption)
 def command(
     recipe: PretrainingRecipeArgument,
     space: Annotated[
@@ -57,13 +58,8 @@ def command(
             "RECIPE",
         ),
     ],
-    data: CorpusOption = None,
-    size: SizeOption = None,
-    tokenizer: TokenizerOption = None,
-    steps: StepsOption = None,
+    changes: dict[str, Any],
     seeds: Annotated[str, option("Seeds of each fine-tuning: a number, or a list such as 1,2,7.", "N|LIST")] = "5",
-    seed: SeedOption = None,
-    changes: SetOption = None,
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -74,13 +70,11 @@ def command(
     """
     from bertkit.recipe.space import make_search
 
-    given = {"data.source": data, "size": size, "tokenizer": tokenizer, "training.steps": steps, "training.seed": seed}
-    settings = merge_changes(given, changes)
     search, tasks, numbers = make_search("grid", space, None), list(map(parse_then, then)), parse_seeds(seeds)
     from bertkit.workflows.ablate import ablate, check_ablation
     from bertkit.workflows.ablate import dry_run as plan_ablation
 
-    job = check_ablation(recipe, search, tasks, settings, output)
+    job = check_ablation(recipe, search, tasks, changes, output)
     if dry_run:
         print_result(plan_ablation(job, numbers), print_ablation_plan)
         return

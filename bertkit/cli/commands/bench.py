@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     FROM_RECIPE,
-    DataOption,
-    LimitOption,
-    MaxLengthOption,
-    ModelOption,
+    ROWS,
     RecipeArgument,
-    SetOption,
-    load,
+    merge_changes,
     option,
+    recipe_options,
 )
 from bertkit.cli.output import print_notes, print_result, print_table, print_text
 from bertkit.reports.text import duration_text
@@ -25,10 +22,10 @@ ORDER = 55
 EXAMPLE = "bertkit bench cola --model demo --data demo"
 
 
+@recipe_options("model", *ROWS)
 def command(
+    changes: dict[str, Any],
     recipe: RecipeArgument = "cola",
-    model: ModelOption = None,
-    data: DataOption = None,
     precision: Annotated[
         list[str] | None,
         option("fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is fast here"),
@@ -37,19 +34,17 @@ def command(
         list[int] | None, option("Rows per optimizer step; repeat it to compare.", "N", FROM_RECIPE)
     ] = None,
     steps: Annotated[int, option("Steps to time, after three warm-up steps.", "N")] = 20,
-    max_length: MaxLengthOption = None,
-    limit: LimitOption = None,
-    changes: SetOption = None,
 ) -> None:
     """Measure a model's training speed and memory use.
 
     Times some real training steps on this machine for each precision and batch size, and estimates from them how
     long the whole training would take. Nothing is saved. Options override the recipe.
     """
-    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    from bertkit.recipe import load_recipe
+
     # Every batch size with every precision; without options, what the recipe says.
     recipes = [
-        load(recipe, {**settings, "training.precision": dtype, "training.batch_size": rows}, changes)
+        load_recipe(recipe, merge_changes({"training.precision": dtype, "training.batch_size": rows}, changes))
         for rows in dict.fromkeys(batch_size or ()) or (None,)
         for dtype in dict.fromkeys(precision or ()) or (None,)
     ]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
+    ROWS,
     AnsweringSetOption,
     CheckpointOption,
-    DataOption,
-    LimitOption,
-    MaxLengthOption,
     RunArgument,
     TrainingRowsOption,
     find_trained,
-    load,
     option,
+    recipe_options,
 )
 from bertkit.cli.output import format_rows, format_scored, print_result, print_table, print_text
 
@@ -25,10 +23,11 @@ ORDER = 24
 EXAMPLE = "bertkit calibrate runs/cola"
 
 
+@recipe_options(*ROWS, reads=AnsweringSetOption)
 def command(
     run: RunArgument,
+    changes: dict[str, Any],
     model: CheckpointOption = None,
-    data: DataOption = None,
     split: Annotated[
         str | None,
         option("Split to calibrate on; `all` takes every row of a file.", "SPLIT", "the first validation split"),
@@ -40,10 +39,7 @@ def command(
     precision: Annotated[
         float | None, option("Abstain from answers without this precision from now on; see `predict`.", "P")
     ] = None,
-    max_length: MaxLengthOption = None,
-    limit: LimitOption = None,
     training_rows: TrainingRowsOption = "refuse",
-    changes: AnsweringSetOption = None,
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
@@ -52,8 +48,9 @@ def command(
     is calibrated as an ensemble.
     """
     recipe, checkpoint = find_trained(run, model)
-    settings = {"model": checkpoint, "data.source": data, "data.limit": limit, "training.max_length": max_length}
-    loaded = load(recipe, settings, changes)
+    from bertkit.recipe import load_recipe
+
+    loaded = load_recipe(recipe, {"model": checkpoint, **changes})
     from bertkit.workflows.calibrate import calibrate
 
     calibration = calibrate(

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.options import (
+    ROWS,
     AnsweringSetOption,
-    DataOption,
-    LimitOption,
-    MaxLengthOption,
     RecipeArgument,
     ReportOption,
     flag,
-    load,
     option,
+    recipe_options,
 )
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.errors import shorten
@@ -42,17 +40,21 @@ _GROUPS = {
 LEVELS = ("good", "warn", "fail")
 
 
-def command(
-    recipe: RecipeArgument,
-    model: Annotated[
+@recipe_options(
+    *ROWS,
+    reads=AnsweringSetOption,
+    model=Annotated[
         str | None,
         option(
             "Model whose tokenizer counts tokens, and whose vectors find label errors: hub name, directory or `demo`.",
             "MODEL",
             "the recipe's",
         ),
-    ] = None,
-    data: DataOption = None,
+    ],
+)
+def command(
+    recipe: RecipeArgument,
+    changes: dict[str, Any],
     label_errors: Annotated[
         bool, flag("--label-errors", "Rank labels that may be wrong, by vectors of the model (extra `check`).")
     ] = False,
@@ -69,20 +71,18 @@ def command(
         ),
     ] = None,
     report: ReportOption = None,
-    max_length: MaxLengthOption = None,
-    limit: LimitOption = None,
-    changes: AnsweringSetOption = None,
 ) -> None:
     """Check the rows of a recipe's data, without training.
 
     Finds rows that cannot be used, odd labels, repeated and leaked rows, contradictions, truncated texts, shortcuts and
     splits that differ. All findings are shown, not only the first. The exit code is 3 where one is a fail.
     """
-    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
-    loaded = load(recipe, settings, changes)
+    from bertkit.recipe import load_recipe
+
+    loaded = load_recipe(recipe, changes)
     from bertkit.workflows.check import CheckSettings, check
 
-    chosen = CheckSettings(label_errors, fix, needs_model=model is not None)
+    chosen = CheckSettings(label_errors, fix, needs_model="model" in changes)
     checked = check(loaded, chosen)
     copy = fix if checked.rows.get("train") else None  # without training rows there is none
     if report is not None:

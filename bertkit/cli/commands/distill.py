@@ -6,27 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.commands.evaluate import print_results
-from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
-from bertkit.cli.commands.pretrain.recipe import run_pretraining
+from bertkit.cli.commands.finetune import SmokeOption, print_dry_run, print_next_steps, print_smoke, refuse_with_smoke
+from bertkit.cli.commands.pretrain import run_pretraining
 from bertkit.cli.options import (
     FROM_RECIPE,
-    BatchSizeOption,
-    DataOption,
+    TRAINING,
     DryRunOption,
-    EpochsOption,
     FreshOption,
-    LearningRateOption,
-    LimitOption,
-    MaxLengthOption,
     RecipeArgument,
-    ReportToOption,
-    SeedOption,
-    SetOption,
-    common_settings,
-    load,
     merge_changes,
     option,
     output_option,
+    recipe_options,
 )
 from bertkit.cli.output import (
     format_number,
@@ -37,7 +28,6 @@ from bertkit.cli.output import (
     print_table,
     size_cells,
 )
-from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,8 +46,10 @@ SoftWeightOption = Annotated[
 ]
 
 
+@recipe_options(*TRAINING, "report_to")
 def command(
     recipe: RecipeArgument,
+    changes: dict[str, Any],
     teacher: TeacherOption = None,
     model: Annotated[str | None, option("Student: hub name, directory or `demo`.", "STUDENT")] = None,
     student_layers: Annotated[
@@ -68,16 +60,7 @@ def command(
         float | None, option("Divides the logits; higher values give softer targets.", default="2")
     ] = None,
     soft_weight: SoftWeightOption = None,
-    data: DataOption = None,
     output: Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE-distilled")] = None,
-    epochs: EpochsOption = None,
-    learning_rate: LearningRateOption = None,
-    batch_size: BatchSizeOption = None,
-    max_length: MaxLengthOption = None,
-    seed: SeedOption = None,
-    limit: LimitOption = None,
-    report_to: ReportToOption = None,
-    changes: SetOption = None,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
     fresh: FreshOption = False,
@@ -92,8 +75,7 @@ def command(
     if model is not None and student_layers is not None:
         remedy = "give one: a student model, or layers of the first teacher"
         raise UsageError("--model and --student-layers are both given", remedy)
-    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed, report_to)
-    from bertkit.recipe import load_pretrain_recipe, recipe_command
+    from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_command
 
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
@@ -103,19 +85,19 @@ def command(
             what = f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
             raise UsageError(what, "leave out --model, --soft-weight and any second --teacher")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
-        settings = {**common, **options, "model": teacher[0] if teacher else None}
-        loaded = load_pretrain_recipe(recipe, merge_changes(settings, changes))
-        run_pretraining(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+        settings: dict[str, Any] = {**options, "model": teacher[0] if teacher else None}
+        student = load_pretrain_recipe(recipe, merge_changes(settings, changes))
+        run_pretraining(student, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
         return
     settings = {
-        **common,
         "model": model,
         "distillation.teachers": teacher or None,
         "distillation.student_layers": student_layers,
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
     }
-    _distill_recipe(load(recipe, settings, changes), output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+    loaded = load_recipe(recipe, merge_changes(settings, changes))
+    _distill_recipe(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
 
 
 def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:

@@ -1,4 +1,4 @@
-"""`bertkit embed`."""
+"""`bertkit embed` and `bertkit similar`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from bertkit.cli.options import (
     PrecisionOption,
     PromptOption,
     PromptTextOption,
+    RecordsOption,
     RowsFileArgument,
     ShardOption,
     TextLengthOption,
     TextSettingsOption,
+    argument,
     flag,
     option,
     output_option,
@@ -27,11 +29,10 @@ from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.errors import UsageError
 
 ORDER = 40
-EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"
+
 
 Unit = Literal["text", "word", "token", "target"]
 Dtype = Literal["float32", "float16"]
-
 VectorFileOption = Annotated[
     Path | None, output_option("File to write: .npy or .parquet.", "FILE", "JSON lines on stdout")
 ]
@@ -44,7 +45,7 @@ UnitOption = Annotated[
 LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
 
 
-def command(
+def embed_texts(
     file: RowsFileArgument = None,
     model: EncoderOption = ...,  # type: ignore[assignment]
     text: Annotated[str | None, option("Embed one text.", "TEXT")] = None,
@@ -101,3 +102,50 @@ def command(
             print_line(f"{output}: {about['vectors']:,} vectors of {about['width']:,} dimensions, {dtype}")
 
     print_result({"file": output, **about}, show)
+
+
+def compare_texts(
+    texts: Annotated[
+        list[str],
+        argument(
+            "Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
+            "TEXT TEXT | FILE",
+        ),
+    ],
+    model: EncoderOption,
+    column: Annotated[str, option("Column with the first texts.", "NAME")] = "text",
+    pair_column: Annotated[str, option("Column with the second texts.", "NAME")] = "text_pair",
+    pooling: PoolingOption = None,
+    prompt: PromptOption = None,
+    output: RecordsOption = None,
+) -> None:
+    """Say how similar two texts are: the cosine of their vectors.
+
+    For a file, the output is one record per row, in the order of the rows, with the column `cosine`.
+    """
+    from bertkit.recipe import typed_path
+    from bertkit.vectors.embedder import Embedder
+    from bertkit.workflows.similar import read_pairs, similar
+
+    if len(texts) > 2:
+        raise UsageError(f"{len(texts)} texts", "give two, or a file with a pair per row")
+    if len(texts) == 2 and output is not None:
+        raise UsageError("--output with two texts", "it is for the pairs of a file")
+    if not all(text.strip() for text in texts):
+        raise UsageError("an empty text", "give two texts, or a file")
+    embedder = Embedder(model, pooling=pooling, prompt=prompt)
+    if len(texts) == 2:
+        first, second = texts
+        (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)])
+        print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"))
+        return
+    pairs = read_pairs(texts[0], (column, pair_column))
+    records = similar(embedder, pairs)
+    print_records("pairs", records, output, [("the file of pairs", typed_path(texts[0]))])
+
+
+_QUESTIONS = '"How old are you?" "What is your age?"'
+COMMANDS = {
+    "embed": (embed_texts, "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"),
+    "similar": (compare_texts, f"bertkit similar {_QUESTIONS} --model sentence-transformers/all-MiniLM-L6-v2"),
+}

@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
+    ROWS,
     AnsweringSetOption,
     CheckpointOption,
-    DataOption,
-    LimitOption,
-    MaxLengthOption,
     OptionalRunArgument,
     ReportOption,
     TrainingRowsOption,
     ZeroShotOption,
     find_trained,
     flag,
-    load,
+    merge_changes,
     option,
     output_option,
+    recipe_options,
     zero_shot_task,
 )
 from bertkit.cli.output import (
@@ -60,13 +59,12 @@ LanguagesOption = Annotated[
 ]
 
 
+@recipe_options(*ROWS, reads=AnsweringSetOption)
 def command(
+    changes: dict[str, Any],
     run: OptionalRunArgument = None,
     model: CheckpointOption = None,
-    data: DataOption = None,
     split: SplitOption = None,
-    max_length: MaxLengthOption = None,
-    limit: LimitOption = None,
     output: Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")] = None,
     require: Annotated[
         list[str] | None,
@@ -78,31 +76,30 @@ def command(
     strict_labels: StrictLabelsOption = False,
     languages: LanguagesOption = None,
     zero_shot: ZeroShotOption = False,
-    changes: AnsweringSetOption = None,
 ) -> None:
     """Score a run, or any fine-tuned checkpoint, on a recipe's data.
 
     A checkpoint may be any Hugging Face model that has a trained head for the task. Options override the recipe.
     """
     run, model = _settle_run(run, model)
-    # Settings reach the recipe by their dotted keys, so --set and the options go the same way and are checked alike.
     recipe, checkpoint = find_trained(run, model)
-    settings: dict[str, Any] = {"model": checkpoint, "data.source": data, "data.limit": limit}
-    settings |= {"training.max_length": max_length, "task": zero_shot_task(recipe) if zero_shot else None}
-    settings |= read_requirements(require or []) | {"gates.confident": confident or None}
+    settings: dict[str, Any] = {"model": checkpoint, "task": zero_shot_task(recipe) if zero_shot else None}
+    settings |= {**read_requirements(require or []), "gates.confident": confident or None}
+    changes = merge_changes(settings, changes)
     scoring: dict[str, Any] = {"split": split, "output": output}
     scoring |= {"training_rows": training_rows, "strict_labels": strict_labels}
     if languages is not None:
-        recipes = _load_languages(recipe, settings, changes, languages)
+        recipes = _load_languages(recipe, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
         by_language, means = evaluate_languages(recipes, **scoring)
         printed = {"results": by_language, "means": means}
         _print_and_exit(printed, lambda _: print_languages(by_language, means), by_language, report)
         return
-    loaded = load(recipe, settings, changes)
+    from bertkit.recipe import load_recipe
     from bertkit.workflows.evaluate import evaluate
 
+    loaded = load_recipe(recipe, changes)
     results = evaluate(loaded, **scoring)
     if results:  # else another process writes them
         _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
@@ -162,9 +159,7 @@ def _settle_run(run: str | None, model: str | None) -> tuple[str, str | None]:
     return run, model
 
 
-def _load_languages(
-    name: str, settings: dict[str, Any], changes: list[str] | None, languages: str
-) -> dict[str, Recipe]:
+def _load_languages(name: str, changes: dict[str, Any], languages: str) -> dict[str, Recipe]:
     """Load a recipe once for each language of a list with commas.
 
     Raises:
@@ -173,11 +168,11 @@ def _load_languages(
     codes = [code.strip() for code in languages.split(",")]
     if not all(codes):
         raise UsageError(f"--languages {languages!r} has an empty name", "name them with commas, e.g. en,de,fr")
-    recipes = {code: load(name, settings | {"data.language": code}, changes) for code in codes}
-    for code, recipe in recipes.items():
-        if recipe.data.language != code:
-            raise UsageError("--set data.language with --languages", "leave one of them out")
-    return recipes
+    if "data.language" in changes:
+        raise UsageError("--set data.language with --languages", "leave one of them out")
+    from bertkit.recipe import load_recipe
+
+    return {code: load_recipe(name, changes | {"data.language": code}) for code in codes}
 
 
 def print_results(results: Sequence[Result], next_steps: Callable[[], None] = lambda: None) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     AnsweringSetOption,
     CheckpointRecipeOption,
     FirstRowsOption,
-    MaxLengthOption,
     PageOption,
     RowOption,
     TextOption,
     TrainedArgument,
-    load,
     option,
     parse_row,
+    recipe_options,
     refuse_options,
 )
 from bertkit.cli.output import (
@@ -45,8 +44,10 @@ TargetOption = Annotated[
 StepsOption = Annotated[int, option("At most so many steps of integrated gradients.", "N", min=1, max=8192)]
 
 
+@recipe_options("max_length", reads=AnsweringSetOption)
 def command(
     run: TrainedArgument,
+    changes: dict[str, Any],
     text: TextOption = None,
     row: RowOption = None,
     data: Annotated[str | None, option("Explain the rows of a file, or with `-` those of stdin.", "FILE")] = None,
@@ -58,14 +59,13 @@ def command(
     integration_steps: StepsOption = 512,
     output: PageOption = None,
     recipe: CheckpointRecipeOption = None,
-    max_length: MaxLengthOption = None,
-    changes: AnsweringSetOption = None,
 ) -> None:
     """Explain a prediction: what each word adds to it.
 
     Prints integrated gradients over the word embeddings, with a check that they add up, and the effect of masking each
     word.
     """
+    from bertkit.recipe import load_recipe
     from bertkit.storage.recipes import recipe_of
     from bertkit.workflows import explain
 
@@ -78,7 +78,7 @@ def command(
         raise UsageError(what, "give --text, --row column=value, --data FILE or --mistakes N")
     if data is None:
         refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
-    loaded = load(recipe or recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
+    loaded = load_recipe(recipe or recipe_of(run), {"model": run, **changes})
     asked = explain.AskedRows(data, single, mistakes, limit)
     rows = explain.explain(loaded, asked, targets=target or (), max_steps=integration_steps)
     if output is not None:

@@ -1,17 +1,19 @@
-"""`bertkit export`."""
+"""`bertkit export`, `bertkit quantize` and `bertkit package`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bertkit.cli.options import CheckpointRecipeOption, LimitOption, TrainedArgument, option, output_option
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption, TrainedArgument, argument, option, output_option
 from bertkit.cli.output import (
     format_rows,
     format_signed,
     print_gated,
     print_next,
     print_notes,
+    print_result,
     print_table,
     print_text,
 )
@@ -19,14 +21,16 @@ from bertkit.cli.output import (
 if TYPE_CHECKING:
     from bertkit.evaluation.parity import Parity
     from bertkit.workflows.export import ExportResult
+    from bertkit.workflows.package import PackageResult
+
 
 ORDER = 52
-EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
+
 
 NewFolderOption = Annotated[Path, output_option("Folder to write; it must not exist.", "DIR")]
 
 
-def command(
+def export_run(
     run: TrainedArgument,
     output: NewFolderOption,
     to: Annotated[Literal["onnx", "openvino"], option("What runs it.", "BACKEND")] = "onnx",
@@ -97,3 +101,77 @@ def tabulate_scores(parity: Parity, before: str, after: str) -> list[dict[str, A
         }
         for name, found in parity.scores.items()
     ]
+
+
+def quantize_run(
+    run: TrainedArgument,
+    output: NewFolderOption,
+    to: Annotated[
+        Literal["onnx-int8", "openvino-int8", "openvino-bf16"],
+        option("What runs it, and in which precision.", "TARGET"),
+    ] = "openvino-int8",
+    margin: Annotated[float, option("The share of the score that may be lost, with 95% confidence.", "P")] = 0.01,
+    rows: Annotated[int, option("Training rows that tell the ranges of activations.", "N")] = 256,
+    recipe: CheckpointRecipeOption = None,
+    data: Annotated[str | None, option("Rows to calibrate and score on.", "DATA", "those of the run")] = None,
+    limit: LimitOption = None,
+) -> None:
+    """Export a fine-tuned model in int8 or bf16, unless it loses too much.
+
+    Both models are scored on validation rows. Nothing is written unless the paired 95% interval of the loss is within
+    the margin, and, of vectors, the least cosine is at least 0.98.
+    """
+    from bertkit.workflows.export import Source
+    from bertkit.workflows.quantize import MarginError, quantize
+
+    try:
+        exported = quantize(Source(run, recipe, data, limit), output, to=to, margin=margin, rows=rows)
+    except MarginError as error:
+        parity = error.parity
+        print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)
+        return
+    print_gated(exported, print_export, exported.gates)
+
+
+def package_run(
+    run: Annotated[
+        str, argument("Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.", "RUN")
+    ],
+    output: NewFolderOption,
+    to: Annotated[
+        Literal["onnx", "openvino"] | None, option("What runs it.", "BACKEND", "onnx, or that of an exported folder")
+    ] = None,
+    recipe: CheckpointRecipeOption = None,
+    serve: Annotated[bool, option("Add a Dockerfile, and pin the requirements of a server by their hashes.")] = False,
+) -> None:
+    """Package a model with bertkit and pinned requirements, to predict without torch.
+
+    The folder holds a copy of bertkit, the exported model and requirements.txt, which has ONNX Runtime or OpenVINO but
+    neither torch nor transformers. An exported folder is packaged as it is, including int8.
+    """
+    from bertkit.workflows.package import package
+
+    result = package(run, output, to=to, recipe=recipe, serve=serve)
+    print_result(result, lambda _: print_package(result, serves=serve))
+
+
+def print_package(result: PackageResult, *, serves: bool = False) -> None:
+    """Print what was packaged, and what to do next."""
+    size = f"{result.bytes / 1e6:,.1f} MB"
+    print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {size}")
+    if result.parity is not None:
+        print_text(f"  largest difference of outputs from the run's: {result.parity.largest:.2g}")
+    print_text(f"  requires {len(result.requirements)} packages (requirements.txt), without torch")
+    folder = quote(result.folder)
+    if serves:
+        run = f"docker run --read-only --publish 127.0.0.1:8000:8000 {result.name}"
+        print_next(f"docker build --tag {result.name} {folder} && {run}")
+    else:
+        print_next(f"cd {folder} && pip install -r requirements.txt && python -m bertkit predict model FILE")
+
+
+COMMANDS = {
+    "export": (export_run, "bertkit export runs/cola --to onnx --output exported/cola"),
+    "quantize": (quantize_run, "bertkit quantize runs/cola --to openvino-int8 --output exported/cola-int8"),
+    "package": (package_run, "bertkit package runs/cola --output packages/cola"),
+}

@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
-    BatchSizeOption,
-    EpochsOption,
+    TRAINING,
     FreshOption,
-    LearningRateOption,
-    LimitOption,
-    MaxLengthOption,
     PretrainedOption,
-    SeedOption,
-    SetOption,
-    common_settings,
-    merge_changes,
     option,
     output_option,
+    recipe_options,
 )
 from bertkit.cli.output import print_next, print_notes, print_result, print_table, print_text
 
@@ -31,20 +24,17 @@ ORDER = 13
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
 
 
+@recipe_options(
+    *TRAINING,
+    data=Annotated[
+        str | None, option("Directory with a folder for each task (cola, sst2, ...), or `demo`.", "DIR", "nyu-mll/glue")
+    ],
+)
 def command(
     model: PretrainedOption,
-    data: Annotated[
-        str | None, option("Directory with a folder for each task (cola, sst2, ...), or `demo`.", "DIR", "nyu-mll/glue")
-    ] = None,
+    changes: dict[str, Any],
     tasks: Annotated[str | None, option("Tasks to train, such as cola,rte.", "LIST", "all nine")] = None,
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/glue")] = None,
-    epochs: EpochsOption = None,
-    learning_rate: LearningRateOption = None,
-    batch_size: BatchSizeOption = None,
-    max_length: MaxLengthOption = None,
-    seed: SeedOption = None,
-    limit: LimitOption = None,
-    changes: SetOption = None,
     fresh: FreshOption = False,
 ) -> None:
     """Fine-tune a model on all tasks of GLUE, and write a submission to its leaderboard.
@@ -54,10 +44,8 @@ def command(
     """
     from bertkit.workflows.glue import glue
 
-    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
-    settings = merge_changes(common, changes)
     names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
-    summary, error = glue(model, tasks=names, changes=settings, output=output, fresh=fresh)
+    summary, error = glue(model, tasks=names, changes=changes, output=output, fresh=fresh)
     print_result(summary, print_glue, error=error)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bertkit.cli.options import (
     AnsweringSetOption,
     CheckpointOption,
-    MaxLengthOption,
     RecordsOption,
     RowOption,
     RowsFileArgument,
@@ -18,9 +17,10 @@ from bertkit.cli.options import (
     ZeroShotOption,
     find_trained,
     flag,
-    load,
+    merge_changes,
     option,
     parse_row,
+    recipe_options,
     zero_shot_task,
 )
 from bertkit.cli.output import print_file, print_records
@@ -40,8 +40,10 @@ CoverageOption = Annotated[
 ]
 
 
+@recipe_options("max_length", reads=AnsweringSetOption)
 def command(
     run: RunArgument,
+    changes: dict[str, Any],
     file: RowsFileArgument = None,
     model: CheckpointOption = None,
     text: TextOption = None,
@@ -67,9 +69,7 @@ def command(
         int | None, option("Decimals of predicted numbers in a .csv or .tsv file.", "N", "4", min=0, max=17)
     ] = None,
     escape_formulas: EscapeOption = False,
-    max_length: MaxLengthOption = None,
     zero_shot: ZeroShotOption = False,
-    changes: AnsweringSetOption = None,
 ) -> None:
     """Predict rows with a fine-tuned checkpoint.
 
@@ -88,9 +88,10 @@ def command(
     if precision is not None and abstain_below is not None:
         raise UsageError("--precision and --abstain-below", "give one or the other")
     recipe, checkpoint = find_trained(run, model)
-    settings = {"model": checkpoint, "training.max_length": max_length, "options.abstain_below": abstain_below}
+    task = zero_shot_task(recipe) if zero_shot else None
+    settings = {"model": checkpoint, "options.abstain_below": abstain_below, "task": task}
     thresholds = {"precision": precision, "coverage": coverage}
-    loaded = _load_recipe(recipe, settings, changes, thresholds, zero_shot=zero_shot)
+    loaded = _load_recipe(recipe, merge_changes(settings, changes), thresholds)
     from bertkit.workflows.predict import predict, predict_to_file
 
     if output is None:
@@ -110,12 +111,11 @@ def split_names(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(next(csv.reader([text], skipinitialspace=True), ()))
 
 
-def _load_recipe(
-    recipe: str, settings: dict[str, Any], changes: list[str] | None, thresholds: dict[str, Any], *, zero_shot: bool
-) -> Recipe:
+def _load_recipe(recipe: str, changes: dict[str, Any], thresholds: dict[str, Any]) -> Recipe:
     """Load the recipe of a task, with the thresholds of its calibration."""
-    settings["task"] = zero_shot_task(recipe) if zero_shot else None
-    loaded = load(recipe, settings, changes)
+    from bertkit.recipe import load_recipe
+
+    loaded = load_recipe(recipe, changes)
     if all(share is None for share in thresholds.values()):
         return loaded
     from bertkit.workflows.calibrate import with_thresholds

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     RECIPE_NAME,
     AnsweringSetOption,
-    DataOption,
     EncoderOption,
     PageOption,
     PrecisionOption,
     TextLengthOption,
     argument,
-    merge_changes,
     option,
+    recipe_options,
 )
 from bertkit.cli.output import format_signed, print_notes, print_result, print_table, print_text
 
@@ -25,6 +24,7 @@ ORDER = 32
 EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
 
+@recipe_options("data", reads=AnsweringSetOption)
 def command(
     task: Annotated[
         str,
@@ -36,7 +36,7 @@ def command(
         ),
     ],
     model: EncoderOption,
-    data: DataOption = None,
+    changes: dict[str, Any],
     limit: Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N")] = 2000,
     items: Annotated[int, option("At most so many words, or pairs of words, per probe.", "N")] = 20_000,
     metric: Annotated[
@@ -49,7 +49,6 @@ def command(
     ] = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
-    changes: AnsweringSetOption = None,
     output: PageOption = None,
 ) -> None:
     """Show what each layer of an encoder knows, by linear probes.
@@ -60,7 +59,7 @@ def command(
     from bertkit.reports.probe import write_probe
     from bertkit.workflows.probe import load_probe_recipe, probe
 
-    recipe = load_probe_recipe(task, merge_changes({"model": model, "data.source": data}, changes))
+    recipe = load_probe_recipe(task, {"model": model, **changes})
     result = probe(recipe, metric=metric, limit=limit, items=items, max_length=max_length, precision=precision)
     print_result(result, print_probe, page=output, write=write_probe)
 

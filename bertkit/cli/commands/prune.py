@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
+    ROWS,
     AnsweringSetOption,
     CheckpointRecipeOption,
-    DataOption,
-    LimitOption,
-    MaxLengthOption,
     argument,
-    merge_changes,
     option,
     output_option,
+    recipe_options,
 )
 from bertkit.cli.output import (
     format_interval,
@@ -44,9 +42,11 @@ HeadsOption = Annotated[int | None, option("Keep so many heads per layer, where 
 IntermediateOption = Annotated[int | None, option("Keep so many neurons of each layer's feed-forward.", "N", "all")]
 
 
+@recipe_options(*ROWS, reads=AnsweringSetOption)
 def command(
     model: Annotated[str, argument("Run folder, or any checkpoint: directory or hub name.", "MODEL")],
     output: Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")],
+    changes: dict[str, Any],
     layers: KeptLayersOption = None,
     heads: HeadsOption = None,
     intermediate: IntermediateOption = None,
@@ -60,11 +60,7 @@ def command(
         ),
     ] = None,
     recipe: CheckpointRecipeOption = None,
-    data: DataOption = None,
-    max_length: MaxLengthOption = None,
-    limit: LimitOption = None,
     rows: Annotated[int, option("Training rows to measure importance on.", "N", min=1)] = 512,
-    changes: AnsweringSetOption = None,
 ) -> None:
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.
 
@@ -74,11 +70,9 @@ def command(
     from bertkit.compression.target_shape import make_shape
 
     shape = make_shape(layers, heads, intermediate, vocabulary)
-    settings = {"data.source": data, "data.limit": limit, "training.max_length": max_length}
-    given = merge_changes(settings, changes)
     from bertkit.workflows.prune import prune
 
-    pruned = prune(model, output, shape, recipe=recipe, changes=given, measured_rows=rows)
+    pruned = prune(model, output, shape, recipe=recipe, changes=changes, measured_rows=rows)
     print_gated(pruned, print_pruned, pruned.gates)
 
 

@@ -7,24 +7,16 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bertkit.cli.commands.finetune import number_values
 from bertkit.cli.options import (
-    BatchSizeOption,
-    DataOption,
+    TRAINING,
     DryRunOption,
-    EpochsOption,
     FreshOption,
-    LearningRateOption,
-    LimitOption,
-    MaxLengthOption,
-    ModelOption,
     RecipeArgument,
-    SeedOption,
-    SetOption,
-    common_settings,
     flag,
-    merge_changes,
     option,
     output_option,
+    recipe_options,
 )
 from bertkit.cli.output import (
     format_count,
@@ -40,7 +32,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.seeds import number_values
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
@@ -52,10 +43,10 @@ ORDER = 14
 EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learning_rate=log:1e-4..1e-2" --search random'
 
 
+@recipe_options("model", *TRAINING)
 def command(
     recipe: RecipeArgument,
-    model: ModelOption = None,
-    data: DataOption = None,
+    changes: dict[str, Any],
     output: Annotated[Path | None, output_option("Folder of the trials.", "DIR", "runs/RECIPE-sweep")] = None,
     space: Annotated[
         list[str] | None,
@@ -69,13 +60,6 @@ def command(
     search: Annotated[str, option("How trials are chosen: grid, random or tpe (Optuna).", "METHOD")] = "grid",
     trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the whole grid")] = None,
     join: Annotated[bool, flag("--join", "Train other trials of a sweep that another process is working on.")] = False,
-    epochs: EpochsOption = None,
-    learning_rate: LearningRateOption = None,
-    batch_size: BatchSizeOption = None,
-    max_length: MaxLengthOption = None,
-    seed: SeedOption = None,
-    limit: LimitOption = None,
-    changes: SetOption = None,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -89,17 +73,15 @@ def command(
     # --fresh moves the folder aside, which a process that joins the sweep must not do.
     if fresh and join:
         raise UsageError("--fresh and --join are both given", "--fresh begins a sweep, --join takes part in one")
-    given = {**common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed), "model": model}
-    settings = merge_changes(given, changes)
     chosen = make_search(search, space or (), trials)
     from bertkit.workflows.sweep import check_sweep, sweep
     from bertkit.workflows.sweep import dry_run as check
 
     if dry_run:
-        job = check_sweep(recipe, chosen, settings, output, fresh=fresh)
+        job = check_sweep(recipe, chosen, changes, output, fresh=fresh)
         print_result(check(job, fresh=fresh, join=join), print_sweep_plan)
         return
-    summary = sweep(recipe, chosen, settings, output=output, fresh=fresh, join=join)
+    summary = sweep(recipe, chosen, changes, output=output, fresh=fresh, join=join)
     print_result(summary, print_sweep)
 
 

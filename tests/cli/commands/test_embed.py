@@ -1,8 +1,9 @@
-"""How `bertkit embed` reads its options and prints; its vectors are in tests/workflows."""
+"""What `bertkit embed` and `bertkit similar` print and refuse."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +35,38 @@ def test_vectors_are_json_lines_or_one_object(capsys):
 def test_mistakes_are_answered_before_torch_is_imported(arguments, tmp_path, light_zygote):
     (tmp_path / "rows.csv").write_text("text\nfine\n")
     assert HEAVY & light_zygote.imports(tmp_path, ["embed", *arguments]) <= {"numpy", "pyarrow"}
+
+
+def test_two_texts_have_one_number(run, tiny_model):
+    ended = run("similar", "the film", "the film", "--model", tiny_model)
+    assert (ended.code, ended.out) == (0, "1.0000\n")
+
+
+def test_a_file_has_one_per_row(run, tiny_model, tmp_path):
+    (tmp_path / "work" / "pairs.csv").write_text("text,text_pair\na,a\nb,b\n")
+    ended = run("similar", "pairs.csv", "--model", tiny_model)
+    assert [json.loads(line)["text"] for line in ended.out.splitlines()] == ["a", "b"]
+    assert len(json.loads(run("similar", "pairs.csv", "--model", tiny_model, "--json").out)["pairs"]) == 2
+
+
+def test_a_file_becomes_a_file_and_never_itself(run, tiny_model):
+    Path("pairs.csv").write_text("a,b,label\nthe film,a film,1\n")
+    command = ("similar", "pairs.csv", "--column", "a", "--pair-column", "b", "--model", tiny_model, "--output")
+    assert run(*command, "out.csv").out == "out.csv: 1 row\n"
+    assert Path("out.csv").read_text().startswith("a,b,label,cosine\nthe film,a film,1,0.")
+    ended = run(*command, "pairs.csv")
+    assert (ended.code, "--output is the file of pairs" in ended.last) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("a", "b", "c"), "3 texts"),
+        (("a", " "), "an empty text"),
+        (("a", "b", "-o", "c.csv"), "--output with two texts"),
+    ],
+)
+def test_what_it_does_not_take(arguments, message, run):
+    ended = run("similar", *arguments, "--model", "demo")
+    assert ended.code == 2
+    assert message in ended.last

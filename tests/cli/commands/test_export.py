@@ -1,9 +1,15 @@
-"""`bertkit export`: what it prints of how both compare, and its usage errors."""
+"""What `bertkit export`, `bertkit quantize` and `bertkit package` print and refuse."""
 
 from __future__ import annotations
 
-from bertkit.cli.commands.export import print_parity, tabulate_scores
+import json
+
+import pytest
+
+from bertkit.cli.commands.export import print_package, print_parity, tabulate_scores
 from bertkit.evaluation.parity import Parity
+from bertkit.workflows import quantize as workflow
+from bertkit.workflows.package import PackageResult
 
 PARITY = Parity(
     largest=1.23e-7,
@@ -21,6 +27,8 @@ PARITY = Parity(
     flips={"model": 3, "alone": 0},
     notes=["A note."],
 )
+
+
 FLIPS = (
     "labels that differ from the model's: 3 of 872 rows",
     "labels that differ between a row alone and in a batch: 0 of 872 rows",
@@ -60,3 +68,46 @@ def test_what_does_not_exist_ends_in_one_line(run):
     assert run("export", "demo", "--to", "tflite", "-o", "out").code == 2
     ended = run("export", "demo", "-o", "out")
     assert (ended.code, "name a run folder, or say --recipe RECIPE" in ended.last) == (2, True), ended.last
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    def refuse(*_, **__):
+        raise workflow.MarginError("accuracy may lose 0.0200", "nothing was written", PARITY)
+
+    monkeypatch.setattr(workflow, "quantize", refuse)
+
+
+def test_a_refusal_has_the_table_and_its_exit_code(run, refused):
+    ended = run("quantize", "runs/cola", "-o", "out")
+    assert (ended.code, ended.last) == (4, "error: accuracy may lose 0.0200 - nothing was written")
+    assert "validation, 872 rows" in ended.out
+    ended = run("quantize", "runs/cola", "-o", "out", "--json")
+    printed = json.loads(ended.out)
+    assert (ended.code, printed["status"], printed["parity"]["rows"]) == (4, "error", 872)
+
+
+RESULT = PackageResult(
+    model="runs/a",
+    folder="packages/a",
+    name="a",
+    recipe="cola",
+    backend="onnx",
+    precision="int8",
+    bytes=24_000_000,
+    requirements=("numpy==2.4.6", "onnxruntime==1.32.0"),
+    parity=None,
+)
+
+
+def test_size_requirements_and_the_next_command_are_printed(capsys):
+    print_package(RESULT)
+    assert capsys.readouterr().out.splitlines() == [
+        "runs/a, cola: onnx, int8, 24.0 MB",
+        "  requires 2 packages (requirements.txt), without torch",
+        "",
+        "Next:",
+        "  cd packages/a && pip install -r requirements.txt && python -m bertkit predict model FILE",
+    ]
+    print_package(RESULT, serves=True)
+    assert "docker build --tag a packages/a && docker run" in capsys.readouterr().out

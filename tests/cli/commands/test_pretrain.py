@@ -1,12 +1,56 @@
-"""What `bertkit pretrain RECIPE` prints and refuses; its trainings are in tests/workflows."""
+"""What the commands of `bertkit pretrain` print and refuse."""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 
-from bertkit.cli.commands.pretrain.recipe import print_estimate, print_pretrained
+import typer
+
+from bertkit.cli.commands.pretrain import print_estimate, print_pretrained, print_tokenizer
+from bertkit.cli.main import app
+from bertkit.modeling.sizes import size_names
+from bertkit.recipe import recipe_names
 from bertkit.workflows.pretrain.estimate import Estimate
 from bertkit.workflows.pretrain.publish import Pretrained
+from bertkit.workflows.tokenizer import TokenizerReport
+
+REPORT = TokenizerReport("tok", "bpe", False, 400, 2000, 16, 240, 1.35, 0.808, 0.0012, 22.1, 0.668, ["too little text"])
+
+
+def test_what_the_tokenizer_does_to_held_out_text(capsys):
+    print_tokenizer(REPORT)
+    assert capsys.readouterr().out.splitlines() == [
+        "tok: bpe, cased, 400 tokens",
+        "  on 16 held-out of 2,000 documents (240 words):",
+        "  tokens per word (fertility)    1.350",
+        "  single-token words             80.8%",
+        "  unknown tokens                0.120%",
+        "  tokens per document             22.1",
+        "  vocabulary unused there        66.8%",
+        "  warning: too little text",
+    ]
+
+
+def test_every_size_has_a_line(run):
+    lines = run("pretrain", "sizes").out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(size_names())
+    assert max(map(len, lines)) <= 80
+
+
+def test_json_has_the_shape_of_a_size(run):
+    printed = {size["size"]: size for size in json.loads(run("pretrain", "sizes", "--json").out)["sizes"]}
+    assert printed["base"] == {
+        "size": "base",
+        "layers": 12,
+        "hidden": 768,
+        "heads": 12,
+        "model": "bert",
+        "vocabulary": 30_522,
+        "parameters": 109_482_240,
+    }
+
 
 MODEL = {
     "role": "teacher",
@@ -15,6 +59,8 @@ MODEL = {
     "row_seconds": 0.0025,
     "rows_per_second": 378.9,
 }
+
+
 PRETRAINED = Pretrained(
     recipe="mlm",
     model="tiny",
@@ -30,6 +76,8 @@ PRETRAINED = Pretrained(
     compared_models=[MODEL],
     warnings=["Look at the text."],
 )
+
+
 ESTIMATE = Estimate(
     "mlm", 530_960, 307, 4, 129_401, 3.0, 43_499.0, 1916.0, 0.1, {"train": {"documents": 16}}, "runs/mlm", 12_000_000
 )
@@ -88,3 +136,16 @@ def test_a_word_that_names_no_command_is_a_recipe(run):
     for arguments in (["pretrain", "mlmm"], ["pretrain", "recipe", "mlmm"]):
         ended = run(*arguments)
         assert (ended.code, ended.last) == (2, "error: no recipe is called 'mlmm' - did you mean mlm?")
+
+
+def test_the_help_lists_the_recipes_and_what_they_are_about(run):
+    commands, recipes = run("pretrain", "--help").out.split("\nRecipes:\n")
+    assert re.findall(r"^  (\w+)  ", recipes, flags=re.M) == recipe_names("pretrain")
+    assert "Devlin et" in recipes and "  sizes  " in commands
+
+
+def test_the_shell_completes_commands_and_recipes():
+    group = typer.main.get_command(app).commands["pretrain"]
+    context = group.make_context("pretrain", [], resilient_parsing=True)
+    assert [item.value for item in group.shell_complete(context, "s")] == ["sizes", "span"]
+    assert [item.value for item in group.shell_complete(context, "m")] == ["mlm"]

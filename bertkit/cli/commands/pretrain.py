@@ -1,0 +1,291 @@
+"""`bertkit pretrain`: pretrain with a recipe, train a tokenizer, list the sizes of new models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bertkit.cli.commands.finetune import SmokeOption, print_smoke, refuse_with_smoke
+from bertkit.cli.completion import complete_pretraining_recipe
+from bertkit.cli.options import (
+    FROM_RECIPE,
+    FreshOption,
+    OutputOption,
+    argument,
+    flag,
+    option,
+    output_option,
+    recipe_options,
+    refuse_rows,
+    set_option,
+)
+from bertkit.cli.output import (
+    format_number,
+    print_line,
+    print_next,
+    print_notes,
+    print_plan,
+    print_result,
+    print_table,
+    print_text,
+    size_cells,
+)
+from bertkit.cli.parsing import ReadableGroup
+from bertkit.errors import UsageError
+from bertkit.reports.text import duration_text
+
+if TYPE_CHECKING:
+    from bertkit.recipe import PretrainRecipe
+    from bertkit.workflows.pretrain.estimate import Estimate
+    from bertkit.workflows.pretrain.publish import Pretrained
+    from bertkit.workflows.tokenizer import TokenizerReport
+
+ORDER = 15
+HELP = (
+    "Pretrain an encoder on text, or train a tokenizer for it.\n\n"
+    "Start with: bertkit pretrain tokenizer --data text.txt --output tok, then "
+    "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
+)
+
+
+class RecipeOrCommand(ReadableGroup):
+    """A group in which `bertkit pretrain mlm` is short for `bertkit pretrain recipe mlm`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the arguments; `--config` is an option of `recipe`."""
+        return super().parse_args(ctx, ["recipe", *args] if args and args[0].startswith("--config") else args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names, or `recipe` if it names none."""
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, and then the recipes, which can be used like commands."""
+        from bertkit.recipe import load_pretrain_recipe, recipe_names
+
+        super().format_commands(ctx, formatter)
+        with formatter.section("Recipes"):
+            formatter.write_dl([(name, load_pretrain_recipe(name).about) for name in recipe_names("pretrain")])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the commands and the recipes that begin so."""
+        (recipe, *_) = self.commands["recipe"].params
+        return [*super().shell_complete(ctx, incomplete), *recipe.shell_complete(ctx, incomplete)]
+
+
+DocumentsOption = Annotated[int | None, option("Use only the first N documents.", "N", "all")]
+VocabularySizeOption = Annotated[
+    int | None,
+    option("Number of tokens, special tokens included.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
+]
+FrequencyOption = Annotated[int | None, option("Minimum count of letters and of merged pairs.", "N", "2", min=1)]
+
+
+@recipe_options(
+    reads=Annotated[list[str] | None, set_option("data.*")],
+    data=Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")],
+    limit=DocumentsOption,
+)
+def pretrain_tokenizer(
+    changes: dict[str, Any],
+    recipe: Annotated[
+        str | None,
+        option("Use the text of this pretraining recipe.", "RECIPE", autocompletion=complete_pretraining_recipe),
+    ] = None,
+    tokenizer_type: Annotated[
+        str,
+        option(
+            "wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
+            "TYPE",
+            names=("--type",),
+        ),
+    ] = "wordpiece",
+    output: Annotated[Path, output_option("Folder to write; new or empty.", "DIR")] = ...,  # type: ignore[assignment]
+    vocabulary_size: VocabularySizeOption = None,
+    lowercase: Annotated[
+        bool | None,
+        option("Lowercase the text or keep its case.", default="cased for bpe only", names=("--lowercase/--cased",)),
+    ] = None,
+    min_frequency: FrequencyOption = None,
+    special: Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")] = None,
+    max_length: Annotated[int, option("Maximum tokens per text.", "N", min=4)] = 512,
+) -> None:
+    """Train a tokenizer on text.
+
+    The same text always gives the same files. What the tokenizer does to words is measured on held-out documents.
+    """
+    from bertkit.recipe import load_pretrain_recipe
+
+    if recipe is None and not changes.keys() - {"data.limit"}:
+        raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
+    # As a recipe reads its text, so that the tokenizer sees what pretraining will.
+    corpus = load_pretrain_recipe(recipe or "mlm", changes).data
+    from bertkit.tokens.train import make_spec
+    from bertkit.workflows.tokenizer import train_tokenizer
+
+    spec = make_spec(
+        tokenizer_type,
+        vocabulary_size=vocabulary_size,
+        lowercase=lowercase,
+        min_frequency=min_frequency,
+        special=special or (),
+        max_length=max_length,
+    )
+    report = train_tokenizer(corpus, spec, output=output)
+    print_result(report, print_tokenizer)
+
+
+def print_tokenizer(report: TokenizerReport) -> None:
+    """Print what a new tokenizer does to held-out text."""
+    case = "lowercase" if report.lowercase else "cased"
+    print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
+    print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
+    print_line(f"  tokens per word (fertility)  {report.fertility:7.3f}")
+    print_line(f"  single-token words           {report.coverage:7.1%}")
+    print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
+    print_line(f"  tokens per document          {report.tokens_per_document:7.1f}")
+    print_line(f"  vocabulary unused there      {report.unseen_share:7.1%}")
+    print_notes(f"warning: {warning}" for warning in report.warnings)
+
+
+def list_sizes() -> None:
+    """List the named sizes of new models."""
+    from bertkit.modeling.sizes import find_size, size_names
+
+    sizes = {name: find_size(name) for name in size_names()}
+    rows = [
+        {"size": name, "layers": size.layers, "hidden": size.hidden, "heads": size.heads, "model": size.model_type}
+        | {"vocabulary": size.vocabulary, "parameters": size.parameters}
+        for name, size in sizes.items()
+    ]
+    shown = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]
+    title = "encoders with the vocabulary that they were published with"
+    print_result({"sizes": rows}, lambda _: print_table(title, shown, max_rows=len(rows)))
+
+
+PretrainingRecipeArgument = Annotated[
+    str,
+    argument(
+        "A shipped recipe (see `bertkit pretrain --help`) or a YAML file.",
+        "RECIPE",
+        callback=refuse_rows,
+        autocompletion=complete_pretraining_recipe,
+    ),
+]
+CorpusOption = Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA", FROM_RECIPE)]
+SizeOption = Annotated[str | None, option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE", FROM_RECIPE)]
+TokenizerOption = Annotated[str | None, option("Tokenizer of a new model: folder or hub name.", "DIR", False)]
+StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", default=FROM_RECIPE)]
+
+
+@recipe_options(
+    "learning_rate",
+    "max_length",
+    "seed",
+    "report_to",
+    data=CorpusOption,
+    model=Annotated[str | None, option("Continue from this checkpoint.", "MODEL", False)],
+    size=SizeOption,
+    tokenizer=TokenizerOption,
+    steps=StepsOption,
+    epochs=Annotated[float | None, option("Passes over the text.", default=False)],
+    budget=Annotated[str | None, option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)],
+    batch_size=Annotated[int | None, option("Blocks per optimizer step.", default=FROM_RECIPE)],
+    limit=DocumentsOption,
+    workers=Annotated[
+        int | None, option("Processes that prepare batches; the result is the same.", default=FROM_RECIPE)
+    ],
+)
+def pretrain_recipe(
+    recipe: PretrainingRecipeArgument,
+    changes: dict[str, Any],
+    output: OutputOption = None,
+    dry_run: Annotated[
+        bool, flag("--dry-run", "Prepare the text, time some steps and estimate the whole run.")
+    ] = False,
+    smoke: SmokeOption = False,
+    fresh: FreshOption = False,
+) -> None:
+    """Pretrain an encoder on text with a recipe.
+
+    After an interruption, the same command resumes the run. The result is a checkpoint for `bertkit finetune`.
+    Options override the recipe.
+    """
+    from bertkit.recipe import load_pretrain_recipe
+
+    loaded = load_pretrain_recipe(recipe, changes)
+    run_pretraining(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+
+
+def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
+    """Pretrain with a recipe, or estimate what that would take, and print the result."""
+    if smoke:
+        refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
+        from bertkit.workflows.pretrain.smoke import smoke_pretrain
+
+        print_smoke(smoke_pretrain(recipe))
+    elif dry_run:
+        from bertkit.workflows.pretrain.estimate import estimate
+
+        plan = estimate(recipe, output=output, fresh=fresh)
+        print_result(plan, print_estimate)
+    else:
+        from bertkit.workflows.pretrain import pretrain
+
+        result = pretrain(recipe, output=output, fresh=fresh)
+        print_result(result, print_pretrained)
+
+
+def print_pretrained(result: Pretrained) -> None:
+    """Print the scores of a pretraining run and the commands that a user may want to run next."""
+    from bertkit.metrics.baselines import strongest, tabulate
+    from bertkit.workflows.pretrain.publish import next_commands
+
+    print_text(
+        f"{result.recipe}: {result.model}, {result.parameters:,} parameters, {result.steps:,} steps, "
+        f"{result.tokens:,} tokens in {duration_text(result.seconds)}"
+    )
+    print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
+    for name, score in result.scores.items():
+        of_baseline, least = strongest(result.baselines, name)
+        baseline = "" if least is None else f"  baseline {format_number(least):>7} ({of_baseline})"
+        print_text(f"  {name:<23} {format_number(score):>7}{baseline}")
+    print_table("baselines", tabulate(result.baselines))
+    sizes = [size_cells(model["role"], model, unit="block") for model in result.compared_models]
+    print_table("teacher and student on this machine", sizes)
+    print_notes(result.warnings)
+    print_next(*next_commands(result))
+
+
+def print_estimate(estimate: Estimate) -> None:
+    """Print what a pretraining run would take."""
+    print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
+    print_table("text", [{"split": name, **facts} for name, facts in estimate.corpus.items()])
+    budget, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
+    print_plan(
+        {
+            "speed": f"{estimate.tokens_per_second:,.0f} tokens/s",
+            "": ""
+            if estimate.peak_share is None
+            else f"{estimate.peak_share:.0%} of the peak of matrix products here (head not counted)",
+            "memory": "" if estimate.memory_mb is None else f"{estimate.memory_mb:,.0f} MB at peak",
+            "disk": f"{estimate.disk_bytes / 1e6:,.0f} MB in {estimate.folder}",
+            "budget": f"{budget}: {tokens}" if estimate.steps is None else "",
+            "steps": "" if estimate.steps is None else f"{estimate.steps:,}: {tokens} in {budget}",
+        }
+    )
+    print_line("Only the prepared text was kept.")
+
+
+GROUP = RecipeOrCommand
+
+
+_DEMO = "--data demo --vocabulary-size 400 --output my_tokenizer"
+COMMANDS = {
+    "tokenizer": (
+        pretrain_tokenizer,
+        f"bertkit pretrain tokenizer {_DEMO}",
+    ),
+    "sizes": (list_sizes, "bertkit pretrain sizes"),
+    "recipe": (pretrain_recipe, "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"),
+}

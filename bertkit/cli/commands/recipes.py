@@ -1,0 +1,116 @@
+"""`bertkit recipes`: list, show, copy, check and guess recipes."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from bertkit.cli.options import RecipeArgument, argument, output_option, recipe_options
+from bertkit.cli.output import print_file, print_line, print_next, print_pairs, print_result
+from bertkit.errors import ResourceError, UsageError
+from bertkit.storage.files import write_text
+
+ORDER = 60
+HELP = "List, show, copy and check recipes."
+
+
+def list_recipes() -> None:
+    """List the shipped recipes: those of fine-tuning, then those of pretraining."""
+    from bertkit.recipe import load_any_recipe, recipe_names
+
+    groups = {
+        command: {name: load_any_recipe(name).about for name in recipe_names(command)}
+        for command in ("finetune", "pretrain")
+    }
+    print_result({"recipes": groups["finetune"] | groups["pretrain"]}, lambda _: _print_groups(groups))
+
+
+def _print_groups(groups: dict[str, dict[str, str]]) -> None:
+    print_line("Fine-tuning")
+    print_pairs(groups["finetune"])
+    print_line("\nPretraining")
+    print_pairs(groups["pretrain"])
+
+
+@recipe_options()
+def show_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
+    """Print a recipe with every default filled in."""
+    from bertkit.recipe import load_any_recipe, write_yaml
+
+    values = load_any_recipe(recipe, changes).model_dump(mode="json")
+    print_result({"recipe": values}, lambda _: print_line(write_yaml(values).rstrip()))
+
+
+def copy_recipe(
+    recipe: RecipeArgument,
+    file: Annotated[Path, argument("The new recipe; must not exist yet.", "FILE")],
+) -> None:
+    """Copy a recipe to a file of your own."""
+    from bertkit.recipe import find_recipe, recipe_command, typed_path
+
+    file = typed_path(file)
+    text = find_recipe(recipe).read_text(encoding="utf-8")
+    if file.exists() or file.is_symlink():
+        raise UsageError(f"{file} exists already", "nothing was written; choose another name")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"cannot be written: {error.strerror}", "choose another name", file=file) from None
+    write_text(file, text)
+    print_file(file, 1, next_command=f"bertkit {recipe_command(recipe)} {file}")
+
+
+@recipe_options()
+def check_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
+    """Check the keys, values, task and metrics of a recipe."""
+    from bertkit.recipe import PretrainRecipe, load_any_recipe
+
+    loaded = load_any_recipe(recipe, changes)
+    if isinstance(loaded, PretrainRecipe):
+        from bertkit.pretraining.objectives import load_objective
+
+        load_objective(loaded)
+    else:
+        from bertkit.tasks import load_task
+
+        load_task(loaded)
+    print_result({"checked": {recipe: "valid"}}, lambda found: print_pairs(found["checked"]))
+
+
+def write_guess(
+    file: Annotated[str, argument("File of rows.", "FILE")],
+    output: Annotated[Path | None, output_option("Write the recipe to this new file.", "FILE")] = None,
+) -> None:
+    """Guess a recipe for a file from its first rows: which column is what, and why."""
+    from bertkit.data.guess import guess_recipe
+    from bertkit.recipe import typed_path, write_yaml
+
+    target = typed_path(output) if output else None
+    if target and (target.exists() or target.is_symlink()):
+        raise UsageError(f"{target} exists already", "nothing was written; choose another name")
+    guess = guess_recipe(file)
+    recipe = {"extends": guess.extends, "data": {"source": file, "columns": guess.columns}}
+    reasons = [f"{canonical} is {guess.columns[canonical]!r}: {why}" for canonical, why in guess.why.items()]
+    also = [f"the label might also be {', '.join(guess.others)}"] if guess.others else []
+    text = write_yaml(recipe, comment="\n# ".join([f"Guessed from {guess.rows:,} rows; check it.", *reasons, *also]))
+    if target:
+        write_text(target, text)
+
+    def show(_: object) -> None:
+        for line in text.splitlines():
+            print_line(line)
+        name = shlex.quote(str(target or "FILE.yaml"))
+        print_next(f"bertkit check {name}", f"bertkit finetune {name}")
+
+    print_result({**asdict(guess), "recipe": recipe, "file": str(target) if target else None}, show)
+
+
+COMMANDS = {
+    "list": (list_recipes, "bertkit recipes list"),
+    "show": (show_recipe, "bertkit recipes show cola --set training.epochs=1"),
+    "copy": (copy_recipe, "bertkit recipes copy cola mine.yaml"),
+    "check": (check_recipe, "bertkit recipes check mine.yaml"),
+    "guess": (write_guess, "bertkit recipes guess reviews.csv --output reviews.yaml"),
+}

@@ -1,0 +1,234 @@
+"""`bertkit runs`: list, show, tabulate and delete run folders."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from bertkit.cli.options import argument, option, output_option
+from bertkit.cli.output import (
+    format_number,
+    print_file,
+    print_line,
+    print_notes,
+    print_pairs,
+    print_result,
+    print_table,
+)
+from bertkit.cli.stdio import printable
+from bertkit.errors import UsageError
+from bertkit.reports.text import duration_text
+from bertkit.storage.files import write_text
+from bertkit.storage.runs import read_record
+
+if TYPE_CHECKING:
+    from bertkit.storage.summaries import RunSummary
+
+
+ORDER = 62
+HELP = "List, show, tabulate and delete run folders."
+
+
+def list_runs(
+    folder: Annotated[Path, argument("Folder that holds run folders.", "FOLDER")] = Path("runs"),
+    sort: Annotated[
+        Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
+        option("Key to sort by: scores from the best, times, sizes and dates from the highest down.", "KEY"),
+    ] = "name",
+) -> None:
+    """List run folders: their state, main score, time and size.
+
+    A folder of seeds is one row, with the mean of its scores. A damaged folder is a row with the reason.
+    """
+    from bertkit.storage.summaries import find_runs, sort_runs
+
+    if not folder.is_dir():
+        raise UsageError("no such folder", "name the folder that holds the runs", file=folder)
+    found = sort_runs(list(find_runs(folder)), sort)
+    print_result({"runs": found}, lambda _: _print_runs(found, folder))
+
+
+def _print_runs(runs: list[RunSummary], folder: Path) -> None:
+    if not runs:
+        print_line(f"{folder}: no runs")
+    print_table(f"runs in {folder}", [_run_cells(run, folder) for run in runs], max_rows=len(runs))
+    print_notes(f"{run.folder}: {run.reason}" for run in runs if run.reason)
+
+
+def _run_cells(run: RunSummary, folder: Path) -> dict[str, Any]:
+    metric = f"mean {run.metric}" if run.seeds and run.metric else run.metric
+    length = "-" if run.steps is None and run.epochs is None else f"{run.steps} steps"
+    return {
+        "run": Path(run.folder).relative_to(folder).as_posix(),
+        "state": run.state,
+        "recipe": run.recipe or "-",
+        "model": Path(run.model).name or "-",
+        "metric": metric or "-",
+        "score": "-" if run.score is None else run.score,
+        "95% CI": "-" if run.interval is None else run.interval,
+        "length": f"{run.epochs:g} epochs" if run.epochs is not None and run.steps is None else length,
+        "time": duration_text(run.seconds),
+        "MB": f"{run.bytes / 1e6:,.1f}",
+        "date": run.date[:10] or "-",
+    }
+
+
+def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
+    """Show what a run was, how it ended and what it scored.
+
+    Settings are shown where they differ from the shipped recipe of that name.
+    """
+    from bertkit.storage.summaries import list_changes, summarize
+
+    run = summarize(folder)
+    if run is None:
+        raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
+    # A damaged run is shown as such, with what its files still tell.
+    record = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
+    changes, scores = list_changes(record), _scores(record)
+    settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
+    values = {**vars(run), "scores": scores, "settings": settings, "versions": record.get("versions", {})}
+
+    def show(_: object) -> None:
+        print_pairs(_facts(run, record))
+        print_table("scores", scores)
+        print_table("settings that differ from the recipe", changes, max_rows=len(changes))
+
+    print_result(values, show)
+
+
+def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
+    machine, memory = record.get("machine", {}), record.get("peak_memory_bytes")
+    facts = {
+        "run": run.folder,
+        "state": run.state,
+        "reason": run.reason,
+        "recipe": run.recipe,
+        "model": run.model,
+        "mean score" if run.seeds else "score": "" if run.score is None else f"{run.metric} {format_number(run.score)}",
+        "seeds": str(run.seeds or ""),
+        "steps": str(run.steps or ""),
+        "time": "" if run.seconds is None else duration_text(run.seconds),
+        "memory": "" if memory is None else f"{memory / 1e6:,.0f} MB at peak",
+        "size": f"{run.bytes / 1e6:,.1f} MB",
+        "date": run.date,
+        "machine": ", ".join(f"{key} {value}" for key, value in machine.items() if key != "reason"),
+        "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row per split and metric of a run's results."""
+    results = record.get("results") or ([record["result"]] if "result" in record else [])
+    return [
+        {
+            "split": result.get("split", ""),
+            "metric": metric,
+            "score": score,
+            "95% CI": (result.get("intervals") or {}).get(metric),
+        }
+        for result in results
+        for metric, score in result.get("scores", {}).items()
+    ]
+
+
+def tabulate_runs(
+    folders: Annotated[
+        list[Path],
+        argument("Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.", "RUN"),
+    ],
+    rows: Annotated[
+        Literal["model", "folder"],
+        option("What makes a row: the model that a run starts from, or the folder named.", "WHAT"),
+    ] = "model",
+    format: Annotated[
+        Literal["text", "markdown", "latex", "csv"] | None,
+        option("text, markdown, latex or csv.", "FORMAT", "text, or as --output is called"),
+    ] = None,
+    output: Annotated[Path | None, output_option("File to write: .md, .tex or .csv.", "FILE")] = None,
+) -> None:
+    """Tabulate the scores of finished runs: a row for each model, a column for each task.
+
+    With 95% intervals, and means and deviations over seeds. A star marks a model that differs from that of the first
+    row, by a paired test on the same rows. CSV has a line for each model and task.
+    """
+    name = _find_format(format, output)
+    from bertkit.reports.table import FORMATS, describe_marks, make_grid
+    from bertkit.workflows.table import tabulate
+
+    table = tabulate(folders, rows=rows)
+    if output is not None:
+        from bertkit.storage.outputs import claimed
+
+        with claimed(output):
+            write_text(output, FORMATS[name][1](table))
+        print_file(output, len(table.rows))
+        return
+
+    def show(_: object) -> None:
+        if name != "text":
+            print_line(FORMATS[name][1](table).rstrip("\n"))
+            return
+        head, *lines = make_grid(table)
+        print_table("scores", [dict(zip(head, line, strict=True)) for line in lines], max_rows=len(lines))
+        print_notes([*describe_marks(table), *table.notes])
+
+    # `p` is computed on access, and so is not among the fields.
+    cells = [{**vars(cell), "p": cell.p} for cell in table.cells]
+    print_result({**vars(table), "cells": cells}, show)
+
+
+def _find_format(format: str | None, output: Path | None) -> str:
+    """Return the format that was named, or that of the ending of the file."""
+    from bertkit.reports.table import FORMATS
+    from bertkit.storage.outputs import check_folder_of
+
+    if output is None:
+        return format or "text"
+    named = format or next((name for name, (endings, _) in FORMATS.items() if output.suffix.lower() in endings), "text")
+    if named == "text":
+        raise UsageError("a table is written as Markdown, LaTeX or CSV", "name it .md, .tex or .csv", file=output)
+    check_folder_of(output)
+    return named
+
+
+def remove_runs(
+    folders: Annotated[list[Path], argument("Run folders, or folders of seeds.", "RUN")],
+    yes: Annotated[bool, option("Do not ask.", names=("--yes", "-y"))] = False,
+) -> None:
+    """Delete run folders, with their models, checkpoints and scores.
+
+    What is no run folder, or is being written, is refused before anything is deleted. After a kill, repeat the command.
+    """
+    from bertkit.storage.removal import check_removable, remove_run
+
+    chosen = list(dict.fromkeys(folders))
+    for folder in chosen:
+        check_removable(folder)
+    if not yes and not _confirm_removal(chosen):
+        return
+    for folder in chosen:
+        remove_run(folder)
+    lines = "\n".join(f"{folder}: deleted" for folder in chosen)
+    print_result({"removed": chosen}, lambda _: print_line(lines))
+
+
+def _confirm_removal(folders: list[Path]) -> bool:
+    """Ask on stderr whether to delete folders; whoever cannot be asked has to say --yes."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked whether to delete", "add --yes")
+    names = printable(", ".join(map(str, folders)))
+    sys.stderr.write(f"Delete {names}? This cannot be undone. [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+COMMANDS = {
+    "list": (list_runs, "bertkit runs list --sort score"),
+    "show": (show_run, "bertkit runs show runs/cola"),
+    "table": (tabulate_runs, "bertkit runs table runs/cola runs/cola-2 --rows folder --format markdown"),
+    "rm": (remove_runs, "bertkit runs rm runs/cola"),
+}
