@@ -89,7 +89,7 @@ BESIDE = {
 }
 """Commands that compute and read no run, as `COMMANDS` has those that do."""
 NO_DEVICE = {
-    *("check", "encoders", "finetune", "push", "search delete", "search eval", "search passages"),
+    *("check", "encoders", "finetune", "push", "serve", "search delete", "search eval", "search passages"),
     *("recipes guess", "recipes list", "recipes show", "recipes copy", "recipes check"),
     *("pretrain tokenizer", "pretrain sizes", "pretrain recipe"),
 }
