@@ -92,7 +92,19 @@ ROWS = "text,label\n" + "\n".join(f"text number {number},{'good' if number % 3 e
 # Keys whose values depend on the clock, the machine, or the folder that the record is made in.
 UNSTABLE = {
     *("seconds", "started", "finished", "peak_memory_bytes", "memory_bytes", "step_times", "platform", "machine"),
-    *("timed_steps", "notes", "command", "sha256", "modified", "versions", "disk_bytes", "bytes", "size"),
+    *(
+        "timed_steps",
+        "notes",
+        "command",
+        "date",
+        "train_runtime",
+        "sha256",
+        "modified",
+        "versions",
+        "disk_bytes",
+        "bytes",
+        "size",
+    ),
 }
 
 
