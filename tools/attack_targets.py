@@ -226,10 +226,9 @@ def read_run(folder: Path) -> None:
 
 def read_checkpoint(folder: Path) -> None:
     """Look for the newest whole checkpoint of a run, as training does that goes on."""
-    from bertkit.storage.checkpoints import newest_whole, whole_checkpoints
+    from bertkit.storage.checkpoints import newest_whole
 
     newest_whole(folder, to_train=True)
-    whole_checkpoints(folder)
 
 
 def read_index(folder: Path) -> None:

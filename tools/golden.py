@@ -18,6 +18,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -91,20 +92,9 @@ ROWS = "text,label\n" + "\n".join(f"text number {number},{'good' if number % 3 e
 
 # Keys whose values depend on the clock, the machine, or the folder that the record is made in.
 UNSTABLE = {
-    *("seconds", "started", "finished", "peak_memory_bytes", "memory_bytes", "step_times", "platform", "machine"),
-    *(
-        "timed_steps",
-        "notes",
-        "command",
-        "date",
-        "train_runtime",
-        "sha256",
-        "modified",
-        "versions",
-        "disk_bytes",
-        "bytes",
-        "size",
-    ),
+    *("seconds", "started", "finished", "date", "train_runtime", "step_times", "timed_steps", "notes", "command"),
+    *("versions", "platform", "machine", "sha256", "modified", "memory_bytes", "peak_memory_bytes", "disk_bytes"),
+    *("bytes", "size"),
 }
 
 
@@ -176,8 +166,6 @@ def run_all(function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> I
 
 def bertkit(command: str, folder: Path) -> tuple[int, str]:
     """Run a command in a folder, in a fork of this process, and return its exit status and standard output."""
-    import shlex
-
     out, err = (folder / f"{kind}-{os.getpid()}.txt" for kind in ("out", "err"))
     child = os.fork()
     if child == 0:

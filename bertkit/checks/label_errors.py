@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -188,18 +189,20 @@ def _embed_column(texts: Sequence[str], embedder: Embedder) -> Numbers:
     return np.asarray(cached["vectors"])
 
 
-# the last ones, whose mean is a word's vector; that of the very last is more of the text than of the word
+# A word's vector is the mean over the last layers: the very last one describes the text more than the word.
 _LAYERS = 4
-_WIDTH = 128  # principal components of the vectors, of the word and of either neighbor
+_WIDTH = 128  # principal components of a vector
 _STRENGTHS = {"vectors": 0.01, "words": 1.0}
 _ITERATIONS = 60
 
 
 def find_tag_errors(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> LabelErrors | None:
-    """Rank the rows of all splits that have a tag which may be wrong, the likeliest first; None without two tags.
+    """Rank the rows of all splits that have a tag which may be wrong, the likeliest first, or return None.
+
+    There is nothing to rank with fewer than two tags, or fewer rows than folds.
 
     Raises:
-        UnavailableError: cleanlab is not installed.
+        UnavailableError: If cleanlab is not installed.
     """
     cleanlab = _import_cleanlab("token_classification.filter")
     rows = [(split, number) for split in splits.values() for number, row in enumerate(split.rows) if any(_tags(row))]
@@ -207,33 +210,35 @@ def find_tag_errors(splits: Mapping[str, Split], columns: Columns, embedder: Emb
     if len(names) < 2 or len(rows) < FOLDS:
         return None
     words = [split.rows[number]["tokens"] for split, number in rows]
-    # (words of all rows,); words without a tag are read beside the others, and neither learned nor ranked
+    # (words of all rows,). Words without a tag (-1) give context to their neighbors. They are not learned or ranked.
     tags = np.array([names.index(tag) if tag else -1 for split, number in rows for tag in _tags(split.rows[number])])
     vectors = embed_words(words, embedder)
     with stage("predicting each tag from the other rows"):
         probabilities = predict_tags(words, vectors, tags)
-    ends = np.cumsum([len(of_row) for of_row in words])[:-1]
-    of_rows, given_tags = np.split(probabilities, ends), np.split(tags, ends)
+    ends = np.cumsum([len(row_words) for row_words in words])[:-1]
+    row_probabilities, given_tags = np.split(probabilities, ends), np.split(tags, ends)
     worst: dict[int, int] = {}
-    for row, word in cleanlab.find_label_issues([np.maximum(tags, 0) for tags in given_tags], of_rows):
+    for row, word in cleanlab.find_label_issues([np.maximum(tags, 0) for tags in given_tags], row_probabilities):
         if given_tags[row][word] >= 0:
             worst.setdefault(row, word)
     errors = []
     for row, word in worst.items():
-        tag, likeliest = given_tags[row][word], int(of_rows[row][word].argmax())
-        likely, texts = round(float(of_rows[row][word, tag]), 4), (" ".join(words[row]), words[row][word])
-        errors.append(LabelError(*Split.place(*rows[row]), names[tag], names[likeliest], likely, *texts))
+        tag, likeliest = given_tags[row][word], int(row_probabilities[row][word].argmax())
+        probability, texts = (
+            round(float(row_probabilities[row][word, tag]), 4),
+            (" ".join(words[row]), words[row][word]),
+        )
+        errors.append(LabelError(*Split.place(*rows[row]), names[tag], names[likeliest], probability, *texts))
     text = f"{share_of(len(errors), len(rows))} rows have a tag that may be wrong, and are ranked"
     return LabelErrors(describe(errors, text, len(errors) / len(rows)), errors)
 
 
 def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> Numbers:
-    """Return a vector for each word of each row, (words of all rows, dimension); zeros for one without tokens."""
+    """Return a vector for each word of each row, (words of all rows, dimension), or zeros for a word without tokens."""
     config = read_json_object(embedder.folder / embedder.modules.subfolder / "config.json")
     layers = f"mean_last_{min(_LAYERS, count_layers(config) or 1)}"
-    plain = replace(embedder, layers=layers)
-    encoded = UNITS["word"].encode(plain, words)
-    starts = np.cumsum([0, *(len(of_row) for of_row in words)])
+    encoded = UNITS["word"].encode(replace(embedder, layers=layers), words)
+    starts = np.cumsum([0, *(len(row_words) for row_words in words)])
     vectors = np.zeros((starts[-1], encoded.vectors.shape[1]), dtype=np.float32)
     vectors[starts[np.asarray(encoded.rows)] + np.asarray(encoded.columns["index"])] = encoded.vectors
     return vectors
@@ -245,9 +250,9 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
     The mean of two logistic regressions: on the vectors of a word and its neighbors, and on the words themselves.
 
     Args:
-        words: of each row.
-        vectors: of all words, (words, dimension).
-        tags: of all words, (words,), counted from 0; -1 for none.
+        words: Words of each row.
+        vectors: Vectors of all words, (words, dimension).
+        tags: Indexes of the tags of all words, (words,); -1 for a word without a tag.
     """
     from sklearn.decomposition import PCA
     from sklearn.exceptions import ConvergenceWarning
@@ -255,21 +260,23 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GroupKFold
 
-    row_of = np.repeat(np.arange(len(words)), [len(of_row) for of_row in words])
+    row_numbers = np.repeat(np.arange(len(words)), [len(row_words) for row_words in words])
     reduced = PCA(min(_WIDTH, *vectors.shape), random_state=42).fit_transform(vectors)
     reduced /= max(float(reduced.std(axis=0).mean()), 1e-6)
     features = {
-        "vectors": np.concatenate([_shift_values(reduced, row_of, by) for by in (-1, 0, 1)], axis=1),
-        "words": DictVectorizer().fit_transform(one for of_row in words for one in _describe_words(of_row)),
+        "vectors": np.concatenate([_shift_values(reduced, row_numbers, by) for by in (-1, 0, 1)], axis=1),
+        "words": DictVectorizer().fit_transform(chain.from_iterable(map(_describe_words, words))),
     }
     probabilities = np.zeros((len(tags), int(tags.max()) + 1))
-    # the last digits of a probability change no ranking
+    # The last digits of a probability change no ranking.
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        for training, others in GroupKFold(FOLDS, shuffle=True, random_state=42).split(row_of, groups=row_of):
-            known = training[tags[training] >= 0]
+        for training, held_out in GroupKFold(FOLDS, shuffle=True, random_state=42).split(
+            row_numbers, groups=row_numbers
+        ):
+            tagged = training[tags[training] >= 0]
             for name, values in features.items():
-                model = LogisticRegression(C=_STRENGTHS[name], max_iter=_ITERATIONS).fit(values[known], tags[known])
-                probabilities[np.ix_(others, model.classes_)] += model.predict_proba(values[others]) / len(features)
+                model = LogisticRegression(C=_STRENGTHS[name], max_iter=_ITERATIONS).fit(values[tagged], tags[tagged])
+                probabilities[np.ix_(held_out, model.classes_)] += model.predict_proba(values[held_out]) / len(features)
     return probabilities
 
 
@@ -277,31 +284,31 @@ def _tags(row: Mapping[str, Any]) -> Sequence[str | None]:
     return list(row.get("tags") or ())
 
 
-def _shift_values(values: Numbers, row_of: Numbers, by: int) -> Numbers:
-    """Return for each word the values of a neighbor in its row; zeros where there is none.
+def _shift_values(values: Numbers, row_numbers: Numbers, by: int) -> Numbers:
+    """Return for each word the values of a neighbor in its row, or zeros if it has no such neighbor.
 
-    >>> _shift_values(np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1]), -1).tolist()  # of two rows, what stands before
+    >>> _shift_values(np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1]), -1).tolist()  # two rows of two words
     [0, 1, 0, 3]
     """
-    # All rows at once: what is rolled in from another row becomes 0.
-    moved, own = np.roll(values, -by, axis=0), np.roll(row_of, -by)
-    moved[own != row_of] = 0
-    if by:  # the first and the last row may be the same one
+    # All rows are shifted at once, and values that come from another row become 0.
+    moved, moved_rows = np.roll(values, -by, axis=0), np.roll(row_numbers, -by)
+    moved[moved_rows != row_numbers] = 0
+    if by:  # With a single row, values wrap around within it.
         moved[0 if by < 0 else -1] = 0
     return moved
 
 
 def _describe_words(words: Sequence[str]) -> Iterator[dict[str, int]]:
-    """Yield what is known of each word: it and two words on either side, their shapes, its first and last letters."""
+    """Yield features of each word: itself, two words on either side, their shapes, and its first and last letters."""
     padded = ["", "", *words, "", ""]
     for place, word in enumerate(words, start=2):
-        near = {f"{by}={padded[place + by].casefold()}": 1 for by in (-2, -1, 0, 1, 2)}
+        context = {f"{by}={padded[place + by].casefold()}": 1 for by in (-2, -1, 0, 1, 2)}
         shapes = {f"shape {by}={_shape(padded[place + by])}": 1 for by in (-1, 0, 1)}
-        yield near | shapes | {f"begins {word[:3].casefold()}": 1, f"ends {word[-3:].casefold()}": 1}
+        yield context | shapes | {f"begins {word[:3].casefold()}": 1, f"ends {word[-3:].casefold()}": 1}
 
 
 def _shape(word: str) -> str:
-    """Return what a word is made of.
+    """Return the shape of a word: kinds of characters without repetitions.
 
     >>> _shape("Apollo-13"), _shape("NASA")
     ('Aa-0', 'A')

@@ -135,17 +135,17 @@ def describe_faults(faults: Sequence[DataError]) -> list[Finding]:
     for fault in faults:
         groups.setdefault((fault.column, fault.remedy, fault.what == NO_TEXT), []).append(fault)
     findings = []
-    for (column, remedy, is_empty), alike in groups.items():
-        count = "1 row" if len(alike) == 1 else f"{len(alike):,} rows, the first"
-        where = f" (column {column!r})" if column else ""
+    for (column, remedy, is_empty), group in groups.items():
+        count = "1 row" if len(group) == 1 else f"{len(group):,} rows, the first"
+        place = f" (column {column!r})" if column else ""
         findings.append(
             Finding(
                 "fail",
                 "rows",
                 "empty_texts" if is_empty else "unreadable_rows",
-                f"{count}: {shorten(alike[0].what, _LONG)}{where} - {shorten(remedy, _LONG)}",
-                tuple(Place(str(fault.file), fault.row) for fault in alike[:EXAMPLES]),
-                len(alike),
+                f"{count}: {shorten(group[0].what, _LONG)}{place} - {shorten(remedy, _LONG)}",
+                tuple(Place(str(fault.file), fault.row) for fault in group[:EXAMPLES]),
+                len(group),
             )
         )
     return findings or [Finding("good", "rows", "unreadable_rows", "every row can be read")]
@@ -193,22 +193,22 @@ def find_label_faults(
     findings = []
     for text, place in find_rare_names(train, gold, trained) if not declared else ():
         findings.append(Finding("warn", "labels", "misspelt_labels", text, (place,)))
-    rows_of = rows_by_label(splits, gold)
-    in_training = {label: of_split["train"] for label, of_split in rows_of.items() if "train" in of_split}
+    label_rows = rows_by_label(splits, gold)
+    in_training = {label: by_split["train"] for label, by_split in label_rows.items() if "train" in by_split}
     rare = {label: rows for label, rows in in_training.items() if len(rows) < _FEW}
     if rare:
-        shown = _list_items([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
+        listed = _list_items([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
         places = places_of(train, [rows[0] for rows in rare.values()])
-        text = f"labels with fewer than {_FEW} training rows: {shown}"
+        text = f"labels with fewer than {_FEW} training rows: {listed}"
         findings.append(Finding("warn", "labels", "rare_labels", text, places, len(rare)))
-    for label, of_split in find_unseen_names(splits, gold).items():
-        name, rows = next(iter(of_split.items()))
+    for label, by_split in find_unseen_names(splits, gold).items():
+        name, rows = next(iter(by_split.items()))
         text = f"the label {label!r} is in {len(rows):,} {name} rows and in no training row"
         findings.append(Finding("warn", "labels", "unseen_labels", text, places_of(splits[name], rows), len(rows)))
-    absent = [label for label in types_of(declared or ()) if label != "O" and label not in rows_of]
+    absent = [label for label in types_of(declared or ()) if label != "O" and label not in label_rows]
     if absent:
-        shown = _list_items([repr(label) for label in dict.fromkeys(absent)])
-        findings.append(Finding("warn", "labels", "unseen_labels", f"no row has these labels of the recipe: {shown}"))
+        listed = _list_items([repr(label) for label in dict.fromkeys(absent)])
+        findings.append(Finding("warn", "labels", "unseen_labels", f"no row has these labels of the recipe: {listed}"))
     return findings
 
 
@@ -229,8 +229,8 @@ def _describe_gold(values: Sequence[Any]) -> str:
     names = (types_of(value) if isinstance(value, (str, list)) else [str(value)] for value in values)
     counts = Counter(chain.from_iterable(names))
     total = sum(counts.values())
-    shown = [f"{list_names([name])} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
-    return f"{len(counts)} labels: {_list_items(shown)}"
+    parts = [f"{list_names([name])} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
+    return f"{len(counts)} labels: {_list_items(parts)}"
 
 
 def _list_items(items: Sequence[str]) -> str:

@@ -230,17 +230,18 @@ _KEYS = {"data": "data.source", "limit": "data.limit", "model": "model", "size":
 _Command = Callable[..., None]
 
 
-def recipe_options(*names: str, reads: Any = SetOption, **own: Any) -> Callable[[_Command], _Command]:
+def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> Callable[[_Command], _Command]:
     """Replace the parameter `changes` of a command by options that override keys of its recipe, and `--set`.
 
     The command gets them as `changes`, key -> value; `--set` wins over the other options.
 
     Args:
         names: Names in `RECIPE_OPTIONS`; many commands take `ROWS` or `TRAINING`.
-        reads: The option `--set`, which may refuse keys.
-        own: Options with another help text, or of this command alone: name -> annotation.
+        set_option: Annotation of `--set`, which may reject keys.
+        custom: Name -> annotation, for options that only this command has or that need another help text.
     """
-    options = {name: kind for name, kind in (RECIPE_OPTIONS | own).items() if name in (*names, *own)}
+    available = RECIPE_OPTIONS | custom
+    options = {name: available[name] for name in available if name in (*names, *custom)}
 
     def decorate(command: _Command) -> _Command:
         @wraps(command)
@@ -255,10 +256,10 @@ def recipe_options(*names: str, reads: Any = SetOption, **own: Any) -> Callable[
             if parameter.name != "changes":
                 parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
                 continue
-            for name, annotation in {**options, "changes": reads}.items():
+            for name, annotation in {**options, "changes": set_option}.items():
                 parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
         run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {}  # Typer would read the command's instead.
+        run.__annotations__ = {}  # Otherwise, Typer reads those of the command.
         return run
 
     return decorate

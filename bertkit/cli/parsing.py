@@ -75,7 +75,7 @@ class ReadableCommand(_Readable, TyperCommand):
         self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 3 :]
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the arguments, with those of other tools translated; see `translate_arguments`."""
+        """Parse the arguments after `translate_arguments`."""
         ctx.meta[_TYPED] = args
         # The shell completes what is typed so far, which may end before the value of an option.
         return super().parse_args(ctx, args if ctx.resilient_parsing else translate_arguments(args, ctx))

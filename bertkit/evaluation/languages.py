@@ -17,7 +17,7 @@ class LanguageMean:
     splits: list[str]
     """The splits whose scores are averaged: one of each language."""
     score: float | None
-    """None if there is only one language, or if a score is undefined."""
+    """Missing (None) if there is only one language, or if a score is undefined."""
     interval: Interval
     """For rows of one language that are independent of those of another."""
 
@@ -35,7 +35,7 @@ def average_languages(results: Mapping[str, Sequence[Result]], metric: str) -> l
 def _average(results: Sequence[Result], metric: str, splits: list[str]) -> LanguageMean:
     share = 1 / len(results)
     scores = [(result.scores[metric], result.intervals.get(metric)) for result in results]
-    known = [(share, score, ends) for score, ends in scores if score is not None]
-    if len(known) < max(2, len(results)):
+    terms = [(share, score, ends) for score, ends in scores if score is not None]
+    if len(terms) < max(2, len(results)):
         return LanguageMean(metric, splits, None, None)
-    return LanguageMean(metric, splits, sum(score for _, score, _ in known) * share, combine_intervals(known))
+    return LanguageMean(metric, splits, sum(score for _, score, _ in terms) * share, combine_intervals(terms))

@@ -89,7 +89,7 @@ class AccessMiddleware:
             await self.app(scope, self._limit_body(receive), send_with_id)
         except HTTPException as error:
             await error_response(scope["path"], error)(scope, receive, send_with_id)
-        except Exception:
+        except Exception:  # A bug must not end the server: it is logged, and this request gets a 500.
             log.exception(f"request {request_id} failed")
             if status == CLIENT_GONE:  # nothing was sent
                 fault = HTTPException(500, "bertkit failed; the log of the server has the reason")

@@ -122,12 +122,6 @@ def most_bytes(weights: int, checkpoint: int, saves: int, kept: int) -> int:
     return max(min(saves, kept + 1) * checkpoint, kept * checkpoint + weights) if saves else 0
 
 
-def whole_checkpoints(run: Path) -> dict[int, Path]:
-    """Find the complete checkpoints of a run: step -> folder, in the order of the steps."""
-    whole = [folder for folder in _by_step(run) if find_fault(folder) is None]
-    return {int(folder.name.rpartition("-")[2]): folder for folder in whole}
-
-
 def written_bytes(run: Path) -> int:
     """Return the size of a run's checkpoints."""
     return sum(file.stat().st_size for folder in _by_step(run) for file in folder.rglob("*") if file.is_file())

@@ -46,7 +46,7 @@ class ComparedModel:
     difference: dict[str, float | None] = field(default_factory=dict)
     difference_intervals: dict[str, Interval] = field(default_factory=dict)
     spread: float | None = None
-    """By which share the slowest round of timing took longer than the fastest; None of earlier releases."""
+    """How much longer the slowest round of timing took than the fastest, as a share; None if it was not timed."""
 
 
 @dataclass(frozen=True)

@@ -97,10 +97,10 @@ def test_a_run_that_keeps_all_checkpoints_needs_room_for_them_and_the_weights():
     assert checkpoints.most_bytes(4, 12, 9, 9) == 9 * 12 + 4
 
 
-def test_whole_checkpoints_are_found_in_the_order_of_their_steps(tmp_path):
+def test_the_newest_whole_checkpoint_is_that_of_the_most_steps(tmp_path):
     folders = {step: write(tmp_path, step) for step in (10, 2, 30)}
     (folders[30] / checkpoints.MANIFEST).unlink()
-    assert list(checkpoints.whole_checkpoints(tmp_path).items()) == [(2, folders[2]), (10, folders[10])]
+    assert checkpoints.newest_whole(tmp_path)[0] == folders[10]
 
 
 def test_what_is_written_already_is_counted(tmp_path):
@@ -154,7 +154,7 @@ def test_a_trimmed_checkpoint_is_whole_and_training_goes_on_from_none_but_the_la
     assert checkpoints.newest_whole(tmp_path, to_train=True) == (last, [])
     assert checkpoints.trim(tmp_path) == 2 * len("moments")
     assert checkpoints.trim(tmp_path) == 0
-    assert list(checkpoints.whole_checkpoints(tmp_path).values()) == [best, last]
+    assert [checkpoints.find_fault(folder) for folder in (best, last)] == [None, None]
     assert sorted(file.name for file in best.iterdir()) == [checkpoints.MANIFEST, "model.safetensors"]
     assert checkpoints.read_manifest(last)["finished"]
     assert checkpoints.newest_whole(tmp_path, to_train=True) == (last, [])

@@ -23,7 +23,7 @@ ORDER = 24
 EXAMPLE = "bertkit calibrate runs/cola"
 
 
-@recipe_options(*ROWS, reads=AnsweringSetOption)
+@recipe_options(*ROWS, set_option=AnsweringSetOption)
 def command(
     run: RunArgument,
     changes: dict[str, Any],

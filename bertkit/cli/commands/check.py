@@ -42,7 +42,7 @@ LEVELS = ("good", "warn", "fail")
 
 @recipe_options(
     *ROWS,
-    reads=AnsweringSetOption,
+    set_option=AnsweringSetOption,
     model=Annotated[
         str | None,
         option(

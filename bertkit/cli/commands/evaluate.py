@@ -59,7 +59,7 @@ LanguagesOption = Annotated[
 ]
 
 
-@recipe_options(*ROWS, reads=AnsweringSetOption)
+@recipe_options(*ROWS, set_option=AnsweringSetOption)
 def command(
     changes: dict[str, Any],
     run: OptionalRunArgument = None,

@@ -44,7 +44,7 @@ TargetOption = Annotated[
 StepsOption = Annotated[int, option("At most so many steps of integrated gradients.", "N", min=1, max=8192)]
 
 
-@recipe_options("max_length", reads=AnsweringSetOption)
+@recipe_options("max_length", set_option=AnsweringSetOption)
 def command(
     run: TrainedArgument,
     changes: dict[str, Any],

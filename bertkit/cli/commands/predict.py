@@ -40,7 +40,7 @@ CoverageOption = Annotated[
 ]
 
 
-@recipe_options("max_length", reads=AnsweringSetOption)
+@recipe_options("max_length", set_option=AnsweringSetOption)
 def command(
     run: RunArgument,
     changes: dict[str, Any],

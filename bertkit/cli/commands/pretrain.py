@@ -82,7 +82,7 @@ FrequencyOption = Annotated[int | None, option("Minimum count of letters and of 
 
 
 @recipe_options(
-    reads=Annotated[list[str] | None, set_option("data.*")],
+    set_option=Annotated[list[str] | None, set_option("data.*")],
     data=Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")],
     limit=DocumentsOption,
 )

@@ -24,7 +24,7 @@ ORDER = 32
 EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
 
-@recipe_options("data", reads=AnsweringSetOption)
+@recipe_options("data", set_option=AnsweringSetOption)
 def command(
     task: Annotated[
         str,

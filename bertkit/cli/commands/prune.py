@@ -42,7 +42,7 @@ HeadsOption = Annotated[int | None, option("Keep so many heads per layer, where 
 IntermediateOption = Annotated[int | None, option("Keep so many neurons of each layer's feed-forward.", "N", "all")]
 
 
-@recipe_options(*ROWS, reads=AnsweringSetOption)
+@recipe_options(*ROWS, set_option=AnsweringSetOption)
 def command(
     model: Annotated[str, argument("Run folder, or any checkpoint: directory or hub name.", "MODEL")],
     output: Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")],

@@ -76,7 +76,7 @@ def _read_docbin(spacy: Any, source: Source, name: str) -> Iterator[Record]:
     try:
         documents = spacy.tokens.DocBin().from_bytes(content).get_docs(spacy.blank("xx").vocab)
         records = list(enumerate(map(_read_document, documents), 1))
-    except Exception as error:  # those of zlib, msgpack, numpy and spaCy
+    except Exception as error:  # zlib, msgpack, numpy and spaCy each raise their own errors for damaged files
         raise DataError(f"not a DocBin: {str(error)[:60]}", "write it with DocBin.to_disk", file=name) from None
     if not records:
         raise DataError("no documents", "add some", file=name)

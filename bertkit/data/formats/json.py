@@ -213,8 +213,8 @@ def _place_fault(error: ValidationError, article: Any, article_number: int, numb
     at_row = row if "qas" in keys[:-1] else None
     if fault["type"] == "missing":
         return DataError(f"no {key!r} in {', '.join(places)}", "add it", row=at_row)
-    what = f"{subject} must be {_SQUAD_TYPES[fault['type']]}, in {', '.join(places)}"
-    return DataError(what, "write it as in SQuAD", row=at_row)
+    message = f"{subject} must be {_SQUAD_TYPES[fault['type']]}, in {', '.join(places)}"
+    return DataError(message, "write it as in SQuAD", row=at_row)
 
 
 def read_jsonl(source: Source, data: Data, name: str) -> Iterator[Record]:

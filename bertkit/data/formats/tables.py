@@ -240,7 +240,7 @@ def _read_cells(openpyxl: Any, source: Source, name: str) -> Iterator[tuple[int,
                 cells = [None if cell.data_type == "e" or cell.value == "" else cell.value for cell in row]
                 if set(cells) - {None}:
                     yield number, [unescape(cell) if isinstance(cell, str) and "_x" in cell else cell for cell in cells]
-    except Exception:  # of zipfile, zlib, struct, xml and openpyxl, which reads cells only when asked for them
+    except Exception:  # zipfile, zlib, xml and openpyxl each raise their own errors, even in the middle of a sheet
         raise DataError("not an Excel workbook, or a damaged one", "save it again", file=name) from None
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bertkit.data.columns import describe_unread, refuse_clash, source_columns
 from bertkit.data.files import read_records
@@ -36,7 +36,6 @@ _Load = Callable[[Row], Checkpoint]
 """Loads the model after the first row is read."""
 _Share = Callable[[list[Row], Callable[[], list[Prediction]]], list[Prediction] | None]
 """Returns the predictions of a chunk of rows, or None if another process computes them."""
-_Written = TypeVar("_Written")
 
 CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enough for any file
 
@@ -195,9 +194,9 @@ def _predict_in_parts(
     saved: SavedCheckpoint,
     folder: PartFolder,
     predict_chunks: Callable[[_Load, _Share], Iterator[dict[str, Any]]],
-    write: Callable[[Iterable[dict[str, Any]]], _Written],
-) -> _Written | None:
-    """Predict this process's parts; if it joins the parts of all processes, write the records and return the result.
+    write: Callable[[Iterable[dict[str, Any]]], int],
+) -> int | None:
+    """Predict this process's parts; if it joins the parts of all processes, write the records and return their number.
 
     One pass over the rows computes the parts, and the process that joins them reads the rows again.
 
