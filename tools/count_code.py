@@ -16,7 +16,7 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
-BUDGET = 39_100
+BUDGET = 39_093
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 

@@ -154,11 +154,12 @@ def usage_error(error: Any) -> UsageError:
         (fault, *_) = error.__cause__.errors()
         what = f"{'/'.join(error.param.opts)} = {shown(fault['input'])} is wrong: {rule_of(fault)}"
     elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", what):
+        what = f"unexpected argument: {extra[1][:80]}"
         if _CONFIG in context.meta:
             what = f"--config {context.meta[_CONFIG]} and {extra[1][:80]}"
             remedy = "name the recipe once"
         elif "--set" in _options_of(context) and (setting := re.search(r"\S+=.*", extra[1])):
-            remedy = f"write --set {setting[0][:80]}"
+            remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
     elif unknown := re.match("No such command '(.*?)'", what):
         from bertkit.recipe.values import other_commands
 
@@ -268,11 +269,8 @@ def _suggest_option(typed: str, context: Any) -> str:
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):
         return ""
-    section, dot, key = typed[2:].partition(".")
-    if dot and "--set" in options:
-        for similar in difflib.get_close_matches(section, SECTIONS, n=1):
-            return f"did you mean --{similar}.{key}?"
-        return f"the sections of a recipe are {', '.join(SECTIONS)}"
+    if "." in typed and "--set" in options:
+        return _suggest_section(typed)
     # First the names of other libraries, then keys of recipes, then what is spelled alike.
     other_name = name[2:].replace("-", "_")
     is_batch = trains and ("train_batch" in other_name or "accumulation" in other_name)
@@ -289,6 +287,16 @@ def _suggest_option(typed: str, context: Any) -> str:
     matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
     matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)
     return f"did you mean {' or '.join(matches)}?" if matches else ""
+
+
+def _suggest_section(typed: str) -> str:
+    """Suggest the section of a recipe for a mistyped key such as ``--trainig.epochs``, or return "" without a dot."""
+    section, dot, key = typed.removeprefix("--").partition(".")
+    if not dot:
+        return ""
+    for similar in difflib.get_close_matches(section, SECTIONS, n=1):
+        return f"did you mean {'--' if typed.startswith('--') else ''}{similar}.{key}?"
+    return f"the sections of a recipe are {', '.join(SECTIONS)}"
 
 
 def _suggest_batch(arguments: Sequence[str]) -> str:

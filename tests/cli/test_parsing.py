@@ -80,8 +80,8 @@ def test_a_group_reads_the_recipe_that_config_names(run):
         ("cola --training.epoch 1", "unknown key 'training.epoch' - did you mean epochs?"),
         ("cola training.epoch=1", "unknown key 'training.epoch' - did you mean epochs?"),
         ("cola --trainig.epochs 1", "no option is called --trainig.epochs - did you mean --training.epochs?"),
-        ("cola trainig.epochs=1", "Got unexpected extra argument(s) (trainig.epochs=1) - write --set trainig.epochs=1"),
-        ("cola best_metric=f1", "Got unexpected extra argument(s) (best_metric=f1) - write --set best_metric=f1"),
+        ("cola trainig.epochs=1", "unexpected argument: trainig.epochs=1 - did you mean training.epochs=1?"),
+        ("cola best_metric=f1", "unexpected argument: best_metric=f1 - write --set best_metric=f1"),
         ("cola --config stsb", "--config stsb and cola - name the recipe once"),
         (
             "cola --foo.bar=1",

@@ -282,10 +282,7 @@ GROUP = RecipeOrCommand
 
 _DEMO = "--data demo --vocabulary-size 400 --output my_tokenizer"
 COMMANDS = {
-    "tokenizer": (
-        pretrain_tokenizer,
-        f"bertkit pretrain tokenizer {_DEMO}",
-    ),
+    "tokenizer": (pretrain_tokenizer, f"bertkit pretrain tokenizer {_DEMO}"),
     "sizes": (list_sizes, "bertkit pretrain sizes"),
     "recipe": (pretrain_recipe, "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"),
 }

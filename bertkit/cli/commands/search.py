@@ -316,16 +316,10 @@ def list_passages(
 
 _MODEL = "--model sentence-transformers/all-MiniLM-L6-v2"
 COMMANDS = {
-    "build": (
-        build_index,
-        f"bertkit search build texts.csv {_MODEL} --output index",
-    ),
+    "build": (build_index, f"bertkit search build texts.csv {_MODEL} --output index"),
     "add": (add_texts, "bertkit search add index more.csv"),
     "delete": (delete_rows, "bertkit search delete index --id 17 --id 23"),
     "query": (query_index, 'bertkit search query index "how to open a file" -k 3'),
     "eval": (evaluate_index, "bertkit search eval index questions.jsonl"),
-    "passages": (
-        list_passages,
-        f"bertkit search passages articles.jsonl {_MODEL}",
-    ),
+    "passages": (list_passages, f"bertkit search passages articles.jsonl {_MODEL}"),
 }
