@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "BertkitError": "errors",
     "Embedder": "vectors.embedder",
-    "Finetuned": "workflows.finetune.call",
+    "Finetuned": "workflows.api",
     "LoadedModel": "workflows.predict.loaded",
     "Progress": "progress",
     "Reranker": "vectors.reranker",
@@ -27,8 +27,8 @@ _MODULES = {
     "distill": "workflows.distill",
     "evaluate": "workflows.evaluate",
     "export": "workflows.export",
-    "finetune": "workflows.finetune.call",
-    "finetune_seeds": "workflows.finetune.seeds",
+    "finetune": "workflows.api",
+    "finetune_seeds": "workflows.seeds",
     "load": "workflows.predict.loaded",
     "load_pretrain_recipe": "recipe",
     "load_recipe": "recipe",
@@ -38,7 +38,7 @@ _MODULES = {
     "pretrain": "workflows.pretrain",
     "push": "workflows.push",
     "sweep": "workflows.sweep",
-    "with_rows": "workflows.finetune.call",
+    "with_rows": "workflows.api",
 }
 
 __all__ = list(_MODULES)  # `__init__.pyi` has the same names with their types

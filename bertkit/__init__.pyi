@@ -8,20 +8,20 @@ from bertkit.recipe.space import make_search as make_search
 from bertkit.vectors.embedder import Embedder as Embedder
 from bertkit.vectors.reranker import Reranker as Reranker
 from bertkit.vectors.sparse import SparseEmbedder as SparseEmbedder
+from bertkit.workflows.api import Finetuned as Finetuned
+from bertkit.workflows.api import finetune as finetune
+from bertkit.workflows.api import with_rows as with_rows
 from bertkit.workflows.bench import bench as bench
 from bertkit.workflows.distill import distill as distill
 from bertkit.workflows.evaluate import evaluate as evaluate
 from bertkit.workflows.export import export as export
-from bertkit.workflows.finetune.call import Finetuned as Finetuned
-from bertkit.workflows.finetune.call import finetune as finetune
-from bertkit.workflows.finetune.call import with_rows as with_rows
-from bertkit.workflows.finetune.seeds import finetune_seeds as finetune_seeds
 from bertkit.workflows.package import package as package
 from bertkit.workflows.predict import predict as predict
 from bertkit.workflows.predict.loaded import LoadedModel as LoadedModel
 from bertkit.workflows.predict.loaded import load as load
 from bertkit.workflows.pretrain import pretrain as pretrain
 from bertkit.workflows.push import push as push
+from bertkit.workflows.seeds import finetune_seeds as finetune_seeds
 from bertkit.workflows.sweep import sweep as sweep
 
 __version__: str

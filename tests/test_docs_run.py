@@ -20,7 +20,7 @@ import bertkit
 from bertkit.data.demo import demo_rows
 from bertkit.recipe.load import load_recipe, recipe_names
 from bertkit.storage.hub import find_model
-from bertkit.workflows.finetune import call
+from bertkit.workflows import api
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROOT = Path(__file__).parent.parent
@@ -219,8 +219,8 @@ def run_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patched:
         patched.setattr(bertkit, "load_recipe", load_short)
-        load_named = call.load_recipe
-        patched.setattr(call, "load_recipe", lambda name, changes: load_named(name, {**changes, **short}))
+        load_named = api.load_recipe
+        patched.setattr(api, "load_recipe", lambda name, changes: load_named(name, {**changes, **short}))
         patched.syspath_prepend(".")
         exec(compile(block.text, "block", "exec"), {"__name__": "block"})
 

@@ -38,7 +38,7 @@ MODULES = (
     "bertkit.runtime.forward",
     "bertkit.training.fit",
     "bertkit.workflows.evaluate",
-    "bertkit.workflows.finetune.publish",
+    "bertkit.workflows.finetune_results",
     "bertkit.workflows.pretrain",
 )
 

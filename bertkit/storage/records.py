@@ -56,7 +56,7 @@ class RunRecord(TypedDict, total=False):
     baselines: str
     """The checksum of the file of what baselines have learned."""
     result: dict[str, Any]
-    """What a pretraining scored: the fields of `bertkit.workflows.pretrain.publish.Pretrained`."""
+    """What a pretraining scored: the fields of `bertkit.workflows.pretrain_results.Pretrained`."""
     results: list[dict[str, Any]]
     """What each split scored: the fields of `bertkit.evaluation.scoring.Result`."""
     budget_settings: dict[str, Any]

@@ -31,18 +31,12 @@ from bertkit.training.own import make_callback
 from bertkit.training.run import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.training.trackers import session_of
-from bertkit.training.trainer import BertkitTrainer, Judge, Trainee
+from bertkit.training.trainer import BertkitTrainer, TrainingJob
 from bertkit.training.unfreezing import UnfreezingCallback, plan_layers
 
 
 def fit(
-    trainee: Trainee,
-    judge: Judge,
-    training: CommonTraining,
-    machine: Machine,
-    folder: Path,
-    *,
-    stop: StopFlag | None = None,
+    job: TrainingJob, training: CommonTraining, machine: Machine, folder: Path, *, stop: StopFlag | None = None
 ) -> FitResult:
     """Train a model, or resume from the newest whole checkpoint in `folder`; the model ends with the best weights.
 
@@ -52,20 +46,22 @@ def fit(
         DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
         StoppedError: a signal asked for it; a checkpoint of the last step was written first.
     """
-    model, batches = trainee.model, trainee.batches
-    arguments = make_arguments(training, machine, folder, batches.rows, judge.best_metric, judge.greater_is_better)
+    model, batches = job.model, job.train_batches
+    arguments = make_arguments(
+        training, machine, folder, batches.rows, job.metric_for_best_model, job.greater_is_better
+    )
     micro_batches.check_shares(model, training, arguments.world_size)
     own_callbacks = [make_callback(name) for name in training.callbacks or ()]
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
     with caught_signals() if stop is None else nullcontext(stop) as flag:
-        callback = TrainingCallback(training, judge.best_metric, batches, flag)
+        callback = TrainingCallback(training, job.metric_for_best_model, batches, flag)
         model.to(arguments.device)
         dropout = DropoutStream(training.seed, arguments.process_index)
         graphs = captures_steps(model, training, arguments, batches)
-        in_full, padding = training.fsdp or graphs, trainee.tokenizer.pad_token_id
+        in_full, padding = training.fsdp or graphs, job.processing_class.pad_token_id
         tokens = None if in_full else tokens_to_train(batches, arguments, padding)
-        collate = fitting_collator(trainee.collate, batches, model, training, arguments, graphs=graphs)
-        trainee = replace(trainee, collate=collate)
+        collate = fitting_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
+        job = replace(job, data_collator=collate)
         sharded = sharded_weights(model, encoder_layers(model)) if training.fsdp else nullcontext()
         with on_speed_paths(model, training, machine, dropout, tokens) as embeddings, sharded:
             reason = why_padded(model, training, machine)
@@ -73,8 +69,7 @@ def fit(
                 log.info(f"unpad: {reason}")
             plan = plan_layers(model, training, batches.rows)
             trainer = BertkitTrainer(
-                trainee=trainee,
-                judge=judge,
+                job=job,
                 dropout=dropout,
                 embeddings=embeddings,
                 padding=reason,

@@ -21,7 +21,7 @@ from bertkit.recipe import CommonTraining
 from bertkit.tokens.features import Features, text_lengths
 from bertkit.training.fit import fit
 from bertkit.training.stopping import StopFlag
-from bertkit.training.trainer import Judge, Trainee
+from bertkit.training.trainer import TrainingJob
 
 _WARM = 3  # steps before the first that is timed
 _NEVER = 2**40
@@ -96,14 +96,14 @@ def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
 
 
 def time_steps(
-    trainee: Trainee, training: CommonTraining, machine: Machine, *, steps: int, seconds: float = math.inf
+    job: TrainingJob, training: CommonTraining, machine: Machine, *, steps: int, seconds: float = math.inf
 ) -> list[TimedStep]:
     """Train a model for some steps after a few that warm up, and return the time that each took.
 
     Rows, their order and the loss are those of `fit`. A temporary folder gets a log and no checkpoint.
 
     Args:
-        trainee: what is trained; its batches last for the steps.
+        job: Model and data; its batches last for the steps.
         training: from `training_to_time`.
         machine: what it is trained on.
         steps: the number of steps to time.
@@ -113,17 +113,16 @@ def time_steps(
     batches: list[tuple[int, list[int], int]] = []
 
     def collate_and_note(features: Features) -> dict[str, torch.Tensor]:
-        batch = trainee.collate(features)
+        batch = job.data_collator(features)
         if watch.is_open:  # what is tried before the first step is none of it
             lengths = [length for feature in features for length in text_lengths(feature)]
             batches.append((len(features), lengths, batch["input_ids"].numel()))
         return batch
 
-    judge = Judge(lambda model, step: {}, "loss", greater_is_better=False)
-    timed = replace(trainee, collate=collate_and_note)
+    timed = replace(job, data_collator=collate_and_note)
     try:
         with suppress(_Enough), TemporaryDirectory(prefix="bertkit-timing-") as folder, use_progress(watch):
-            fit(timed, judge, training, machine, Path(folder), stop=StopFlag())
+            fit(timed, training, machine, Path(folder), stop=StopFlag())
     finally:
         watch.finish()
     count = training.gradient_accumulation  # the collator makes micro-batches

@@ -39,25 +39,24 @@ from bertkit.training.unfreezing import LayerPlan
 _ITEMS = "num_items_in_batch"
 
 
+def _no_metrics(model: Model, step: int) -> dict[str, float]:
+    return {}
+
+
 @dataclass(frozen=True)
-class Trainee:
-    """What is trained, and on what."""
+class TrainingJob:
+    """Model and data of a training, and how its checkpoints are scored. A job without metrics is only timed."""
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
-    batches: Batches
-    collate: Collator
-    terms: Terms
-
-
-@dataclass(frozen=True)
-class Judge:
-    """How a model is scored during training, and which of its scores chooses the best checkpoint."""
-
-    evaluate: Callable[[Model, int], dict[str, float]]
-    """The model of a step -> metric -> value on the validation rows."""
-    best_metric: str
-    greater_is_better: bool
+    processing_class: PreTrainedTokenizerFast
+    train_batches: Batches
+    data_collator: Collator
+    loss_terms: Terms
+    compute_metrics: Callable[[Model, int], dict[str, float]] = _no_metrics
+    """Scores the model of a step on the validation rows: metric -> value."""
+    metric_for_best_model: str = "loss"
+    """Metric that chooses the best checkpoint."""
+    greater_is_better: bool = False
 
 
 class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
@@ -66,8 +65,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        trainee: Trainee,
-        judge: Judge,
+        job: TrainingJob,
         dropout: DropoutStream,
         embeddings: OccurringEmbeddings | None,
         padding: str | None,
@@ -75,17 +73,17 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         graphs: bool,
         **arguments: Any,
     ) -> None:
-        super().__init__(model=trainee.model, processing_class=trainee.tokenizer, **arguments)
+        super().__init__(model=job.model, processing_class=job.processing_class, **arguments)
         for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
             self.remove_callback(unused)
-        self.batches, self.collate, self.terms = trainee.batches, trainee.collate, trainee.terms
-        self.evaluate_with, self.dropout, self.padding = judge.evaluate, dropout, padding
+        self.batches, self.collate, self.terms = job.train_batches, job.data_collator, job.loss_terms
+        self.score_model, self.dropout, self.padding = job.compute_metrics, dropout, padding
         self.embeddings, self.plan, self.device = embeddings, plan, Device(self.args.device.type)
         # on XLA, Accelerate sets a variable in its place, which torch_xla has read before
         if self.args.bf16:
             self.accelerator.native_amp = True
         # Its weights are shares already, so that Accelerate must not wrap it.
-        self.is_distributed_loading_by_transformers = is_sharded(trainee.model)
+        self.is_distributed_loading_by_transformers = is_sharded(job.model)
         self._defer_fsdp_gradient_reduction = nullcontext  # gradients of micro-batches that wait would be whole
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
@@ -296,7 +294,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def evaluate(self, *arguments: object, **keywords: object) -> dict[str, float]:
         """Score the model through the same path as `bertkit eval`."""
-        scored = self.evaluate_with(self.model, self.state.global_step)
+        scored = self.score_model(self.model, self.state.global_step)
         scores = {f"eval_{name}": value for name, value in scored.items()}
         self.log(null_for_nan(scores))
         self.control: TrainerControl = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)

@@ -39,11 +39,11 @@ from bertkit.storage.outputs import claimed
 from bertkit.storage.records import without_folder
 from bertkit.training.stopping import first_failure, keep_going
 from bertkit.workflows.compare import compare, write_page
-from bertkit.workflows.finetune.inputs import read_rows
-from bertkit.workflows.finetune.seeds import finetune_seeds
-from bertkit.workflows.pretrain import run_inputs
-from bertkit.workflows.pretrain.estimate import Estimate, estimate
-from bertkit.workflows.pretrain.inputs import read_inputs
+from bertkit.workflows.finetune_data import read_rows
+from bertkit.workflows.pretrain import pretrain_corpus
+from bertkit.workflows.pretrain_data import read_pretrain_data
+from bertkit.workflows.pretrain_plan import Estimate, estimate
+from bertkit.workflows.seeds import finetune_seeds
 
 SUMMARY = "ablation.json"
 _SCHEMA = 1
@@ -175,7 +175,7 @@ def _pretrain_all(job: Ablation) -> None:
     for number, (variant, own) in enumerate(job.recipes.items(), start=1):
         log.info(f"{variant}: pretraining, {number} of {len(job.recipes)}")
         with keep_going(variant, job.failures):
-            run_inputs(read_inputs(own, job.pretrained(variant)), fresh=False)
+            pretrain_corpus(read_pretrain_data(own, job.pretrained(variant)), fresh=False)
 
 
 def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
@@ -189,7 +189,7 @@ def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
     """
     rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
     for variant, recipe in job.recipes.items():
-        inputs = read_inputs(recipe, job.pretrained(variant))
+        inputs = read_pretrain_data(recipe, job.pretrained(variant))
         with _for_another(job):
             runs.check_claim(inputs.plan.folder, inputs.plan.identity)
         held_out_features(inputs.corpus["validation"], inputs.objective, inputs.setup)

@@ -31,8 +31,8 @@ from bertkit.tokens.features import Feature, Features, Setup, text_lengths
 from bertkit.training.automatic import choose_training
 from bertkit.training.run import RunPlan, find_machine
 from bertkit.training.stopping import StopFlag, caught_signals
-from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
-from bertkit.workflows.finetune.trainee import load_to_train, make_trainee
+from bertkit.workflows.finetune import load_model, training_job
+from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
 if TYPE_CHECKING:
     from bertkit.training.timing import TimedStep
@@ -93,7 +93,7 @@ class Bench:
 class _Case:
     """One precision and batch size, and what it is measured on."""
 
-    inputs: FinetuneInputs
+    inputs: FinetuneData
     features: Mapping[str, list[Feature]]
     setup: Setup
     machine: Machine
@@ -137,7 +137,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
         raise UsageError(f"--steps {steps}", "give at least 1")
     refuse_launch("bench measures one process", "start it without torchrun or accelerate launch")
     with stage("reading the data", total=1):
-        inputs = read_inputs(recipes[0], None)
+        inputs = read_finetune_data(recipes[0], None)
     with stage("loading torch and transformers"):
         setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
     # Rows are encoded once for all cases: recipes may differ in batch size and precision only.
@@ -163,7 +163,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     return Bench(recipe.name, recipe.model, device, threads, rows, tokens, recipe.training.epochs, speeds)
 
 
-def measure_some(inputs: FinetuneInputs, setup: Setup, model: Model) -> Speed:
+def measure_some(inputs: FinetuneData, setup: Setup, model: Model) -> Speed:
     """Time a few steps of a run, which trains the model, on some of its rows; return what all of its rows would take.
 
     Raises:
@@ -182,7 +182,7 @@ def measure_some(inputs: FinetuneInputs, setup: Setup, model: Model) -> Speed:
         return _measure_case(case, _SOME_STEPS, _SOME_SECONDS)
 
 
-def _encode(inputs: FinetuneInputs, setup: Setup) -> tuple[dict[str, list[Feature]], float]:
+def _encode(inputs: FinetuneData, setup: Setup) -> tuple[dict[str, list[Feature]], float]:
     """Encode the rows of all splits; return the features, and the seconds that it took."""
     start = time.perf_counter()
     with stage("tokenizing"):
@@ -212,7 +212,7 @@ def _measure_case(case: _Case, steps: int, most: float = math.inf) -> Speed:
         # In the order of a run: load, prepare, train, score.
         with _cache_aside():
             knows_memory = restart_peak_memory(machine.device)
-            model = (load_to_train(case.inputs, setup) if case.model is None else case.model).to(machine.device)
+            model = (load_model(case.inputs, setup) if case.model is None else case.model).to(machine.device)
             if setup.recipe.training.layer_keys:
                 prepare_depths(model, setup.recipe.training)
             checkpoint = Checkpoint(model, case.inputs.task, setup, machine)
@@ -273,10 +273,10 @@ def _time_training(
     training = training_to_time(recipe.training, len(features), steps)
     inputs = replace(case.inputs, recipe=recipe.model_copy(update={"training": training}))
     start = time.perf_counter()
-    with make_trainee(inputs, checkpoint, features) as trainee:
+    with training_job(inputs, checkpoint, features, lambda model, step: {}) as job:
         asking = time.perf_counter() - start
-        timed = time_steps(trainee, training, case.machine, steps=steps, seconds=most)
-        epoch = islice(trainee.batches.loader(trainee.collate, processes=1, process=0), _COLLATED)
+        timed = time_steps(job, training, case.machine, steps=steps, seconds=most)
+        epoch = islice(job.train_batches.loader(job.data_collator, processes=1, process=0), _COLLATED)
     return timed, (batch["input_ids"].numel() for batch in epoch), asking
 
 

@@ -20,10 +20,10 @@ from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task
 from bertkit.training.run import wait_for_all
-from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.finetune.dry_run import DryRun
-from bertkit.workflows.finetune.dry_run import dry_run as plan_run
-from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
+from bertkit.workflows.finetune import finetune_rows
+from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
+from bertkit.workflows.trial_run import DryRun
+from bertkit.workflows.trial_run import dry_run as plan_run
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ def distill(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     with stage("reading the data", total=1):
-        inputs = read_inputs(with_distillation(recipe), output, fresh=fresh)
+        inputs = read_finetune_data(with_distillation(recipe), output, fresh=fresh)
     return distill_inputs(inputs, fresh=fresh)
 
 
-def distill_inputs(inputs: FinetuneInputs, *, fresh: bool) -> Distilled:
+def distill_inputs(inputs: FinetuneData, *, fresh: bool) -> Distilled:
     """Do what `distill` does with inputs that are read already."""
-    results = run_inputs(inputs, fresh=fresh, compare=partial(_compare_models, inputs))
+    results = finetune_rows(inputs, fresh=fresh, compare=partial(_compare_models, inputs))
     wait_for_all()
     folder = inputs.plan.folder
     record = runs.read_record(folder) or {}
@@ -95,7 +95,7 @@ def with_distillation(recipe: Recipe) -> Recipe:
 
 
 def _compare_models(
-    inputs: FinetuneInputs, student: Checkpoint, scored: Scored, weights: Path | None
+    inputs: FinetuneData, student: Checkpoint, scored: Scored, weights: Path | None
 ) -> list[dict[str, Any]]:
     """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
     task = inputs.task

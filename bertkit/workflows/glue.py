@@ -30,8 +30,8 @@ from bertkit.storage.files import disk_errors, write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import without_folder
 from bertkit.training.stopping import first_failure, keep_going
-from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
+from bertkit.workflows.finetune import finetune_rows
+from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 from bertkit.workflows.predict import predict_records
 
 SUMMARY = "glue.json"
@@ -53,9 +53,9 @@ class _State:
         ended = {*self.finished, *self.missing, *self.failed}
         return [name for name in self.recipes if name not in ended]
 
-    def read(self, name: str, folder: Path, *, fresh: bool = False) -> FinetuneInputs:
+    def read(self, name: str, folder: Path, *, fresh: bool = False) -> FinetuneData:
         """Read the inputs of a task whose run is in a folder of all runs."""
-        return read_inputs(self.recipes[name], folder / name, fresh=fresh)
+        return read_finetune_data(self.recipes[name], folder / name, fresh=fresh)
 
     @property
     def unfinished(self) -> dict[str, GlueRun]:
@@ -144,7 +144,7 @@ def _train_tasks(state: _State, folder: Path, fresh: bool) -> None:
         with keep_going(name, state.failed):
             with stage("reading the data", total=1):
                 inputs = state.read(name, folder, fresh=fresh)
-            state.finished[name] = run_inputs(inputs, fresh=fresh)
+            state.finished[name] = finetune_rows(inputs, fresh=fresh)
 
 
 def _check_tasks(state: _State, folder: Path, fresh: bool) -> None:

@@ -22,9 +22,7 @@ from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 from bertkit.storage.summaries import flatten_keys
 from bertkit.training.run import wait_for_all
-from bertkit.workflows import distill, finetune, pretrain
-from bertkit.workflows.finetune import inputs as finetune_inputs
-from bertkit.workflows.pretrain import inputs as pretrain_inputs
+from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
 _RECIPE = "recipe.yaml"
 _LOCATION = ("source", "config", "revision", "files")  # keys of `data` that say where it is
@@ -105,17 +103,17 @@ def rerun(
     recipe = _recorded_recipe(folder, record, changes or {})
     if isinstance(recipe, PretrainRecipe):
         # The model first, since preparing a corpus can take hours.
-        _check_changes(record["identity"], pretrain_inputs.model_digests(recipe), ignore_changes)
-        text = pretrain_inputs.read_inputs(recipe, target)
+        _check_changes(record["identity"], pretrain_data.model_digests(recipe), ignore_changes)
+        text = pretrain_data.read_pretrain_data(recipe, target)
         _check_changes(record["identity"], text.plan.identity, ignore_changes)
         plan = replace(text.plan, machine=record["machine"])
-        pretrain.run_inputs(replace(text, plan=plan), fresh=fresh)
+        pretrain.pretrain_corpus(replace(text, plan=plan), fresh=fresh)
     else:
         with stage("reading the data", total=1):
             # As the run held out its rows and as its machine computed: what differs then is the environment.
-            rows = finetune_inputs.read_inputs(as_recorded(recipe, record["identity"]), target)
+            rows = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
         _check_changes(record["identity"], rows.plan.identity, ignore_changes)
-        train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs
+        train = distill.distill_inputs if "compared_models" in record else finetune.finetune_rows
         train(rows.on(record["machine"]), fresh=fresh)
     wait_for_all()
     return compare_runs(folder, target)

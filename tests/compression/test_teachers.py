@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from bertkit.compression import teachers
 from bertkit.recipe import load_recipe
 from bertkit.storage.cache import cache_folder
-from bertkit.workflows.finetune.inputs import read_inputs
+from bertkit.workflows.finetune_data import read_finetune_data
 from tests.conftest import DEMO_ROWS, distill
 from tests.kills import HEAVY
 
@@ -59,7 +59,7 @@ def teacher_logits(teacher, data, model, **changes):
     from bertkit.tokens.features import Setup
 
     named = {"model": str(model), "data.source": str(data), "data.cache": False, "distillation.teachers": teacher}
-    inputs = read_inputs(load_recipe("classify", {**named, **changes}), "nowhere")
+    inputs = read_finetune_data(load_recipe("classify", {**named, **changes}), "nowhere")
     setup = Setup(inputs.recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
     split = inputs.splits["train"]
     features = encode_split(split, setup, inputs.task.encode)

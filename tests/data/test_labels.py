@@ -8,7 +8,7 @@ from bertkit.data.labels import find_names, match_names, name_of, name_split, sa
 from bertkit.data.rows import Split, joined_labels
 from bertkit.errors import DataError, ModelError
 from bertkit.recipe import Data, load_recipe
-from bertkit.workflows.finetune.inputs import read_rows
+from bertkit.workflows.finetune_data import read_rows
 
 NAMES = ["unacceptable", "acceptable"]
 

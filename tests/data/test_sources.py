@@ -152,7 +152,7 @@ def test_is_blank():
 
 
 def test_training_needs_a_validation_split(tmp_path, tiny_model):
-    from bertkit.workflows.finetune.dry_run import dry_run as plan
+    from bertkit.workflows.trial_run import dry_run as plan
 
     file = write_csv(tmp_path / "all.csv", [{**row, "subset": "train"} for row in toy_rows(9, 1)])
     changes = {"model": str(tiny_model), "data.source": str(file), "data.split_column": "subset"}

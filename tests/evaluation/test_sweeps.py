@@ -27,7 +27,7 @@ from bertkit.recipe import load_recipe
 from bertkit.recipe.space import make_search
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
-from bertkit.workflows.finetune.inputs import read_labeled
+from bertkit.workflows.finetune_data import read_labeled
 from tests.conftest import write_csv
 
 GOLD = ["bad", "good"] * 20

@@ -44,7 +44,7 @@ def test_an_attention_that_reads_weights_is_refused():
 
 
 def test_without_peft_a_run_ends_at_once(run, tiny_model, toy_data, monkeypatch):
-    monkeypatch.setattr("bertkit.workflows.finetune.inputs.find_spec", lambda name: None)
+    monkeypatch.setattr("bertkit.workflows.finetune_data.find_spec", lambda name: None)
     ended = finetune(run, tiny_model, toy_data, "--set", "training.lora.rank=4")
     assert (ended.code, ended.err) == (
         5,

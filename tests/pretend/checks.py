@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import sys
 from pathlib import Path
 
 import pretend
@@ -16,8 +15,9 @@ from bertkit.evaluation.baselines import ScoredBaselines
 from bertkit.hardware import speed
 from bertkit.hardware.memory import derive, on_host, to_device, where
 from bertkit.recipe import load_pretrain_recipe, load_recipe
-from bertkit.workflows.finetune import finetune, publish, scorer
-from bertkit.workflows.pretrain import pretrain
+from bertkit.workflows import finetune as finetune_workflow
+from bertkit.workflows import finetune_results
+from bertkit.workflows import pretrain as pretrain_workflow
 
 
 @contextlib.contextmanager
@@ -99,11 +99,11 @@ def train(*cases: str) -> None:
 
     CallbackHandler.on_step_begin = begin
     speed._ROUNDS, speed._LEAST_SECONDS = 1, 0.0
-    scorer._score_baselines = lambda inputs, setup: ScoredBaselines({}, {}, {inputs.validation.name: {}})
-    publish.publish = lambda scorer, run, fit_result, scored, compared: keep(
+    finetune_workflow.score_baselines = lambda data, setup: ScoredBaselines({}, {}, {data.validation.name: {}})
+    finetune_results.save_results = lambda data, run, fit_result, checkpoint, scored, *others: keep(
         {f"{split}_{name}": score for split, each in scored.items() for name, score in each.scores.items()}
     )
-    sys.modules["bertkit.workflows.pretrain"].publish = lambda *arguments: keep(arguments[-1].scores)
+    pretrain_workflow.save_results = lambda *arguments: keep(arguments[-1].scores)
     for case in map(json.loads, cases):
         scores.clear()
         steps.clear()
@@ -111,9 +111,9 @@ def train(*cases: str) -> None:
         gc.freeze()  # the Trainer collects garbage, which takes a fifth of the time where modules are searched too
         folder = Path(case["recipe"])
         if case["command"] == "finetune":
-            finetune(load_recipe(case["recipe"], case["changes"]), output=folder)
+            finetune_workflow.finetune(load_recipe(case["recipe"], case["changes"]), output=folder)
         else:
-            pretrain(load_pretrain_recipe(case["recipe"], case["changes"]), output=folder)
+            pretrain_workflow.pretrain(load_pretrain_recipe(case["recipe"], case["changes"]), output=folder)
         log = folder / "metrics.jsonl"
         entries = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         Path(f"{case['recipe']}.json").write_text(json.dumps({"log": entries, "scores": scores, "steps": steps}))

@@ -72,9 +72,9 @@ def test_a_run_predicts_as_logistic_regression_on_the_vectors_of_its_training_ro
     recipe = load_recipe("few-shot", {**changes, "model": str(folder / "run")})
     assert json.loads((folder / "run" / "run.json").read_text())["rows"] == {"train": 16, "validation": 30}
     assert evaluate(recipe)[0].scores == result.scores
-    from bertkit.workflows.finetune.inputs import read_inputs
+    from bertkit.workflows.finetune_data import read_finetune_data
 
-    rows = read_inputs(load_recipe("few-shot", changes), folder / "other").splits["train"].rows
+    rows = read_finetune_data(load_recipe("few-shot", changes), folder / "other").splits["train"].rows
     embedder = bertkit.Embedder(str(folder / "run"), precision="fp32")
     vectors, new = embedder.encode([row["text"] for row in rows]), embedder.encode(TEXTS)
     center = vectors.mean(axis=0)

@@ -27,7 +27,7 @@ from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
 from bertkit.tokens.text_words import split_text
 from bertkit.workflows.finetune import finetune
-from bertkit.workflows.finetune.inputs import read_inputs
+from bertkit.workflows.finetune_data import read_finetune_data
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
 from tests.kills import read_lines
 
@@ -586,7 +586,7 @@ def test_column_files_give_the_same_rows_as_json(data, tiny_model, tmp_path):
     found = []
     for folder in (data, tmp_path / "conll", tmp_path / "txt"):
         recipe = load_recipe("tag", {"model": str(tiny_model), "data.source": str(folder)})
-        found.append(read_inputs(recipe, None).plan.identity["data"])
+        found.append(read_finetune_data(recipe, None).plan.identity["data"])
     assert found[0] == found[1] == found[2]
 
 

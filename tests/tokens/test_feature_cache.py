@@ -30,7 +30,7 @@ from bertkit.tokens.feature_cache import (
     rows_of,
 )
 from bertkit.tokens.features import Setup, count_tokens, longest_text
-from bertkit.workflows.finetune.inputs import find_labels
+from bertkit.workflows.finetune_data import find_labels
 from tests.conftest import make_tokenizer
 
 TOKENIZER = make_tokenizer()

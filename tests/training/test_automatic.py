@@ -10,7 +10,7 @@ from bertkit.errors import RecipeError
 from bertkit.recipe import load_recipe, parse_changes, read_yaml
 from bertkit.training.automatic import choose_epochs, choose_rate, choose_training
 from bertkit.workflows.finetune import finetune
-from bertkit.workflows.finetune.dry_run import dry_run
+from bertkit.workflows.trial_run import dry_run
 
 ROWS = {"train": 200, "validation": 300}
 MINILM = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6}

@@ -17,9 +17,9 @@ from bertkit.storage import runs
 from bertkit.storage.checkpoints import MANIFEST
 from bertkit.training.stopping import choose_batch, choose_rate, make_budget
 from bertkit.training.timing import TimedStep
-from bertkit.workflows.pretrain.estimate import fit_to_budget
+from bertkit.workflows.pretrain_plan import fit_to_budget
 from tests.kills import losses_of
-from tests.workflows.pretrain.test_pretrain import arguments
+from tests.workflows.test_pretrain import arguments
 
 
 @pytest.fixture

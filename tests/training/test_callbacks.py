@@ -104,18 +104,18 @@ def test_a_model_knows_how_far_training_is(budget):
 
 def test_rates_leave_evaluations_out(run, tiny_model, toy_data, monkeypatch):
     from bertkit.cli.progress import TerminalProgress
-    from bertkit.workflows.finetune.scorer import StepScorer
+    from bertkit.workflows.finetune import Evaluator
 
-    shown, score_step, clock = [], StepScorer.score_step, {"evaluations": 0}
+    shown, compute_metrics, clock = [], Evaluator.compute_metrics, {"evaluations": 0}
 
     def score_slowly(*given):
         clock["evaluations"] += 1000  # seconds, without waiting for them
-        return score_step(*given)
+        return compute_metrics(*given)
 
     seconds = SimpleNamespace(perf_counter=lambda: time.perf_counter() + clock["evaluations"])
     monkeypatch.setattr("bertkit.training.callbacks.time", seconds)
     monkeypatch.setattr(TerminalProgress, "update", lambda self, done, figures: shown.append(figures))
-    monkeypatch.setattr(StepScorer, "score_step", score_slowly)
+    monkeypatch.setattr(Evaluator, "compute_metrics", score_slowly)
     assert finetune(run, tiny_model, toy_data, "--epochs", 1, "--set", "training.evaluate_every=2").code == 0
     rates = [figures["rows/s"] for figures in shown if "rows/s" in figures]
     assert len(rates) == 6 and rates[-1] > 6 * 16 / 1000

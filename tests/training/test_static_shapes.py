@@ -63,8 +63,8 @@ class Captured(Exception):
 def capture(small_model, tmp_path, monkeypatch):  # noqa: F811
     """Return what a recipe trains, instead of training it."""
 
-    def fit(trainee, *arguments, **named):
-        raise Captured(trainee)
+    def fit(job, *arguments, **named):
+        raise Captured(job)
 
     def captured(name, changes):
         from bertkit.workflows.finetune import finetune
@@ -72,7 +72,7 @@ def capture(small_model, tmp_path, monkeypatch):  # noqa: F811
 
         monkeypatch.setattr("bertkit.training.fit.fit", fit)
         none = ScoredBaselines({}, {}, {})
-        monkeypatch.setattr("bertkit.workflows.finetune.scorer._score_baselines", lambda *_: none)
+        monkeypatch.setattr("bertkit.workflows.finetune.score_baselines", lambda *_: none)
         changes = {"model": str(small_model), **FEW, **OWN.get(name, {}), **changes}
         if name in OBJECTIVES:
             changes = {"data.limit": 100, "training.max_length": 64, **changes}
@@ -81,25 +81,25 @@ def capture(small_model, tmp_path, monkeypatch):  # noqa: F811
             train, recipe = finetune, load_recipe(name, {"data.limit": 40, **changes})
         with pytest.raises(Captured) as ended:
             train(recipe, output=tmp_path / "run")
-        (trainee,) = ended.value.args
-        for module in trainee.model.modules():
+        (job,) = ended.value.args
+        for module in job.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
             if isinstance(module, nn.LSTM):
                 module.dropout = 0.0
-        return trainee
+        return job
 
     return captured
 
 
-def sums_and_gradients(trainee, *micro_batches):
-    trainee.model.zero_grad()
+def sums_and_gradients(job, *micro_batches):
+    job.model.zero_grad()
     total = Counter()
     for batch in micro_batches:
-        sums = trainee.terms.sums(trainee.model, batch)
+        sums = job.loss_terms.sums(job.model, batch)
         torch.stack(list(sums.values())).sum().backward()
         total.update({name: value.item() for name, value in sums.items()})
-    gradients = {name: weights.grad for name, weights in trainee.model.named_parameters() if weights.grad is not None}
+    gradients = {name: weights.grad for name, weights in job.model.named_parameters() if weights.grad is not None}
     return dict(total), gradients
 
 
@@ -107,30 +107,30 @@ def same(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-5)
 
 
-def check(trainee, name, monkeypatch):
-    features = some(trainee)
+def check(job, name, monkeypatch):
+    features = some(job)
     features = features[:: len(features) // 5][:5]
-    texts = texts_of_rows(trainee.model, some(trainee))
-    fill = static_collator(trainee.collate, training_rows(ROWS, texts), (16, 32, 80), texts)
-    plain, filled = trainee.collate(features), fill(features)
+    texts = texts_of_rows(job.model, some(job))
+    fill = static_collator(job.data_collator, training_rows(ROWS, texts), (16, 32, 80), texts)
+    plain, filled = job.data_collator(features), fill(features)
     assert len(filled["input_ids"]) % ROWS == 0 < len(filled["input_ids"]) - len(plain["input_ids"])
     assert filled["input_ids"].dim() == 2 or filled["input_ids"].shape[1] == texts.most
     if name in OBJECTIVES:
         del filled[ROW_MASK]
-    assert trainee.terms.count(filled) == trainee.terms.count(plain)
-    trainee.model.train()
-    expected, gradients = sums_and_gradients(trainee, plain)
+    assert job.loss_terms.count(filled) == job.loss_terms.count(plain)
+    job.model.train()
+    expected, gradients = sums_and_gradients(job, plain)
     assert all(value > 0 for value in expected.values())
     monkeypatch.setattr(Device, "shapes_may_change", False)
-    found, others = sums_and_gradients(trainee, *split_batch(filled, ROWS))
+    found, others = sums_and_gradients(job, *split_batch(filled, ROWS))
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
     same(others, gradients)
 
 
-def some(trainee):
-    if hasattr(trainee.batches, "features"):
-        return list(trainee.batches.features)
-    return [row for _ in range(2) for row in trainee.batches.longest()]
+def some(job):
+    if hasattr(job.train_batches, "features"):
+        return list(job.train_batches.features)
+    return [row for _ in range(2) for row in job.train_batches.longest()]
 
 
 @pytest.mark.parametrize("name", slow_unless(QUICK, [*FAMILIES, *OBJECTIVES]))

@@ -13,7 +13,7 @@ from bertkit.storage import runs
 from bertkit.workflows import ablate as workflow
 from bertkit.workflows.ablate import ablate, check_ablation
 from tests.kills import TRAINING_STEP, check_equal
-from tests.workflows.pretrain.test_pretrain import DEMO
+from tests.workflows.test_pretrain import DEMO
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 TEXT = {
@@ -40,7 +40,7 @@ def pretrained(monkeypatch):
     """Do not train; return the variants that would have been pretrained and fine-tuned."""
     called = []
 
-    def run_inputs(inputs, **_):
+    def pretrain_corpus(inputs, **_):
         called.append(inputs.plan.folder.name)
         if inputs.objective.__name__.endswith("clm"):
             raise DivergedError("the loss is nan", "lower it")
@@ -49,7 +49,7 @@ def pretrained(monkeypatch):
         called.append((recipe.name, recipe.model, list(seeds), output))
         return None, None
 
-    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    monkeypatch.setattr(workflow, "pretrain_corpus", pretrain_corpus)
     monkeypatch.setattr(workflow, "finetune_seeds", finetune_seeds)
     return called
 

@@ -69,7 +69,7 @@ def test_finished_tasks_are_kept_and_a_failing_one_loses_no_other(run, trained, 
     record = runs.read_record(folder / "cola")
     assert printed["scores"][0]["score"] == record["results"][0]["scores"]["matthews_correlation"]
 
-    monkeypatch.setattr(workflow, "run_inputs", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(workflow, "finetune_rows", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr("bertkit.workflows.glue.predict_records", lambda *_, **__: pytest.fail("predicted again"))
     again = run(*command, "--json")
     assert json.loads(again.out)["submission"] == printed["submission"] and "cola: finished on" in again.err
@@ -89,7 +89,7 @@ def test_tasks_end_one_by_one(tmp_path, monkeypatch):
             raise StoppedError("stopped", signal=15)
         return []
 
-    monkeypatch.setattr(workflow, "run_inputs", train)
+    monkeypatch.setattr(workflow, "finetune_rows", train)
     arguments = {"changes": {"data.source": "demo", "data.limit": 40}}
     summary, error = glue("demo", tasks=["rte", "cola"], output=tmp_path / "glue", **arguments)
     assert trained == ["cola", "rte"] and summary.submission is None
@@ -129,6 +129,6 @@ def test_mistakes_are_refused_before_anything_is_read(here, monkeypatch, argumen
     (here / "data" / "run.json").write_text("{}")
     (here / "none").mkdir()
     (here / "none" / "file").write_text("")
-    monkeypatch.setattr(workflow, "read_inputs", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr(workflow, "read_finetune_data", lambda *_: pytest.fail("read"))
     with pytest.raises(error, match=message):
         glue("demo", **arguments)

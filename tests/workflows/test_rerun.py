@@ -13,7 +13,7 @@ from bertkit.storage import runs
 from bertkit.workflows.rerun import RecordDifference, _recorded_recipe, compare_runs, find_differences, rerun
 from tests.conftest import distill, finetune
 from tests.test_habits import HEAVY
-from tests.workflows.pretrain.test_pretrain import arguments as pretrain_arguments
+from tests.workflows.test_pretrain import arguments as pretrain_arguments
 
 
 def test_a_run_is_repeated_to_the_bit_and_changed_rows_are_refused(run, tiny_model, toy_data, light_zygote, tmp_path):

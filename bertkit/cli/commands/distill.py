@@ -105,7 +105,7 @@ def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke
     from bertkit.workflows.distill import dry_run as check
 
     if smoke:
-        from bertkit.workflows.finetune.smoke import smoke_finetune
+        from bertkit.workflows.smoke import smoke_finetune
 
         print_smoke(smoke_finetune(with_distillation(recipe)))
     elif dry_run:

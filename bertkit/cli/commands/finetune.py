@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
     from bertkit.evaluation.seeds import SeedsSummary
     from bertkit.recipe import Recipe
-    from bertkit.workflows.finetune.dry_run import DryRun
-    from bertkit.workflows.finetune.smoke import SmokeResult
+    from bertkit.workflows.smoke import SmokeResult
+    from bertkit.workflows.trial_run import DryRun
 
 ORDER = 12
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
@@ -78,7 +78,7 @@ def command(
 
     loaded = load_recipe(recipe, changes)
     if smoke:
-        from bertkit.workflows.finetune.smoke import smoke_finetune
+        from bertkit.workflows.smoke import smoke_finetune
 
         print_smoke(smoke_finetune(loaded))
         return
@@ -97,7 +97,7 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
     from bertkit.workflows.finetune import finetune
 
     if dry_run:
-        from bertkit.workflows.finetune.dry_run import dry_run as check
+        from bertkit.workflows.trial_run import dry_run as check
 
         print_result(check(recipe, output=output, fresh=fresh, pinned=pinned), print_dry_run)
         return
@@ -109,8 +109,8 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
 def _finetune_seeds(
     recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, jobs: int
 ) -> None:
-    from bertkit.workflows.finetune.seeds import dry_run as check
-    from bertkit.workflows.finetune.seeds import finetune_seeds
+    from bertkit.workflows.seeds import dry_run as check
+    from bertkit.workflows.seeds import finetune_seeds
 
     if dry_run:
         plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs)

@@ -36,8 +36,8 @@ from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.recipe import PretrainRecipe
-    from bertkit.workflows.pretrain.estimate import Estimate
-    from bertkit.workflows.pretrain.publish import Pretrained
+    from bertkit.workflows.pretrain_plan import Estimate
+    from bertkit.workflows.pretrain_results import Pretrained
     from bertkit.workflows.tokenizer import TokenizerReport
 
 ORDER = 15
@@ -221,11 +221,11 @@ def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: boo
     """Pretrain with a recipe, or estimate what that would take, and print the result."""
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
-        from bertkit.workflows.pretrain.smoke import smoke_pretrain
+        from bertkit.workflows.smoke import smoke_pretrain
 
         print_smoke(smoke_pretrain(recipe))
     elif dry_run:
-        from bertkit.workflows.pretrain.estimate import estimate
+        from bertkit.workflows.pretrain_plan import estimate
 
         plan = estimate(recipe, output=output, fresh=fresh)
         print_result(plan, print_estimate)
@@ -239,7 +239,7 @@ def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: boo
 def print_pretrained(result: Pretrained) -> None:
     """Print the scores of a pretraining run and the commands that a user may want to run next."""
     from bertkit.metrics.baselines import strongest, tabulate
-    from bertkit.workflows.pretrain.publish import next_commands
+    from bertkit.workflows.pretrain_results import next_commands
 
     print_text(
         f"{result.recipe}: {result.model}, {result.parameters:,} parameters, {result.steps:,} steps, "

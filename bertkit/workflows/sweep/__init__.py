@@ -37,10 +37,10 @@ from bertkit.storage.records import RunRecord, without_folder
 from bertkit.storage.runs import find_machine
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
-from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.finetune.dry_run import dry_run as plan_run
-from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
+from bertkit.workflows.finetune import finetune_rows
+from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data, read_labeled
 from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
+from bertkit.workflows.trial_run import dry_run as plan_run
 
 _ENDED = ("finished", "diverged")
 
@@ -231,11 +231,11 @@ def _choose_settings(job: _Sweep, number: int) -> Point:
     return propose(job.search, job.seed, tried, lower_is_better=is_lower_better(metric))
 
 
-def _read_trial(job: _Sweep, number: int) -> FinetuneInputs:
+def _read_trial(job: _Sweep, number: int) -> FinetuneData:
     """Read the inputs of a trial; settings may decide which rows or which model."""
     settings = storage.read_settings(job.folder, number) or {}
     recipe, folder = as_begun(job.recipe(settings), job.trial_folders), storage.trial_folder(job.folder, number)
-    return read_inputs(recipe, folder)
+    return read_finetune_data(recipe, folder)
 
 
 def _train_trial(job: _Sweep, number: int) -> None:
@@ -249,7 +249,7 @@ def _train_trial(job: _Sweep, number: int) -> None:
                 inputs = _read_trial(job, number)
             # Taken from a trial with the same model and precision, so that trials differ in their settings alone.
             machine = find_machine(job.trial_folders, partial(_computes_like, inputs))
-            run_inputs(inputs.on(machine), fresh=False)
+            finetune_rows(inputs.on(machine), fresh=False)
     except DivergedError as error:
         log.info(f"{name} diverged: {error}")
 
@@ -265,7 +265,7 @@ def _named(trial: str, settings: Point) -> Iterator[None]:
         raise error.named(f"{trial} ({name_point(settings)})") from None
 
 
-def _computes_like(inputs: FinetuneInputs, record: Mapping[str, Any]) -> bool:
+def _computes_like(inputs: FinetuneData, record: Mapping[str, Any]) -> bool:
     """Tell whether a trial had the same model and the same precision, so that others compute as it did."""
     identity = record["identity"]
     precision = identity["recipe"]["training"]["precision"]

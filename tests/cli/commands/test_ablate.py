@@ -11,7 +11,7 @@ from bertkit.errors import RecipeError, UsageError
 from bertkit.evaluation.ablations import AblatedScore, AblatedTask, AblationSummary, Variant, describe_failures
 from bertkit.metrics.paired import Difference
 from bertkit.workflows.ablate import AblationPlan
-from bertkit.workflows.pretrain.estimate import Estimate
+from bertkit.workflows.pretrain_plan import Estimate
 
 
 def task_of(seeds, p_holm=None):

@@ -16,7 +16,7 @@ from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, SeedsSummary
 from bertkit.metrics.seeds import describe_spread
 from bertkit.recipe import load_recipe, write_yaml
 from bertkit.tasks import load_task, next_commands
-from bertkit.workflows.finetune.dry_run import DryRun
+from bertkit.workflows.trial_run import DryRun
 
 PLAN = DryRun(
     recipe="cola",

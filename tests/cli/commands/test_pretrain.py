@@ -12,8 +12,8 @@ from bertkit.cli.commands.pretrain import print_estimate, print_pretrained, prin
 from bertkit.cli.main import app
 from bertkit.modeling.sizes import size_names
 from bertkit.recipe import recipe_names
-from bertkit.workflows.pretrain.estimate import Estimate
-from bertkit.workflows.pretrain.publish import Pretrained
+from bertkit.workflows.pretrain_plan import Estimate
+from bertkit.workflows.pretrain_results import Pretrained
 from bertkit.workflows.tokenizer import TokenizerReport
 
 REPORT = TokenizerReport("tok", "bpe", False, 400, 2000, 16, 240, 1.35, 0.808, 0.0012, 22.1, 0.668, ["too little text"])

@@ -39,7 +39,7 @@ def test_each_trial_is_an_ordinary_run_and_only_missing_ones_are_trained(run, ti
     assert [read_settings(Path("both"), n)["training.learning_rate"] for n in find_trials(Path("both"))] == [1e-3, 3e-3]
     assert run("finetune", *common, "--learning-rate", "3e-3", "--output", "alone").code == 0
     check_equal(Path("both/trial-0002"), Path("alone"))
-    monkeypatch.setattr(workflow, "run_inputs", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
+    monkeypatch.setattr(workflow, "finetune_rows", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
     again = run("sweep", *common, *RATES, "--output", "both")
     assert (again.code, "best of 2: " in again.out, "to expect on other rows: " in again.out) == (0, True, True)
     predictions = Path("both/trial-0002/predictions.jsonl")
@@ -64,14 +64,14 @@ def diverging(monkeypatch):
     """Let every run diverge; return what was tried."""
     tried = []
 
-    def run_inputs(inputs, **_):
+    def finetune_rows(inputs, **_):
         tried.append(inputs.recipe.training.epochs)
         inputs.plan.folder.mkdir()
         record = {"status": "diverged", "error": "the loss is nan", "identity": inputs.plan.identity}
         runs.write_record(inputs.plan.folder, record)
         raise DivergedError("the loss is nan", "lower it")
 
-    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    monkeypatch.setattr(workflow, "finetune_rows", finetune_rows)
     return tried
 
 
@@ -110,10 +110,10 @@ def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(dive
 
 
 def test_an_error_of_a_trial_names_it_and_its_settings(monkeypatch, tmp_path):
-    def run_inputs(inputs, **_):
+    def finetune_rows(inputs, **_):
         raise ModelError("the model is damaged", "download it again")
 
-    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    monkeypatch.setattr(workflow, "finetune_rows", finetune_rows)
     search = make_search("grid", ["training.epochs=1,2"], None)
     with pytest.raises(ModelError, match=r"^trial-0001 \(training.epochs=1\): the model is damaged"):
         sweep("classify", search, DEMO, output=tmp_path / "sweep")

@@ -21,11 +21,11 @@ from bertkit.hardware.device import DEVICE, asked_device
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.training.stopping import caught_signals
-from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.finetune.inputs import read_inputs
+from bertkit.workflows.finetune import finetune_rows
+from bertkit.workflows.finetune_data import read_finetune_data
 
 _PAUSE = 0.1  # seconds between two looks at the processes
-_ENTRY = "from bertkit.workflows.finetune.seed_jobs import work; work()"
+_ENTRY = "from bertkit.workflows.seed_jobs import work; work()"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def work() -> NoReturn:
     log.handlers, log.propagate = [logging.StreamHandler(sys.stderr)], False
     log.setLevel(logging.INFO)
     try:
-        run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False)
+        finetune_rows(read_finetune_data(job.recipe, job.folder).on(job.machine), fresh=False)
     except BertkitError as error:
         sys.stdout.buffer.write(pickle.dumps(error))
         sys.exit(error.exit_code)

@@ -17,15 +17,18 @@ from typing import Any
 from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
 from bertkit.progress import ProgressWrapper, use_progress
-from bertkit.recipe import Recipe, load_recipe
-from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
+from bertkit.recipe import PretrainRecipe, Recipe, load_recipe
+from bertkit.workflows.finetune import finetune_rows
+from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 from bertkit.workflows.predict import predict
+from bertkit.workflows.pretrain import pretrain_corpus
+from bertkit.workflows.pretrain_data import read_pretrain_data
 
 ROWS = 16
 """Rows of each split; more where there are more labels."""
 STEPS = 2
 """Steps of a training, which is stopped between them."""
+_DOCUMENTS = 200  # of which a few are held out
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,9 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
     with try_stages(result) as stages:
         run = stages.folder / "run"
         with stages.one("read the data"):
-            inputs = with_few_rows(read_inputs(recipe, run, fresh=False))
+            inputs = with_few_rows(read_finetune_data(recipe, run, fresh=False))
             result.rows = count_rows(inputs)
-        train = distill_inputs if recipe.distillation else run_inputs
+        train = distill_inputs if recipe.distillation else finetune_rows
         stages.train(lambda: train(inputs, fresh=False))
         with stages.one("predict"):
             predict_a_row(inputs)
@@ -92,6 +95,35 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
 
             export_source(Source(str(run), limit=ROWS), stages.folder / "exported", GraphFormat("onnx", timed=False))
     return result, stages.error
+
+
+def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | None]:
+    """Prepare a few documents, train for two steps, stop and resume between them, and score.
+
+    Returns:
+        as `smoke_finetune`.
+    """
+    result = SmokeResult(recipe.name, recipe.model or recipe.size)
+    with try_stages(result) as stages:
+        with stages.one("prepare the text"):
+            inputs = read_pretrain_data(with_few_documents(recipe), stages.folder / "run")
+            result.rows = {name: int(split.facts["documents"]) for name, split in inputs.corpus.items()}
+        stages.train(lambda: pretrain_corpus(inputs, fresh=False))
+    return result, stages.error
+
+
+def with_few_documents(recipe: PretrainRecipe) -> PretrainRecipe:
+    """Return a recipe that trains for two steps, on a few documents."""
+    changes: dict[str, Any] = {
+        "steps": STEPS,
+        "budget": None,
+        "evaluate_every": 1,
+        "batch_size": 2,
+        "short_length": None,
+        "report_to": [],
+    }
+    few = recipe.changed("training", **changes)
+    return few.changed("data", limit=min(recipe.data.limit or _DOCUMENTS, _DOCUMENTS))
 
 
 @contextmanager
@@ -139,12 +171,12 @@ class _Failed(Exception):
     """A stage has failed."""
 
 
-def count_rows(inputs: FinetuneInputs) -> dict[str, int]:
+def count_rows(inputs: FinetuneData) -> dict[str, int]:
     """Count the rows of each split."""
     return {name: len(split.rows) for name, split in inputs.splits.items()}
 
 
-def with_few_rows(inputs: FinetuneInputs) -> FinetuneInputs:
+def with_few_rows(inputs: FinetuneData) -> FinetuneData:
     """Return the inputs of a run of two steps, whose splits have a few rows with every label."""
     gold = inputs.task.COLUMNS.gold if inputs.task.NAMED else ""
     changes = {"steps": STEPS, "evaluate_every": 1, "patience": None, "batch_size": ROWS // STEPS}
@@ -167,7 +199,7 @@ def choose_rows(split: Split, gold: str) -> Split:
     return split.select(sorted(chosen))
 
 
-def predict_a_row(inputs: FinetuneInputs) -> None:
+def predict_a_row(inputs: FinetuneData) -> None:
     """Predict a validation row without its label, as `predict` does with the run of these inputs."""
     run = inputs.plan.folder
     row = {name: value for name, value in inputs.validation.rows[0].items() if name != inputs.task.COLUMNS.gold}

@@ -27,11 +27,11 @@ from bertkit.storage.files import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.storage.runs import find_machine
 from bertkit.tokens.features import Setup
-from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.finetune.dry_run import DryRun
-from bertkit.workflows.finetune.dry_run import dry_run as plan_run
-from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs
-from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
+from bertkit.workflows.finetune import finetune_rows
+from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data
+from bertkit.workflows.seed_jobs import SeedJob, run_jobs
+from bertkit.workflows.trial_run import DryRun
+from bertkit.workflows.trial_run import dry_run as plan_run
 
 
 @takes_progress
@@ -58,7 +58,7 @@ def finetune_seeds(
     recipe = recipe if fresh else as_begun(recipe, storage.seed_folders(folder))
     with stage("reading the data", total=1):
         # Rows are read once for all seeds: only the seed and the folder differ.
-        inputs = read_inputs(recipe.changed("training", seed=seeds[0]), storage.seed_folder(folder, seeds[0]))
+        inputs = read_finetune_data(recipe.changed("training", seed=seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
         of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
         pending = {seed: of_seed for seed, of_seed in of_seeds.items() if not _is_finished(of_seed)}
@@ -101,10 +101,10 @@ def _check_seeds(recipe: Recipe, seeds: Sequence[int], output: str | Path | None
     return folder
 
 
-def _inputs_of(inputs: FinetuneInputs, seed: int, folder: Path) -> FinetuneInputs:
+def _inputs_of(inputs: FinetuneData, seed: int, folder: Path) -> FinetuneData:
     """Return the inputs of another seed: what was read depends on it only where training rows are drawn."""
     if inputs.recipe.data.per_class or inputs.recipe.data.train_limit:
-        return read_inputs(inputs.recipe.changed("training", seed=seed), storage.seed_folder(folder, seed))
+        return read_finetune_data(inputs.recipe.changed("training", seed=seed), storage.seed_folder(folder, seed))
     settings = inputs.plan.identity["recipe"]
     identity = {**inputs.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
     recipe = inputs.recipe.changed("training", seed=seed)
@@ -112,7 +112,7 @@ def _inputs_of(inputs: FinetuneInputs, seed: int, folder: Path) -> FinetuneInput
     return replace(inputs, plan=plan, recipe=recipe)
 
 
-def _is_finished(inputs: FinetuneInputs) -> bool:
+def _is_finished(inputs: FinetuneData) -> bool:
     """Tell whether a seed is finished, and say so; check that its folder is free or holds this very run, unchanged."""
     record = runs.check_claim(inputs.plan.folder, inputs.plan.identity)
     if record is None or record["status"] != "finished":
@@ -122,14 +122,14 @@ def _is_finished(inputs: FinetuneInputs) -> bool:
     return True
 
 
-def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path) -> dict[int, DivergedError]:
+def _run_in_turn(pending: Mapping[int, FinetuneData], folder: Path) -> dict[int, DivergedError]:
     """Train one seed after the other, and return the errors of those that diverged."""
     diverged = {}
     for number, (seed, inputs) in enumerate(pending.items(), start=1):
         log.info(f"seed {seed} ({number} of {len(pending)})")
         machine = find_machine(storage.seed_folders(folder))
         try:
-            run_inputs(inputs.on(machine), fresh=False)
+            finetune_rows(inputs.on(machine), fresh=False)
         except DivergedError as error:
             log.info(f"seed {seed} diverged: {error}")
             diverged[seed] = error
@@ -150,7 +150,7 @@ def _count_jobs(asked: int) -> int:
 
 
 def _run_at_once(
-    recipe: Recipe, pending: Mapping[int, FinetuneInputs], folder: Path, at_once: int
+    recipe: Recipe, pending: Mapping[int, FinetuneData], folder: Path, at_once: int
 ) -> dict[int, DivergedError]:
     """Train several seeds at the same time, and return the errors of those that diverged."""
     machine = find_machine(storage.seed_folders(folder))
@@ -168,7 +168,7 @@ def _run_at_once(
     return run_jobs(jobs, at_once)
 
 
-def _find_others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
+def _find_others(inputs: FinetuneData, folder: Path, seeds: Sequence[int]) -> list[int]:
     """List the seeds of earlier commands that ended in the folder; those of other settings are refused."""
     ended = []
     for seed in storage.find_seeds(folder):
@@ -183,7 +183,7 @@ def _find_others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> 
     return ended
 
 
-def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> SeedsSummary:
+def _summarize_runs(inputs: FinetuneData, folder: Path, seeds: Sequence[int]) -> SeedsSummary:
     """Summarize the runs of these seeds."""
     task, metric, validation = inputs.task, inputs.recipe.best_metric, inputs.validation
     records = {seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds}

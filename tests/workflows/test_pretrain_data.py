@@ -12,9 +12,9 @@ import torch
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.recipe import load_pretrain_recipe
-from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
+from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 
-DEMO = Path(__file__).parents[3] / "bertkit" / "data" / "demo" / "model"
+DEMO = Path(__file__).parents[2] / "bertkit" / "data" / "demo" / "model"
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def read(tmp_path, monkeypatch):
         "training.steps": 4,
     }
 
-    def read_with(**changes: object) -> PretrainInputs:
+    def read_with(**changes: object) -> PretrainData:
         named = {name.replace("__", "."): value for name, value in changes.items()}
-        return read_inputs(load_pretrain_recipe("mlm", {**settings, **named}), tmp_path / "run")
+        return read_pretrain_data(load_pretrain_recipe("mlm", {**settings, **named}), tmp_path / "run")
 
     return read_with
 
@@ -117,10 +117,10 @@ def test_texts_longer_than_the_model_reads_are_refused(read):
 def test_a_shipped_length_gives_way_to_a_model_that_reads_less(here, caplog):
     (here / "text.txt").write_text("".join(f"The cat number {n} sleeps. It is old.\n\n" for n in range(60)))
     settings = {"model": "demo", "data.source": "text.txt"}
-    training = read_inputs(load_pretrain_recipe("bert", settings), None).setup.recipe.training
+    training = read_pretrain_data(load_pretrain_recipe("bert", settings), None).setup.recipe.training
     assert (training.max_length, training.short_length) == (128, None)
     assert "the model reads 128 tokens, so training.max_length is 128, not 512" in caplog.text
     with pytest.raises(RecipeError, match=r"training\.max_length 200 exceeds the model's 128 - --max-length 128"):
-        read_inputs(load_pretrain_recipe("bert", {**settings, "training.max_length": 200}), None)
+        read_pretrain_data(load_pretrain_recipe("bert", {**settings, "training.max_length": 200}), None)
     with pytest.raises(RecipeError, match=r"training\.short_length 256 exceeds the model's 128 - --max-length 128"):
-        read_inputs(load_pretrain_recipe("bert", {**settings, "training.short_length": 256}), None)
+        read_pretrain_data(load_pretrain_recipe("bert", {**settings, "training.short_length": 256}), None)

@@ -21,7 +21,7 @@ from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.files import check_space
 from bertkit.training.losses import Terms
 from bertkit.training.stopping import LEAST_BATCH, choose_batch, choose_rate, latest
-from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
+from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 
 if TYPE_CHECKING:
     from bertkit.training.pretrain_batches import PretrainBatches
@@ -65,7 +65,7 @@ def estimate(
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
-    inputs = read_inputs(recipe, output)
+    inputs = read_pretrain_data(recipe, output)
     runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
     machine = detect_machine(recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
     machine.announce()
@@ -109,7 +109,7 @@ def estimate(
     )
 
 
-def fit_to_budget(inputs: PretrainInputs, machine: Machine) -> dict[str, Any]:
+def fit_to_budget(inputs: PretrainData, machine: Machine) -> dict[str, Any]:
     """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
 
     Returns:
@@ -153,7 +153,7 @@ def fit_to_budget(inputs: PretrainInputs, machine: Machine) -> dict[str, Any]:
     return chosen
 
 
-def _choose_rate(inputs: PretrainInputs) -> dict[str, float]:
+def _choose_rate(inputs: PretrainData) -> dict[str, float]:
     """Choose the learning rate, and a warm-up that a high one needs; nothing where those of the recipe fit better."""
     sizes, training = layer_sizes(inputs.setup.config), inputs.setup.recipe.training
     # a checkpoint is not to be forgotten, and a loss of which a part is weighted up (ELECTRA's) has a rate of its own
@@ -184,13 +184,13 @@ def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
 
 
 def _time_steps(
-    inputs: PretrainInputs, model: Model, batches: PretrainBatches, machine: Machine, steps: int
+    inputs: PretrainData, model: Model, batches: PretrainBatches, machine: Machine, steps: int
 ) -> list[TimedStep]:
     from bertkit.training.timing import time_steps, training_to_time
-    from bertkit.training.trainer import Trainee
+    from bertkit.training.trainer import TrainingJob
 
     objective, setup = inputs.objective, inputs.setup
     terms = Terms(objective.TERMS, objective.count, objective.losses)
-    trainee = Trainee(model, setup.tokenizer, batches, objective.collator(setup), terms)
+    job = TrainingJob(model, setup.tokenizer, batches, objective.collator(setup), terms)
     training = training_to_time(setup.recipe.training, batches.sizes[setup.recipe.training.max_length], steps)
-    return time_steps(trainee, training, machine, steps=steps)
+    return time_steps(job, training, machine, steps=steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.workflows.pretrain.test_pretrain import arguments
+from tests.workflows.test_pretrain import arguments
 
 
 def test_the_result_is_a_checkpoint_to_finetune(run, toy_data):

@@ -17,9 +17,9 @@ from bertkit.storage import runs
 from bertkit.training.losses import Terms
 from bertkit.training.run import Run, open_run
 from bertkit.training.stopping import LEAST_BATCH, make_budget
-from bertkit.workflows.pretrain.estimate import fit_to_budget
-from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
-from bertkit.workflows.pretrain.publish import Pretrained, publish
+from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
+from bertkit.workflows.pretrain_plan import fit_to_budget
+from bertkit.workflows.pretrain_results import Pretrained, save_results
 
 _FEW_TOKENS = 5000  # of which 750 are masked
 _COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
@@ -34,10 +34,10 @@ def pretrain(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return run_inputs(read_inputs(recipe, output), fresh=fresh)
+    return pretrain_corpus(read_pretrain_data(recipe, output), fresh=fresh)
 
 
-def run_inputs(inputs: PretrainInputs, *, fresh: bool) -> Pretrained:
+def pretrain_corpus(inputs: PretrainData, *, fresh: bool) -> Pretrained:
     """Do what `pretrain` does with inputs that are read already."""
     with open_run(inputs.plan, fresh=fresh) as run:
         if run.is_finished:
@@ -46,10 +46,10 @@ def run_inputs(inputs: PretrainInputs, *, fresh: bool) -> Pretrained:
         return _train_and_publish(inputs, run)
 
 
-def _train_and_publish(inputs: PretrainInputs, run: Run) -> Pretrained:
+def _train_and_publish(inputs: PretrainData, run: Run) -> Pretrained:
     from bertkit.training.fit import fit
     from bertkit.training.pretrain_batches import PretrainBatches
-    from bertkit.training.trainer import Judge, Trainee
+    from bertkit.training.trainer import TrainingJob
 
     machine = run.machine
     use_matmul_backend(machine)
@@ -74,10 +74,9 @@ def _train_and_publish(inputs: PretrainInputs, run: Run) -> Pretrained:
 
     # The one Trainer: an objective brings the batches, the losses, and the score by which the best step is chosen.
     terms = Terms(objective.TERMS, objective.count, objective.losses)
-    trainee = Trainee(model, setup.tokenizer, batches, collate, terms)
-    judge = Judge(evaluate, objective.BEST_METRIC, greater_is_better=False)
+    job = TrainingJob(model, setup.tokenizer, batches, collate, terms, evaluate, objective.BEST_METRIC)
     training = recipe.training.model_copy(update={"steps": batches.steps})
-    fit_result = fit(trainee, judge, training, machine, inputs.plan.folder)
+    fit_result = fit(job, training, machine, inputs.plan.folder)
     scores = evaluate(model, fit_result.best_step)
     # What the weights are compared with, before they are published.
     baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
@@ -99,7 +98,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run) -> Pretrained:
         ),
         compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
-    publish(inputs, run, fit_result, model, pretrained)
+    save_results(inputs, run, fit_result, model, pretrained)
     return pretrained
 
 
@@ -128,7 +127,7 @@ def _suggest_changes(training: Pretraining, steps: int) -> str:
     return f"Try {batch if training.batch_size > LEAST_BATCH else ''}a longer --budget, or another --learning-rate."
 
 
-def _baseline(inputs: PretrainInputs) -> dict[str, dict[str, float]]:
+def _baseline(inputs: PretrainData) -> dict[str, dict[str, float]]:
     """Compute the scores of token frequencies alone; a loss of several terms has no such baseline."""
     loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ResourceError
-from bertkit.workflows.finetune import seed_jobs
-from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
+from bertkit.workflows import seed_jobs
+from bertkit.workflows.seed_jobs import SeedJob, run_jobs
 from tests.conftest import toy_rows, write_csv
 from tests.kills import check_equal
 
@@ -22,7 +22,7 @@ from tests.kills import check_equal
 STAND_IN = """
 import json, os, pickle, sys, time, types
 sys.modules["torch"] = None
-module = sys.modules["bertkit.workflows.finetune.seed_jobs"] = types.ModuleType("seed_jobs")
+module = sys.modules["bertkit.workflows.seed_jobs"] = types.ModuleType("seed_jobs")
 module.SeedJob = type("SeedJob", (), {})
 job = pickle.load(sys.stdin.buffer)
 how = job.folder.name
@@ -84,7 +84,7 @@ def start(folder: Path, model: Path, *options: str, threads: int = 2) -> subproc
     command = ["finetune", "classify", "--model", str(model), "--data", str(folder.parent / "data"), *ARGUMENTS]
     command += [part for setting in SETTINGS for part in ("--set", setting)]
     folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(Path(__file__).parents[2])}
     return subprocess.Popen(
         [sys.executable, "-m", "bertkit", *command, *options],
         cwd=folder,

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from bertkit.recipe import load_recipe
 from bertkit.training import timing
 from bertkit.workflows import bench as measuring
-from bertkit.workflows.finetune.dry_run import DryRun, dry_run
+from bertkit.workflows.trial_run import DryRun, dry_run
 from tests.conftest import toy_rows
 
 LOCAL = {"training.precision": "fp32", "training.batch_size": 8}
@@ -77,6 +77,6 @@ def test_callbacks_of_a_user_are_told_of_no_trial(plan_run, monkeypatch):
 
 
 def test_why_there_is_no_estimate(run, tiny_model, toy_data, monkeypatch):
-    monkeypatch.setattr("bertkit.workflows.finetune.dry_run.is_one_of_several", lambda: True)
+    monkeypatch.setattr("bertkit.workflows.trial_run.is_one_of_several", lambda: True)
     ended = run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--dry-run")
     assert "  time and memory are measured by one process alone" in ended.out.splitlines()

@@ -16,7 +16,7 @@ from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.storage.records import RunRecord, without_folder
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
-from bertkit.workflows.pretrain.inputs import PretrainInputs
+from bertkit.workflows.pretrain_data import PretrainData
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Pretrained:
         return strongest_scores(self.baselines)
 
 
-def publish(inputs: PretrainInputs, run: Run, fit_result: FitResult, model: Model, result: Pretrained) -> None:
+def save_results(inputs: PretrainData, run: Run, fit_result: FitResult, model: Model, result: Pretrained) -> None:
     """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
     if not runs.is_main_process():
         return

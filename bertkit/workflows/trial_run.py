@@ -19,8 +19,8 @@ from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.files import check_space
 from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.run import RunPlan, find_machine
-from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
-from bertkit.workflows.finetune.trainee import load_setup
+from bertkit.workflows.finetune import load_model, load_setup
+from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
 _FIRST = 1000  # rows whose lengths are counted
 
@@ -63,7 +63,7 @@ def dry_run(
     If it `is_timed`, some steps are trained on some of the rows, and thrown away.
     """
     with hub.without_weights() as left_out:
-        inputs = read_inputs(recipe, output, fresh=fresh, pinned=pinned)
+        inputs = read_finetune_data(recipe, output, fresh=fresh, pinned=pinned)
         weights = loaded_weight_bytes(inputs.model_folder)
     model = None
     if left_out:  # without them, it is not known whether a run in the folder is this one
@@ -71,7 +71,8 @@ def dry_run(
         setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
     else:
         runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
-        setup, model = load_setup(inputs)
+        setup = load_setup(inputs)
+        model = load_model(inputs, setup)
         _check_batches(inputs.plan, model, inputs.rows)
     from bertkit.tokens.lost import find_long
 
@@ -97,7 +98,7 @@ def dry_run(
     return _with_times(plan, inputs, setup, model) if is_timed else plan
 
 
-def _with_times(plan: DryRun, inputs: FinetuneInputs, setup: Setup, model: Model | None) -> DryRun:
+def _with_times(plan: DryRun, inputs: FinetuneData, setup: Setup, model: Model | None) -> DryRun:
     """Add the time and the memory of a run, or why they are not known."""
     if model is None:
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])

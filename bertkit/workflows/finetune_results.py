@@ -14,11 +14,13 @@ from bertkit.data.checks import find_skew
 from bertkit.data.row_digests import without_answer
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
+    ScoredBaselines,
     describe_split,
     find_missing_labels,
     write_learned,
 )
 from bertkit.evaluation.calibration import warn_of_tuned
+from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.metrics import Numbers
 from bertkit.metrics.baselines import tabulate
@@ -40,8 +42,7 @@ from bertkit.tokens.feature_cache import lengths_of, rows_of
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.doctor import judge_curve
-from bertkit.workflows.finetune.inputs import FinetuneInputs
-from bertkit.workflows.finetune.scorer import StepScorer
+from bertkit.workflows.finetune_data import FinetuneData
 
 _MOST_EXAMPLES = 100_000  # rows that a report is drawn from: each takes a kilobyte
 
@@ -50,7 +51,7 @@ _MOST_EXAMPLES = 100_000  # rows that a report is drawn from: each takes a kilob
 class _Outcome:
     """What a run came to, split by split."""
 
-    inputs: FinetuneInputs
+    data: FinetuneData
     fit_result: FitResult
     scored: Mapping[str, Scored]
     details: Mapping[str, Details]
@@ -62,30 +63,44 @@ class _Outcome:
     results: list[Result] = field(default_factory=list)
 
 
-def publish(
-    scorer: StepScorer,
+def save_results(
+    data: FinetuneData,
     run: Run,
     fit_result: FitResult,
+    checkpoint: Checkpoint,
     scored: Mapping[str, Scored],
-    compared_models: Sequence[Mapping[str, Any]] = (),
+    baselines: ScoredBaselines,
+    truncated: Mapping[str, int],
+    compared_models: Sequence[Mapping[str, Any]],
 ) -> list[Result]:
-    """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
+    """Write everything that a finished run folder holds; the record, which marks the run as finished, comes last.
+
+    Args:
+        data: Rows and recipe of the run.
+        run: Claim on the run folder.
+        fit_result: Steps, losses and the best step of the training.
+        checkpoint: Model with the weights of the best step.
+        scored: Scores and predictions of each validation split.
+        baselines: Baselines of each validation split.
+        truncated: Counts of truncated rows; see `RunRecord.truncated`.
+        compared_models: Teachers and student of a distillation, the student last.
+    """
     if not runs.is_main_process():
         return []
-    inputs, baselines, model = scorer.inputs, scorer.baselines, scorer.checkpoint.model
-    seconds, setup, folder = run.seconds, scored[inputs.validation.name].setup, run.plan.folder
+    model = checkpoint.model
+    seconds, setup, folder = run.seconds, scored[data.validation.name].setup, run.plan.folder
     details = {
-        name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
+        name: data.task.details(split.predictions, data.splits[name].rows, setup) for name, split in scored.items()
     }
     # What is said of each split, once: the record, the report, the card and the printed result all show the same.
-    outcome = _Outcome(inputs, fit_result, scored, details, baselines.judged, seconds, compared_models)
+    outcome = _Outcome(data, fit_result, scored, details, baselines.judged, seconds, compared_models)
     outcome.results.extend(_make_result(outcome, name) for name in scored)
     # Files before the record. A kill between them leaves a run that is unfinished, and is published again.
     published = export_model(model, setup.tokenizer, folder)
     with_rows = [
         file
         for name, split in scored.items()
-        for file in write_predictions(folder, inputs.splits[name], split.predictions, details[name])
+        for file in write_predictions(folder, data.splits[name], split.predictions, details[name])
     ]
     write_settings(run, setup.recipe, fit_result, private=[*with_rows, BASELINES_FILE, "report.html"])
     _write_results(outcome, folder)
@@ -93,39 +108,39 @@ def publish(
         run,
         fit_result,
         round(seconds, 3),
-        tuned=_tuned(inputs, setup.recipe),
+        tuned=_tuned(data, setup.recipe),
         tokenizer=tokenizer_settings(setup.tokenizer),
         baselines=write_learned(folder, baselines.learned),
         results=[without_folder(result) for result in outcome.results],
         predictions=list_files(folder, with_rows),
-        truncated=scorer.truncated,
+        truncated=dict(truncated),
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
     # Pages come after the record is made, for they show it; it is written last, by `finish`.
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
-    (folder / "README.md").write_text(_make_card(inputs, facts, model), encoding="utf-8")
+    (folder / "README.md").write_text(_make_card(data, facts, model), encoding="utf-8")
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
     return outcome.results
 
 
 def _make_result(outcome: _Outcome, name: str) -> Result:
     """Describe how a split was scored, and what a reader of its scores must know."""
-    inputs, fit_result, scored = outcome.inputs, outcome.fit_result, outcome.scored[name]
-    recipe, split, metric = inputs.recipe, inputs.splits[name], inputs.recipe.best_metric
-    warnings = _find_warnings(inputs, fit_result) + scored.warnings
-    if name == inputs.validation.name:
-        warnings += warn_of_tuned(_tuned(inputs, scored.setup.recipe))
-    if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
+    data, fit_result, scored = outcome.data, outcome.fit_result, outcome.scored[name]
+    recipe, split, metric = data.recipe, data.splits[name], data.recipe.best_metric
+    warnings = _find_warnings(data, fit_result) + scored.warnings
+    if name == data.validation.name:
+        warnings += warn_of_tuned(_tuned(data, scored.setup.recipe))
+    if name == data.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
     # A score at the level of a baseline gets a remedy, by what the predictions lack.
     missing, skew = list[str](), None
-    if inputs.task.NAMED:
-        gold = inputs.task.COLUMNS.gold
+    if data.task.NAMED:
+        gold = data.task.COLUMNS.gold
         missing = find_missing_labels([row.get(gold) for row in split.rows], scored.predictions)
-        skew = find_skew(inputs.splits["train"], gold)
+        skew = find_skew(data.splits["train"], gold)
     remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
-    fields = describe_split(inputs.task, split, scored, outcome.details[name], outcome.baselines[name], remedy)
+    fields = describe_split(data.task, split, scored, outcome.details[name], outcome.baselines[name], remedy)
     curve = judge_curve(fit_result.history, fit_result.best_step, has_learned=True)
     warnings += [f"{finding.text}." for finding in curve if finding.name == "best_is_last"]
     fields["warnings"] = warnings + fields["warnings"]
@@ -133,8 +148,8 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
         recipe=recipe.name,
         model=recipe.model_name,
         seconds=outcome.seconds,
-        folder=str(inputs.plan.folder),
-        data_warnings=list(inputs.warnings),
+        folder=str(data.plan.folder),
+        data_warnings=list(data.warnings),
         **fields,
     )
 
@@ -169,14 +184,14 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
     return f" Try {', then '.join([*steps, 'more rows'])}."
 
 
-def _tuned(inputs: FinetuneInputs, recipe: Recipe) -> dict[str, Any]:
+def _tuned(data: FinetuneData, recipe: Recipe) -> dict[str, Any]:
     """Return the options that the task tuned."""
-    return {name: value for name, value in recipe.options.items() if inputs.recipe.options.get(name) != value}
+    return {name: value for name, value in recipe.options.items() if data.recipe.options.get(name) != value}
 
 
-def _find_warnings(inputs: FinetuneInputs, fit_result: FitResult) -> list[str]:
+def _find_warnings(data: FinetuneData, fit_result: FitResult) -> list[str]:
     """Return what a reader of any scores of the run must know."""
-    recipe, warnings = inputs.recipe, list[str]()
+    recipe, warnings = data.recipe, list[str]()
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
     if recipe.data.limit is not None:
@@ -192,7 +207,7 @@ def _find_warnings(inputs: FinetuneInputs, fit_result: FitResult) -> list[str]:
 def _write_results(outcome: _Outcome, folder: Path) -> None:
     """Write the result files under the names and keys of the Hugging Face example scripts."""
     fit_result, seconds = outcome.fit_result, outcome.seconds
-    rows = outcome.inputs.rows["train"]
+    rows = outcome.data.rows["train"]
     train = {
         "epoch": fit_result.epochs,
         "train_loss": fit_result.train_loss,
@@ -216,13 +231,13 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
 
 
 def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
-    inputs, first = outcome.inputs, outcome.results[0]
-    recipe, split = inputs.recipe, inputs.validation
+    data, first = outcome.data, outcome.results[0]
+    recipe, split = data.recipe, data.validation
     # Published scores are of the whole real data set: beside those of the demo or of a part, they would mislead.
     comparable = recipe.data.source != "demo" and recipe.data.limit is None
     return Facts(
         **common_facts(recipe, record, outcome.fit_result),
-        next_commands=next_commands(inputs.task, recipe, name_paths(str(inputs.plan.folder))),
+        next_commands=next_commands(data.task, recipe, name_paths(str(data.plan.folder))),
         model=recipe.model_name,
         teachers=_teachers(recipe),
         split=split.name,
@@ -240,17 +255,17 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         examples=_examples(outcome),
         decisions=_find_decisions(outcome),
-        labels=list(inputs.labels),
+        labels=list(data.labels),
         tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
         warnings=first.warnings + first.data_warnings,
         other_splits={result.split: result.scores for result in outcome.results[1:]},
-        provenance=_provenance(inputs, record),
+        provenance=_provenance(data, record),
     )
 
 
 def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
     """Return the rows of the table of teachers, student and baseline."""
-    metric, result = outcome.inputs.recipe.best_metric, outcome.results[0]
+    metric, result = outcome.data.recipe.best_metric, outcome.results[0]
     rows = [
         {
             "model": f"{model['role']} {name_model(model['model'])}",
@@ -270,14 +285,14 @@ def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def _provenance(inputs: FinetuneInputs, record: RunRecord) -> dict[str, str]:
+def _provenance(data: FinetuneData, record: RunRecord) -> dict[str, str]:
     """Return what a repetition of the run needs, by name."""
-    recipe, identity = inputs.recipe, record["identity"]
+    recipe, identity = data.recipe, record["identity"]
     digests = zip(_teachers(recipe), identity.get("teachers", []), strict=True)
     return {
         "seed": str(recipe.training.seed),
         "data": recipe.data.source,
-        **{f"rows: {name}": f"{count:,} (sha256 {identity['data'][name][:12]})" for name, count in inputs.rows.items()},
+        **{f"rows: {name}": f"{count:,} (sha256 {identity['data'][name][:12]})" for name, count in data.rows.items()},
         "model weights": f"sha256 {identity['model'][:12]}",
         **{f"teacher {name}": f"sha256 {digest[:12]}" for name, digest in digests},
         **record["versions"],
@@ -286,10 +301,10 @@ def _provenance(inputs: FinetuneInputs, record: RunRecord) -> dict[str, str]:
 
 def _examples(outcome: _Outcome) -> list[Example]:
     """Return scored rows of the first validation split, with the family's own wording of answers if it has one."""
-    inputs, name = outcome.inputs, outcome.inputs.validation.name
-    rows, scored = inputs.validation.rows, outcome.scored[name]
+    data, name = outcome.data, outcome.data.validation.name
+    rows, scored = data.validation.rows, outcome.scored[name]
     lengths = np.bincount(rows_of(scored.features), lengths_of(scored.features), len(rows)).astype(int).tolist()
-    gold, answers = inputs.task.COLUMNS.gold, outcome.details[name].answers
+    gold, answers = data.task.COLUMNS.gold, outcome.details[name].answers
     return [
         replace(
             make_example(number, rows[number], gold, scored.predictions[number], answers[number] if answers else None),
@@ -302,9 +317,9 @@ def _examples(outcome: _Outcome) -> list[Example]:
 
 def _find_decisions(outcome: _Outcome) -> tuple[str, Numbers, Numbers] | None:
     """Return predicted entities, or the decisions that `bertkit calibrate` would fit to, as `Facts` holds them."""
-    inputs, scored = outcome.inputs, outcome.scored[outcome.inputs.validation.name]
-    rows, find = inputs.validation.rows, inputs.task.gold_probabilities
-    if (verdicts := outcome.details[inputs.validation.name].entity_verdicts) is not None:
+    data, scored = outcome.data, outcome.scored[outcome.data.validation.name]
+    rows, find = data.validation.rows, data.task.gold_probabilities
+    if (verdicts := outcome.details[data.validation.name].entity_verdicts) is not None:
         return "entity", *np.array(verdicts, dtype=float).reshape(-1, 2).T
     if find is None or "probabilities" not in scored.predictions[0]:
         return None
@@ -314,8 +329,8 @@ def _find_decisions(outcome: _Outcome) -> tuple[str, Numbers, Numbers] | None:
     return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
-def _make_card(inputs: FinetuneInputs, facts: Facts, model: Model) -> str:
-    recipe, columns = inputs.recipe, inputs.task.COLUMNS
+def _make_card(data: FinetuneData, facts: Facts, model: Model) -> str:
+    recipe, columns = data.recipe, data.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")
     is_local = recipe.model == "demo" or Path(recipe.model).exists()
@@ -326,15 +341,15 @@ def _make_card(inputs: FinetuneInputs, facts: Facts, model: Model) -> str:
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
         auto_class=f"AutoModelFor{head}" if type(model).__module__.startswith("transformers.") else "",
         dataset=name_paths(recipe.data.source or ", ".join(recipe.data.files.values())),
-        rows=inputs.rows,
+        rows=data.rows,
         columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
-        predict_command=f"bertkit predict . {example_row(inputs.task, recipe)}",
+        predict_command=f"bertkit predict . {example_row(data.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
         base_model=None if is_local else hub.split_revision(recipe.model)[0],
         dataset_id=hub.split_revision(recipe.data.source)[0] if on_hub else None,
         dataset_config=recipe.data.config if on_hub else None,
         language=recipe.data.language,
-        fingerprint=inputs.plan.identity["data"]["train"],
+        fingerprint=data.plan.identity["data"]["train"],
     )
     return model_card(name_models(facts, recipe), card)
 

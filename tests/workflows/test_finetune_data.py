@@ -95,13 +95,13 @@ def test_what_changes_no_score_is_no_part_of_a_runs_identity(changed):
     """So that a run of before the range goes on, and one that is to keep more checkpoints from now on."""
     from bertkit.recipe import load_recipe
     from bertkit.tasks import load_task
-    from bertkit.workflows.finetune.inputs import read_inputs
+    from bertkit.workflows.finetune_data import read_finetune_data
 
     identities = []
     for changes in ({}, changed):
         recipe = load_recipe("stsb", {"model": "demo", "data.source": "demo", "data.limit": 20, **changes})
         load_task(recipe)
-        identities.append(read_inputs(recipe, "nowhere").plan.identity)
+        identities.append(read_finetune_data(recipe, "nowhere").plan.identity)
     assert identities[0] == identities[1]
 
 
@@ -118,8 +118,8 @@ def test_a_recipe_without_teachers_imports_no_distillation():
     script = """
 import sys
 from bertkit.recipe import load_recipe
-from bertkit.workflows.finetune.inputs import read_inputs
-read_inputs(load_recipe("cola", {"model": "demo", "data.source": "demo", "data.limit": 20}), None)
+from bertkit.workflows.finetune_data import read_finetune_data
+read_finetune_data(load_recipe("cola", {"model": "demo", "data.source": "demo", "data.limit": 20}), None)
 print([name for name in sys.modules if name.startswith("bertkit.compression")])
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -128,7 +128,7 @@ print([name for name in sys.modules if name.startswith("bertkit.compression")])
 
 def test_labeled_rows_are_read_without_a_model(toy_data):
     from bertkit.recipe import load_recipe
-    from bertkit.workflows.finetune.inputs import read_labeled
+    from bertkit.workflows.finetune_data import read_labeled
 
     labels, splits = read_labeled(load_recipe("classify", {"data.source": str(toy_data), "model": "no/such-model"}))
     assert labels == ("bad", "good") and {row["label"] for row in splits["train"].rows} == {"bad", "good"}
@@ -138,17 +138,16 @@ def test_labeled_rows_are_read_without_a_model(toy_data):
 def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     """Seeds and trials that join a folder later."""
     from bertkit.storage.seeds import seed_folders
-    from bertkit.workflows import sweep
-    from bertkit.workflows.finetune import inputs as finetune_inputs
+    from bertkit.workflows import finetune_data, sweep
 
     earlier = {"status": "stopped", "identity": {"hold_out": "by text and label"}}
     recipe = load_recipe("classify")
     for folder in ("seed-3", "trial-0001"):
         (tmp_path / folder).mkdir()
         runs.write_record(tmp_path / folder, earlier)
-    assert finetune_inputs.as_begun(recipe, seed_folders(tmp_path)).data.hold_out == "by_label"
-    assert finetune_inputs.as_begun(recipe, seed_folders(tmp_path / "new")).data.hold_out == "by_hash"
-    assert finetune_inputs.as_begun(recipe, [tmp_path / "new", tmp_path / "seed-3"]).data.hold_out == "by_label"
+    assert finetune_data.as_begun(recipe, seed_folders(tmp_path)).data.hold_out == "by_label"
+    assert finetune_data.as_begun(recipe, seed_folders(tmp_path / "new")).data.hold_out == "by_hash"
+    assert finetune_data.as_begun(recipe, [tmp_path / "new", tmp_path / "seed-3"]).data.hold_out == "by_label"
     (tmp_path / "all.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
     job = sweep._Sweep("classify", {"model": "demo", "data.source": str(tmp_path / "all.csv")}, None, tmp_path)
     write_settings(tmp_path, 1, {})

@@ -201,10 +201,12 @@ def test_regression_on_pairs(run, tiny_model):
 def test_a_run_that_named_its_batches_goes_on_with_them_where_the_recipe_is_auto_now():
     from bertkit.recipe import load_recipe
     from bertkit.workflows.finetune import _with_recorded_batching
-    from bertkit.workflows.finetune.inputs import read_inputs
+    from bertkit.workflows.finetune_data import read_finetune_data
 
     begun, now = (
-        read_inputs(load_recipe("tag", {"model": "demo", "data.source": "demo", "data.limit": 40, **changes}), "run")
+        read_finetune_data(
+            load_recipe("tag", {"model": "demo", "data.source": "demo", "data.limit": 40, **changes}), "run"
+        )
         for changes in ({"training.batching": "random"}, {})
     )
     assert now.recipe.training.batching == "auto"

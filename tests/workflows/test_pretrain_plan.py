@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertkit.training.timing import TimedStep
-from tests.workflows.pretrain.test_pretrain import arguments
+from tests.workflows.test_pretrain import arguments
 
 
 def test_a_dry_run_tells_speed_and_memory_and_keeps_nothing(run):

@@ -53,7 +53,7 @@ _LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "h
 
 
 @dataclass(frozen=True)
-class FinetuneInputs:
+class FinetuneData:
     """All that is known of a fine-tuning run before anything heavy is imported."""
 
     plan: RunPlan
@@ -73,7 +73,7 @@ class FinetuneInputs:
         """The number of rows of each split."""
         return _count_rows(self.splits)
 
-    def on(self, machine: Mapping[str, Any] | None) -> FinetuneInputs:
+    def on(self, machine: Mapping[str, Any] | None) -> FinetuneData:
         """Return the same inputs, to compute as another run did whose machine it is."""
         return replace(self, plan=replace(self.plan, machine=machine))
 
@@ -83,9 +83,9 @@ class FinetuneInputs:
         return self.splits["validation"]
 
 
-def read_inputs(
+def read_finetune_data(
     recipe: Recipe, output: str | Path | None, *, fresh: bool = False, pinned: str | Path | None = None
-) -> FinetuneInputs:
+) -> FinetuneData:
     """Find the model, read and check the rows, and settle the identity of the run; what is cheap is refused first.
 
     Unless it is to be a `fresh` one, a run that the folder holds goes on with the rows that it has held out. With
@@ -146,7 +146,7 @@ def read_inputs(
     )
     if pinned is not None:
         check_pinned(identity, typed_path(pinned))
-    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, trained, teachers, (*warnings, *known))
+    return FinetuneData(plan, recipe, task, splits, labels, model_folder, trained, teachers, (*warnings, *known))
 
 
 def _check_recipe(recipe: Recipe, task: Task) -> None:

@@ -15,8 +15,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import load_recipe
 from bertkit.training.run import FitResult
-from bertkit.workflows.finetune import publish
-from bertkit.workflows.finetune.publish import _find_warnings, _remedy
+from bertkit.workflows import finetune_results
+from bertkit.workflows.finetune_results import _find_warnings, _remedy
 from tests.kills import read_lines
 
 
@@ -160,7 +160,7 @@ def test_an_upload_sends_no_rows_and_nothing_that_only_a_resume_needs(trained, m
 
 
 def test_a_report_of_many_rows_is_drawn_from_some_of_them_and_says_so(run, tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(publish, "_MOST_EXAMPLES", 7)
+    monkeypatch.setattr(finetune_results, "_MOST_EXAMPLES", 7)
     options = ["--data", "demo", "--limit", "40", "--set", "training.steps=1", "--output", tmp_path / "run"]
     assert run("finetune", "cola", "--model", tiny_model, *options).code == 0
     assert "40 rows; pictures and tables of rows are of 7, evenly spaced" in (tmp_path / "run/report.html").read_text()

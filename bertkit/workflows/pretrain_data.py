@@ -38,7 +38,7 @@ _DOCUMENTS, _TOKENS = 100, 2000  # searched for unknown tokens
 
 
 @dataclass(frozen=True)
-class PretrainInputs:
+class PretrainData:
     """All that is known of a pretraining run before its model is built."""
 
     plan: RunPlan
@@ -47,7 +47,7 @@ class PretrainInputs:
     corpus: Mapping[str, TokenizedCorpus]
     """The splits ``train`` and ``validation``."""
 
-    def with_training(self, changes: Mapping[str, Any]) -> PretrainInputs:
+    def with_training(self, changes: Mapping[str, Any]) -> PretrainData:
         """Return the same inputs with other training settings; the run stays the one it is."""
         return replace(self, setup=replace(self.setup, recipe=self.setup.recipe.changed("training", **changes)))
 
@@ -69,7 +69,7 @@ def _first_documents(corpus: TokenizedCorpus) -> list[Feature]:
     return [{"input_ids": corpus.tokens[start : min(end, start + _TOKENS)]} for start, end in pairs]
 
 
-def read_inputs(recipe: PretrainRecipe, output: str | Path | None) -> PretrainInputs:
+def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> PretrainData:
     """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
     objective = load_objective(recipe)
     if recipe.model and recipe.tokenizer:
@@ -108,7 +108,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None) -> PretrainIn
         model_type=setup.config.model_type,
         widths=product_widths(setup.config.to_dict()),
     )
-    return PretrainInputs(plan, objective, setup, corpus)
+    return PretrainData(plan, objective, setup, corpus)
 
 
 def model_digests(recipe: PretrainRecipe) -> dict[str, str]:

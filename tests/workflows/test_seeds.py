@@ -12,8 +12,8 @@ from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.runs import find_machine
 from bertkit.storage.seeds import read_seeds, seed_folders
-from bertkit.workflows.finetune import seeds as workflow
-from bertkit.workflows.finetune.seeds import dry_run, finetune_seeds
+from bertkit.workflows import seeds as workflow
+from bertkit.workflows.seeds import dry_run, finetune_seeds
 from tests.conftest import finetune
 from tests.kills import TRAINING_STEP, check_equal
 
@@ -26,7 +26,7 @@ def test_each_seed_is_an_ordinary_run_and_only_missing_ones_are_trained(run, tin
     assert printed["runs"] == read_seeds(Path("both"))["runs"]
     assert finetune(run, tiny_model, toy_data, *options, "alone", "--seed", 2).code == 0
     check_equal(Path("both/seed-2"), Path("alone"))
-    monkeypatch.setattr(workflow, "run_inputs", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
+    monkeypatch.setattr(workflow, "finetune_rows", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
     again = finetune(run, tiny_model, toy_data, *options, "both", "--seeds", "1")
     assert (again.code, "seed 1: finished on" in again.err) == (0, True)
     assert [entry["seed"] for entry in read_seeds(Path("both"))["runs"]] == [1, 2]
@@ -46,7 +46,7 @@ def demo():
 def test_a_seed_that_diverges_loses_no_other(demo, tmp_path, monkeypatch):
     trained = []
 
-    def run_inputs(inputs, **_):
+    def finetune_rows(inputs, **_):
         seed = inputs.recipe.training.seed
         trained.append(seed)
         inputs.plan.folder.mkdir()
@@ -55,7 +55,7 @@ def test_a_seed_that_diverges_loses_no_other(demo, tmp_path, monkeypatch):
         (inputs.plan.folder / "checkpoint-1").mkdir()
         raise DivergedError("the loss is nan", "lower it")
 
-    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    monkeypatch.setattr(workflow, "finetune_rows", finetune_rows)
     summary, error = finetune_seeds(demo, (4, 5), output=tmp_path / "seeds")
     assert trained == [4, 5] and [entry.status for entry in summary.runs] == ["diverged"] * 2
     assert (str(error), error.exit_code) == ("seed 4 diverged: the loss is nan - lower it", 7)
@@ -65,12 +65,12 @@ def test_a_seed_that_diverges_loses_no_other(demo, tmp_path, monkeypatch):
 def test_each_seed_draws_rows_of_its_own(tmp_path, monkeypatch):
     drawn = {}
 
-    def run_inputs(inputs, **_):
+    def finetune_rows(inputs, **_):
         drawn[inputs.recipe.training.seed] = inputs.splits["train"].fingerprint()
         assert inputs.plan.identity["data"]["train"] == drawn[inputs.recipe.training.seed]
         raise DivergedError("the loss is nan", "lower it")
 
-    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    monkeypatch.setattr(workflow, "finetune_rows", finetune_rows)
     changes = {"model": "demo", "data.source": "demo", "data.limit": 40, "data.train_limit": 20}
     finetune_seeds(load_recipe("classify", changes), (4, 5), output=tmp_path / "seeds")
     assert len(set(drawn.values())) == 2

@@ -16,7 +16,7 @@ from bertkit.recipe import load_pretrain_recipe
 from bertkit.workflows.pretrain import _find_warnings
 from tests.kills import check_kill, losses_of, slow_unless, weights_of
 
-DEMO = Path(__file__).parents[3] / "bertkit" / "data" / "demo" / "model"
+DEMO = Path(__file__).parents[2] / "bertkit" / "data" / "demo" / "model"
 SIZE = ["--size", "tiny", "--set", "model_options={hidden_size: 32, num_attention_heads: 2, intermediate_size: 64}"]
 QUICK = ["--batch-size", "8", "--max-length", "32", "--set", "training.precision=fp32", "--limit", "200"]
 QUICK += ["--set", "training.evaluation_rows=20", "--set", "training.log_every=2"]

@@ -1,0 +1,299 @@
+"""Fine-tune an encoder with a recipe: read the rows, load the model, train it, score it, write the run folder.
+
+Read `finetune`, `finetune_rows` and `_train_and_save` from top to bottom. Several seeds (`seeds`), a sweep (`sweep`),
+teachers (`distill`), a dry run and a smoke run call the functions of this file; it knows none of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.sources import is_validation
+from bertkit.errors import shorten
+from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import Result, Scored, read_results, run_part, score_split
+from bertkit.evaluation.splits import write_training_rows
+from bertkit.hardware.precision import use_matmul_backend
+from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
+from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.load import load_tokenizer
+from bertkit.progress import log, stage
+from bertkit.recipe import Recipe
+from bertkit.storage.cache import say_once
+from bertkit.storage.runs import is_main_process
+from bertkit.tokens.features import Features, Setup, max_tokens
+from bertkit.tokens.long_texts import reads_windows
+from bertkit.tokens.vocabulary import report_tokens
+from bertkit.training.run import Run, open_run, untrained
+from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
+
+if TYPE_CHECKING:
+    from bertkit.training.trainer import TrainingJob
+
+Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
+"""Scores other models on the validation rows: trained model, its scores, folder of its weights -> records."""
+
+_UNTRAINED = "encoder before training"
+
+
+def finetune(
+    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, pinned: str | Path | None = None
+) -> list[Result]:
+    """Fine-tune, or resume an interrupted run, or return the scores of a finished one.
+
+    Args:
+        recipe: Recipe to train with.
+        output: Run folder; by default ``runs/`` and the name of the recipe.
+        fresh: Start over; an earlier run in the folder is moved aside.
+        pinned: Folder of another run, which must have the same model, tokenizer, rows and package versions.
+
+    Returns:
+        Results of the validation splits. The first split chose the best checkpoint.
+
+    Raises:
+        BertkitError: If the recipe, the rows, the model or the machine do not allow the run; see `bertkit.errors`.
+    """
+    with stage("reading the data", total=1):
+        data = read_finetune_data(recipe, output, fresh=fresh, pinned=pinned)
+    return finetune_rows(data, fresh=fresh)
+
+
+def finetune_rows(data: FinetuneData, *, fresh: bool, compare: Compare | None = None) -> list[Result]:
+    """Fine-tune on rows that have been read; `compare` scores other models next to the trained model."""
+    with open_run(data.plan, fresh=fresh) as run:
+        if run.is_finished:
+            results = read_results(run.record["results"], data.plan.folder)
+        else:
+            write_training_rows(data.plan.folder, data.trained)
+            results = _train_and_save(_with_recorded_batching(data, run.record), run, compare)
+    # Gates are not part of a run's identity, so the gates of today's recipe also judge a finished run.
+    from bertkit.evaluation.gates import judge_result
+
+    return [judge_result(data.recipe.gates, result) for result in results]
+
+
+def _with_recorded_batching(data: FinetuneData, record: Mapping[str, Any]) -> FinetuneData:
+    """Return the data with the batching that the run began with, since `auto` may resolve differently today."""
+    batching = record["identity"]["recipe"]["training"]["batching"]
+    return replace(data, recipe=data.recipe.changed("training", batching=batching))
+
+
+def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> list[Result]:
+    from transformers import set_seed
+
+    from bertkit.modeling.depths import merge_adapters, prepare_depths
+    from bertkit.training.fit import fit
+
+    recipe, task = data.recipe, data.task
+    use_matmul_backend(run.machine)
+
+    # 1. The model. A new head draws its weights from the seed, so nothing may draw a random number before it.
+    with stage(f"loading {recipe.model_name}"):
+        set_seed(recipe.training.seed)
+        setup = load_setup(data)
+        checkpoint = Checkpoint(load_model(data, setup), task, setup, run.machine)
+        baselines = score_baselines(data, setup)
+        if recipe.training.layer_keys:
+            prepare_depths(checkpoint.model, recipe.training)
+
+    # 2. The rows as token ids. Vectors need no training, so there the untrained encoder is a baseline as well.
+    features = encode_splits(data, setup)
+    truncated = report_truncation(data, setup, features)
+    evaluator = Evaluator(data, checkpoint, features)
+    if info_of(checkpoint.model).reads in ("texts", "sparse"):
+        for name in baselines.scores:
+            scored = evaluator.score(name, checkpoint)
+            baselines.judged[name][_UNTRAINED] = scored.compared
+            baselines.scores[name][_UNTRAINED] = scored.scores
+
+    # 3. Training, which ends with the weights of the best step. Some methods only fit a head to fixed vectors: they
+    #    are complete as soon as these are computed.
+    if task.precompute(checkpoint.model, features, setup, partial(run_part, checkpoint)):
+        fit_result = untrained()
+    else:
+        if not run.is_resumed:
+            _report_head(checkpoint.model, recipe, data.labels)
+        with training_job(data, checkpoint, features["train"], evaluator.compute_metrics) as job:
+            fit_result = fit(job, recipe.training, run.machine, data.plan.folder)
+
+    # 4. The scores of the best step on every validation split. Adapters become part of the weights afterwards, because
+    #    the comparison with teachers and the published checkpoint are of plain weights.
+    scored_splits = evaluator.score_splits(list(baselines.scores), fit_result.best_step)
+    if recipe.training.lora:
+        merge_adapters(checkpoint.model, data.plan.folder if is_main_process() else None, recipe.model_name)
+    best = scored_splits[data.validation.name]
+    compared = compare(replace(checkpoint, setup=best.setup), best, fit_result.best) if compare else []
+
+    # 5. The run folder: checkpoint, predictions, scores, report and card. Reports and cards are imported only here.
+    from bertkit.workflows.finetune_results import save_results
+
+    return save_results(data, run, fit_result, checkpoint, scored_splits, baselines, truncated, compared)
+
+
+def load_setup(data: FinetuneData) -> Setup:
+    """Load the tokenizer, and log if the model reads fewer tokens than the recipe asks for."""
+    setup = Setup(data.recipe, load_tokenizer(data.model_folder), data.labels)
+    asked, limit = data.recipe.training.max_length, max_tokens(setup)
+    if limit < asked:
+        say_once(f"the model reads {limit:,} tokens, so inputs end there, not at training.max_length {asked:,}")
+    return setup
+
+
+def load_model(data: FinetuneData, setup: Setup) -> Model:
+    """Load the encoder with the head of its task; a student may take layers from its first teacher."""
+    if distillation := data.recipe.distillation:
+        from bertkit.compression.students import load_student
+
+        model = load_student(data.task, data.model_folder, setup, distillation)
+    else:
+        model = data.task.load_model(data.model_folder, setup, new_head=True)
+    # A config without a padding token has its type's default, but a checkpoint must agree with its tokenizer.
+    model.config.pad_token_id = setup.tokenizer.pad_token_id
+    return model
+
+
+def score_baselines(data: FinetuneData, setup: Setup) -> ScoredBaselines:
+    """Score predictions that use the training labels but not the complete input, on each validation split."""
+    validation = {name: split.rows for name, split in data.splits.items() if is_validation(name)}
+    baselines = fit_and_score(data.task, data.splits["train"].rows, validation, setup)
+    for scores in baselines.scores[data.validation.name].values():
+        check_best_metric(data.recipe, scores)
+    return baselines
+
+
+def encode_splits(data: FinetuneData, setup: Setup) -> dict[str, Features]:
+    """Tokenize the rows of each split, or read them from the cache of features."""
+    from bertkit.tokens.feature_cache import encode_split
+
+    with stage("tokenizing"):
+        features = {name: encode_split(split, setup, data.task.encode) for name, split in data.splits.items()}
+    report_tokens(setup.tokenizer, features["train"])
+    return features
+
+
+def report_truncation(data: FinetuneData, setup: Setup, features: Mapping[str, Features]) -> dict[str, int]:
+    """Log how many training rows are truncated or read in windows, and return what a run's record keeps of it."""
+    from bertkit.tokens.feature_cache import lengths_of, longest_of
+
+    longest, limit, rows = max_tokens(setup), int(setup.tokenizer.model_max_length), data.rows["train"]
+    train, find_lost_gold = features["train"], data.task.find_lost_gold
+    lost = find_lost_gold(features[data.validation.name], data.validation.rows, setup) if find_lost_gold else ()
+    facts = {"max_tokens": longest, "lost_gold": len(lost), "training_rows": 0}
+    # A feature may hold several windows of one text, each as long as the longest of them.
+    has_choice = "long_text" in data.task.OPTIONS
+    is_windowed = has_choice and reads_windows(setup.recipe)
+    windows = int((lengths_of(train) // longest_of(train)).sum()) if is_windowed else len(train)
+    if windows > rows:
+        kind = "sequences" if "questions" in data.task.COLUMNS.optional else "overlapping windows"
+        log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {longest} tokens")
+        return facts
+    if full := int((longest_of(train) >= longest).sum()):
+        share = 100 * full / len(train)
+        remedies = [f"--max-length {limit}"] if limit > longest else []
+        remedies += ["--set options.long_text=windows_mean"] if has_choice else []
+        more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
+        log.info(f"training rows that reach {longest} tokens: {full:,} ({share:.1f}%); longer ones are truncated{more}")
+    return {**facts, "training_rows": full}
+
+
+@dataclass
+class Evaluator:
+    """Scores the model during training, and keeps the predictions of the best step so that it is scored only once."""
+
+    data: FinetuneData
+    checkpoint: Checkpoint
+    features: Mapping[str, Features]
+    best: tuple[int, Scored] | None = field(default=None, init=False)
+    """Best step so far, and its predictions on the first validation split."""
+
+    def compute_metrics(self, model: Model, step: int) -> dict[str, float]:
+        """Score the model of a step on the split that chooses the best checkpoint."""
+        # A head that no gradient reaches is fitted anew to the encoder of this step.
+        if fit_head := info_of(model).fit_head:
+            fit_head()
+        scored = self.score(self.data.validation.name, replace(self.checkpoint, model=model), tune=True)
+        if self.best is None or self._rank(scored) > self._rank(self.best[1]):
+            self.best = step, scored
+        return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
+
+    def score_splits(self, names: Sequence[str], step: int) -> dict[str, Scored]:
+        """Score the weights of the best step on some splits; thresholds are tuned on the first validation split."""
+        first = self.data.validation.name
+        is_scored = self.best is not None and self.best[0] == step
+        best = self.best[1] if self.best and is_scored else self.score(first, self.checkpoint, tune=True)
+        tuned = replace(self.checkpoint, setup=best.setup)
+        return {first: best, **{name: self.score(name, tuned) for name in names if name != first}}
+
+    def score(self, name: str, checkpoint: Checkpoint, *, tune: bool = False) -> Scored:
+        """Score a model on a split, whose features are encoded already."""
+        return score_split(checkpoint, self.data.splits[name], features=self.features[name], tune=tune)
+
+    def _rank(self, scored: Scored) -> tuple[bool, float]:
+        metric = self.data.recipe.best_metric
+        return rank_step(scored.scores[metric], scored.loss, greater_is_better=not is_lower_better(metric))
+
+
+@contextmanager
+def training_job(
+    data: FinetuneData,
+    checkpoint: Checkpoint,
+    features: Features,
+    compute_metrics: Callable[[Model, int], dict[str, float]],
+) -> Iterator[TrainingJob]:
+    """Yield what the Trainer needs: model, batches, collator, loss terms and metrics.
+
+    Args:
+        data: Rows and recipe of the run.
+        checkpoint: Model to train.
+        features: Features of the training rows.
+        compute_metrics: Scores the model of a step: metric -> value.
+    """
+    from bertkit.training.batching import InMemoryBatches
+    from bertkit.training.losses import gold_terms
+    from bertkit.training.own import own_collator
+    from bertkit.training.target_scale import scale_targets
+    from bertkit.training.trainer import TrainingJob
+
+    recipe, setup, train = data.recipe, checkpoint.setup, data.splits["train"]
+    # The gold labels are counted for class weights only.
+    loss_terms = gold_terms(data.task, recipe.training, data.labels, train.rows)
+    data_collator = data.task.collator(setup)
+    with ExitStack() as hooks:
+        if recipe.distillation:
+            from bertkit.compression.students import learning_from_teachers
+
+            # The hooks on the teacher's layers are removed when training ends.
+            teaching = learning_from_teachers(
+                data.teachers, recipe.distillation, checkpoint, train, features, loss_terms
+            )
+            loss_terms, data_collator = hooks.enter_context(teaching)
+        if recipe.training.collator:
+            data_collator = own_collator(recipe.training.collator, data_collator)
+        yield TrainingJob(
+            model=checkpoint.model,
+            processing_class=setup.tokenizer,
+            train_batches=InMemoryBatches(features, recipe.training),
+            data_collator=data_collator,
+            loss_terms=scale_targets(checkpoint.model, loss_terms, train.column(data.task.COLUMNS.gold)),
+            compute_metrics=compute_metrics,
+            metric_for_best_model=recipe.best_metric,
+            greater_is_better=not is_lower_better(recipe.best_metric),
+        )
+
+
+def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:
+    """Log whether the head of the checkpoint is kept, or why it is replaced by a new one."""
+    info = info_of(model)
+    if info.keeps_head:
+        log.info(f"the trained head of {recipe.model_name} is kept{': it has the same labels' if labels else ''}")
+    elif info.has_new_head:
+        others, own = (shorten(", ".join(names)) for names in (info.other_labels, labels))
+        why = f", because that of {recipe.model_name} is for the labels {others}, not {own}" if others else ""
+        log.info(f"the head is new: it starts from random weights{why}")
