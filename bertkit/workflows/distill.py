@@ -22,8 +22,6 @@ from bertkit.tasks import Task
 from bertkit.training.run import wait_for_all
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
-from bertkit.workflows.trial_run import DryRun
-from bertkit.workflows.trial_run import dry_run as plan_run
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,6 @@ class Distilled:
     results: list[Result]
     compared_models: list[ComparedModel]
     best_metric: str
-
-
-def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
-    """Check everything that can be checked without training, and return what a run would do."""
-    return plan_run(with_distillation(recipe), output=output, fresh=fresh)
 
 
 @takes_progress

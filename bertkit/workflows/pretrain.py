@@ -1,4 +1,4 @@
-"""Pretrain an encoder as a recipe says: text -> tokens -> examples -> fit -> scores of held-out text -> run folder."""
+"""Pretrain an encoder with a recipe: prepare the text, build the model, train it, score it, write the run folder."""
 
 from __future__ import annotations
 
@@ -29,58 +29,77 @@ _COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
 def pretrain(
     recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
 ) -> Pretrained:
-    """Pretrain, or resume the same run, or return the result of a finished one.
+    """Pretrain, or resume an interrupted run, or return the result of a finished one.
+
+    Args:
+        recipe: Recipe to pretrain with.
+        output: Run folder; by default ``runs/`` and the name of the recipe.
+        fresh: Start over; an earlier run in the folder is moved aside.
+        progress: Shows the progress of long steps.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the recipe, the text, the model or the machine do not allow the run; see `bertkit.errors`.
     """
     return pretrain_corpus(read_pretrain_data(recipe, output), fresh=fresh)
 
 
-def pretrain_corpus(inputs: PretrainData, *, fresh: bool) -> Pretrained:
-    """Do what `pretrain` does with inputs that are read already."""
-    with open_run(inputs.plan, fresh=fresh) as run:
-        if run.is_finished:
-            here = str(inputs.plan.folder)  # it may have been moved
-            return Pretrained(**{**run.record["result"], "folder": here})
-        return _train_and_publish(inputs, run)
+def pretrain_corpus(data: PretrainData, *, fresh: bool) -> Pretrained:
+    """Pretrain on a corpus that has been prepared."""
+    with open_run(data.plan, fresh=fresh) as run:
+        if run.is_finished:  # its folder may have been moved since
+            return Pretrained(**{**run.record["result"], "folder": str(data.plan.folder)})
+        return _train_and_save(data, run)
 
 
-def _train_and_publish(inputs: PretrainData, run: Run) -> Pretrained:
+def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
     from bertkit.training.fit import fit
     from bertkit.training.pretrain_batches import PretrainBatches
     from bertkit.training.trainer import TrainingJob
 
-    machine = run.machine
+    machine, objective = run.machine, data.objective
     use_matmul_backend(machine)
-    # what the first process has timed holds until the end
-    if not run.is_resumed and (settings := fit_to_budget(inputs, machine)):
+
+    # 1. The budget. With `--budget 2h`, the first process times some steps and chooses the batch and the learning rate;
+    #    a resumed run keeps its choice.
+    if not run.is_resumed and (settings := fit_to_budget(data, machine)):
         run.record["budget_settings"] = settings
         if runs.is_main_process():
             runs.write_record(run.plan.folder, run.record)
-    inputs = inputs.with_training(run.record.get("budget_settings", {}))
-    # The model comes after the budget, which may have changed the batch and the learning rate of the recipe.
-    objective, setup, recipe = inputs.objective, inputs.setup, inputs.setup.recipe
+    data = data.with_training(run.record.get("budget_settings", {}))
+    setup, recipe = data.setup, data.setup.recipe
+
+    # 2. The model, whose new weights are drawn from the seed.
     with stage(f"loading {recipe.model or recipe.size}"):
-        model = inputs.load_model()
+        model = data.load_model()
     if (new := info_of(model).new_weights) and not run.is_resumed:
         log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
-    batches = PretrainBatches(inputs.corpus["train"], objective, setup, make_budget(recipe.training))
-    held_out = held_out_features(inputs.corpus["validation"], objective, setup)
+
+    # 3. Training with the Trainer of fine-tuning. The objective brings the batches, the loss and the score that chooses
+    #    the best step.
+    batches = PretrainBatches(data.corpus["train"], objective, setup, make_budget(recipe.training))
+    held_out = held_out_features(data.corpus["validation"], objective, setup)
     collate = objective.collator(setup)
 
-    def evaluate(model: Model, step: int) -> dict[str, float]:
+    def compute_metrics(model: Model, step: int) -> dict[str, float]:
         return measure(model, held_out, collate, objective, machine.precision)
 
-    # The one Trainer: an objective brings the batches, the losses, and the score by which the best step is chosen.
-    terms = Terms(objective.TERMS, objective.count, objective.losses)
-    job = TrainingJob(model, setup.tokenizer, batches, collate, terms, evaluate, objective.BEST_METRIC)
+    job = TrainingJob(
+        model=model,
+        processing_class=setup.tokenizer,
+        train_batches=batches,
+        data_collator=collate,
+        loss_terms=Terms(objective.TERMS, objective.count, objective.losses),
+        compute_metrics=compute_metrics,
+        metric_for_best_model=objective.BEST_METRIC,
+    )
     training = recipe.training.model_copy(update={"steps": batches.steps})
-    fit_result = fit(job, training, machine, inputs.plan.folder)
-    scores = evaluate(model, fit_result.best_step)
-    # What the weights are compared with, before they are published.
-    baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
+    fit_result = fit(job, training, machine, data.plan.folder)
+
+    # 4. Scores of the held-out text by the best step, with baselines that need no model.
+    scores = compute_metrics(model, fit_result.best_step)
+    baselines = {**_token_frequencies(data), **objective.baselines(held_out, scores)}
     info_of(model).while_training.close()
+    held_out_tokens = data.corpus["validation"].facts["tokens"]
     pretrained = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
@@ -91,21 +110,21 @@ def _train_and_publish(inputs: PretrainData, run: Run) -> Pretrained:
         steps=fit_result.steps,
         tokens=round(batches.tokens(fit_result.steps)),
         seconds=round(run.seconds, 3),
-        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
-        folder=str(inputs.plan.folder),
-        warnings=_find_warnings(
-            recipe, inputs.corpus["validation"].facts["tokens"], scores, baselines, fit_result.steps
-        ),
+        corpus={name: dict(split.facts) for name, split in data.corpus.items()},
+        folder=str(data.plan.folder),
+        warnings=_find_warnings(recipe, held_out_tokens, scores, baselines, fit_result.steps),
         compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
-    save_results(inputs, run, fit_result, model, pretrained)
+
+    # 5. The run folder: checkpoint, scores, report and card.
+    save_results(data, run, fit_result, model, pretrained)
     return pretrained
 
 
 def _find_warnings(
     recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baselines: Baselines, steps: int
 ) -> list[str]:
-    """Return what a reader of the scores must know."""
+    """Return warnings that a reader of the scores needs."""
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
@@ -120,17 +139,16 @@ def _find_warnings(
 
 
 def _suggest_changes(training: Pretraining, steps: int) -> str:
-    """Return what may help a model that has learned nothing in so many steps."""
+    """Return a remedy for a model that has learned nothing in `steps` steps."""
     if training.budget is None:
         return "Try more --steps, another --learning-rate, or more text."
     batch = f"a smaller --batch-size ({training.budget} made {steps:,} steps of {training.batch_size} blocks), "
     return f"Try {batch if training.batch_size > LEAST_BATCH else ''}a longer --budget, or another --learning-rate."
 
 
-def _baseline(inputs: PretrainData) -> dict[str, dict[str, float]]:
+def _token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:
     """Compute the scores of token frequencies alone; a loss of several terms has no such baseline."""
-    loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)
+    loss = unigram_loss(data.corpus["train"], data.corpus["validation"], data.setup.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}
-    return {
-        "token frequencies": {"loss": loss, **scores} if set(inputs.objective.TERMS) in ({"mlm"}, {"clm"}) else scores
-    }
+    has_one_term = set(data.objective.TERMS) in ({"mlm"}, {"clm"})
+    return {"token frequencies": {"loss": loss, **scores} if has_one_term else scores}

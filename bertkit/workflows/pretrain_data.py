@@ -1,4 +1,4 @@
-"""The inputs of a pretraining run: tokenizer, config and corpus, and what makes the run the one it is."""
+"""Data of a pretraining run, read before its model is built: tokenizer, config, corpus and the identity of the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PretrainData:
     """The splits ``train`` and ``validation``."""
 
     def with_training(self, changes: Mapping[str, Any]) -> PretrainData:
-        """Return the same inputs with other training settings; the run stays the one it is."""
+        """Return the same data with other training settings; the identity of the run does not change."""
         return replace(self, setup=replace(self.setup, recipe=self.setup.recipe.changed("training", **changes)))
 
     def load_model(self) -> Model:

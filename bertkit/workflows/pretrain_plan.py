@@ -65,17 +65,17 @@ def estimate(
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
-    inputs = read_pretrain_data(recipe, output)
-    runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
-    machine = detect_machine(recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
+    data = read_pretrain_data(recipe, output)
+    runs.foresee_claim(data.plan.folder, data.plan.identity, fresh=fresh)
+    machine = detect_machine(recipe.training.precision, data.plan.model_type, data.plan.widths)
     machine.announce()
     use_matmul_backend(machine)
-    inputs = inputs.with_training(settings := fit_to_budget(inputs, machine))
-    setup, training = inputs.setup, inputs.setup.recipe.training
-    batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
+    data = data.with_training(settings := fit_to_budget(data, machine))
+    setup, training = data.setup, data.setup.recipe.training
+    batches = PretrainBatches(data.corpus["train"], data.objective, setup)
     restart_peak_memory(machine.device)
-    model = inputs.load_model()
-    disk_bytes = _needed_space(inputs.plan.folder, model, training, batches)
+    model = data.load_model()
+    disk_bytes = _needed_space(data.plan.folder, model, training, batches)
     # a teacher's are not counted
     sizes = None if info_of(model).teacher else layer_sizes(setup.config)
     seconds = operations = tokens = 0.0
@@ -83,7 +83,7 @@ def estimate(
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
     # Attention grows with the square of the length, so steps of each block length are timed by themselves.
     for length, amount in planned.items():
-        timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps)
+        timed = _time_steps(data, model, batches.only(length, _MOST_STEPS), machine, steps)
         lengths = [length for step in timed for length in step.lengths]
         taken = sum(step.seconds for step in timed)
         times = amount / (taken if budget else sum(lengths))
@@ -102,14 +102,14 @@ def estimate(
         tokens_per_second=tokens / seconds,
         memory_mb=None if memory is None else memory / 1e6,
         peak_share=operations / seconds / fastest if fastest else None,
-        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
-        folder=str(inputs.plan.folder),
+        corpus={name: dict(split.facts) for name, split in data.corpus.items()},
+        folder=str(data.plan.folder),
         disk_bytes=disk_bytes,
         budget_settings=settings,
     )
 
 
-def fit_to_budget(inputs: PretrainData, machine: Machine) -> dict[str, Any]:
+def fit_to_budget(data: PretrainData, machine: Machine) -> dict[str, Any]:
     """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
 
     Returns:
@@ -118,11 +118,11 @@ def fit_to_budget(inputs: PretrainData, machine: Machine) -> dict[str, Any]:
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
-    setup, training = inputs.setup, inputs.setup.recipe.training
+    setup, training = data.setup, data.setup.recipe.training
     most, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
     if training.budget_seconds is None or is_given or most <= LEAST_BATCH:
         return {}
-    model, batches = inputs.load_model(), PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
+    model, batches = data.load_model(), PretrainBatches(data.corpus["train"], data.objective, setup)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     blocks_per_second = 0.0
 
@@ -135,7 +135,7 @@ def fit_to_budget(inputs: PretrainData, machine: Machine) -> dict[str, Any]:
         nonlocal blocks_per_second
         timed, settings = batches.only(training.short_length or training.max_length, _MOST_STEPS), divide(batch)
         timed.training = timed.training.model_copy(update=settings)
-        steps = _time_steps(inputs.with_training(settings), model, timed, machine, _STEPS_PER_BATCH)
+        steps = _time_steps(data.with_training(settings), model, timed, machine, _STEPS_PER_BATCH)
         seconds = latest(sum(step.seconds for step in steps) / len(steps))
         blocks_per_second = batch / seconds
         return seconds
@@ -143,7 +143,7 @@ def fit_to_budget(inputs: PretrainData, machine: Machine) -> dict[str, Any]:
     batch = choose_batch(training.budget_seconds, most, step_seconds, processes)
     if batch == most:
         return {}
-    chosen = {**divide(batch), **_choose_rate(inputs)}
+    chosen = {**divide(batch), **_choose_rate(data)}
     blocks, rate = training.budget_seconds * blocks_per_second, chosen.get("learning_rate", training.learning_rate)
     log.info(
         f"{training.budget} make about {blocks / batch:,.0f} steps of {batch} blocks here, and {blocks / most:,.0f} of "
@@ -153,11 +153,11 @@ def fit_to_budget(inputs: PretrainData, machine: Machine) -> dict[str, Any]:
     return chosen
 
 
-def _choose_rate(inputs: PretrainData) -> dict[str, float]:
+def _choose_rate(data: PretrainData) -> dict[str, float]:
     """Choose the learning rate, and a warm-up that a high one needs; nothing where those of the recipe fit better."""
-    sizes, training = layer_sizes(inputs.setup.config), inputs.setup.recipe.training
+    sizes, training = layer_sizes(data.setup.config), data.setup.recipe.training
     # a checkpoint is not to be forgotten, and a loss of which a part is weighted up (ELECTRA's) has a rate of its own
-    if not sizes or inputs.setup.model_folder is not None or max(inputs.objective.TERMS.values()) > 1:
+    if not sizes or data.setup.model_folder is not None or max(data.objective.TERMS.values()) > 1:
         return {}
     is_given = "warmup_ratio" in training.model_fields_set
     warmup = training.warmup_ratio if is_given else max(training.warmup_ratio, Pretraining().warmup_ratio)
@@ -184,12 +184,12 @@ def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
 
 
 def _time_steps(
-    inputs: PretrainData, model: Model, batches: PretrainBatches, machine: Machine, steps: int
+    data: PretrainData, model: Model, batches: PretrainBatches, machine: Machine, steps: int
 ) -> list[TimedStep]:
     from bertkit.training.timing import time_steps, training_to_time
     from bertkit.training.trainer import TrainingJob
 
-    objective, setup = inputs.objective, inputs.setup
+    objective, setup = data.objective, data.setup
     terms = Terms(objective.TERMS, objective.count, objective.losses)
     job = TrainingJob(model, setup.tokenizer, batches, objective.collator(setup), terms)
     training = training_to_time(setup.recipe.training, batches.sizes[setup.recipe.training.max_length], steps)

@@ -21,7 +21,7 @@ from bertkit.workflows.pretrain_data import PretrainData
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a pretraining run came to."""
+    """Result of a pretraining run."""
 
     recipe: str
     model: str
@@ -48,11 +48,11 @@ class Pretrained:
         return strongest_scores(self.baselines)
 
 
-def save_results(inputs: PretrainData, run: Run, fit_result: FitResult, model: Model, result: Pretrained) -> None:
-    """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
+def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Model, result: Pretrained) -> None:
+    """Write everything that a finished run folder holds; the record, which marks the run as finished, comes last."""
     if not runs.is_main_process():
         return
-    objective, setup, folder = inputs.objective, inputs.setup, run.plan.folder
+    objective, setup, folder = data.objective, data.setup, run.plan.folder
     recipe, tokenizer = setup.recipe, setup.tokenizer
     # An auxiliary checkpoint, as the generator of ELECTRA, is no part of the encoder, but a later run continues with
     # it.

@@ -1,33 +1,49 @@
-"""The dry run of fine-tuning: what a run would do, and an estimate of its time and memory from a few timed steps."""
+"""Trial runs: a dry run plans a fine-tuning and times a few steps, a smoke run tries every stage on a few rows.
+
+Both use the seam of `finetune` and `pretrain` between reading the data and running: a dry run stops there, a smoke run
+continues with few rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from bertkit.data.checks import share_of
-from bertkit.data.rows import find_unread
+from bertkit.data.rows import Split, find_unread
+from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
 from bertkit.hardware.launch import is_one_of_several
-from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes
-from bertkit.progress import log
-from bertkit.recipe import Recipe, write_yaml
+from bertkit.progress import ProgressWrapper, log, use_progress
+from bertkit.recipe import PretrainRecipe, Recipe, load_recipe, write_yaml
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.files import check_space
 from bertkit.tokens.features import Setup, max_tokens
-from bertkit.training.run import RunPlan, find_machine
-from bertkit.workflows.finetune import load_model, load_setup
+from bertkit.training.run import find_machine
+from bertkit.workflows.finetune import finetune_rows, load_model, load_setup
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
-_FIRST = 1000  # rows whose lengths are counted
+_LENGTH_ROWS = 1000  # training rows whose lengths are counted
+SMOKE_ROWS = 16
+"""Rows of each split in a smoke run; more if there are more labels."""
+_SMOKE_STEPS = 2  # the training is stopped and resumed between them
+_SMOKE_DOCUMENTS = 200  # a few of them are held out
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a run would do."""
+    """Plan of a run."""
 
     recipe: str
     model: str
@@ -38,16 +54,16 @@ class DryRun:
     disk_bytes: int
     resolved: str
     warnings: list[str] = field(default_factory=list)
-    """What is odd about the rows; it is logged too."""
+    """Unusual properties of the rows, which are logged too."""
     unread: list[str] = field(default_factory=list)
     """Columns of the training rows that are not read."""
     timed_steps: int = 0
-    """The number of steps from which time and memory are estimated; none were timed where these are None."""
+    """Number of timed steps. Time and memory are estimated from them, or None without any."""
     seconds: float | None = None
-    """Tokenizing, training and evaluating; not starting, scoring and saving."""
+    """Time to tokenize, train and evaluate, without start-up, scoring and saving."""
     memory_bytes: int | None = None
     notes: list[str] = field(default_factory=list)
-    """What is to be said of the estimate, or why there is none."""
+    """Limits of the estimate, or the reason why nothing was timed."""
 
 
 def dry_run(
@@ -58,55 +74,77 @@ def dry_run(
     pinned: str | Path | None = None,
     is_timed: bool = True,
 ) -> DryRun:
-    """Check everything that can be checked without training, and return what a run would do.
+    """Check everything that can be checked without training, and return the plan of a run.
 
-    If it `is_timed`, some steps are trained on some of the rows, and thrown away.
+    Args:
+        recipe: Recipe of the run.
+        output: Its run folder.
+        fresh: Whether an earlier run in the folder would be moved aside.
+        pinned: Folder of a run that must have the same model, rows and versions.
+        is_timed: Train a few steps on some of the rows to estimate time and memory; their weights are thrown away.
+
+    Raises:
+        BertkitError: If the run would end in this error before its first step.
     """
+    # 1. The rows, and the model without its weights if these are not downloaded yet.
     with hub.without_weights() as left_out:
-        inputs = read_finetune_data(recipe, output, fresh=fresh, pinned=pinned)
-        weights = loaded_weight_bytes(inputs.model_folder)
+        data = read_finetune_data(recipe, output, fresh=fresh, pinned=pinned)
+        weights = loaded_weight_bytes(data.model_folder)
+    training, folder = data.recipe.training, data.plan.folder
     model = None
-    if left_out:  # without them, it is not known whether a run in the folder is this one
+    if left_out:  # the folder cannot be compared with the run either: the weights are part of its identity
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
-        setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+        setup = Setup(data.recipe, load_tokenizer(data.model_folder), data.labels)
     else:
-        runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
-        setup = load_setup(inputs)
-        model = load_model(inputs, setup)
-        _check_batches(inputs.plan, model, inputs.rows)
+        from bertkit.training.arguments import make_arguments
+        from bertkit.training.micro_batches import check_shares
+
+        runs.foresee_claim(folder, data.plan.identity, fresh=fresh)
+        setup = load_setup(data)
+        model = load_model(data, setup)
+        machine = find_machine(data.plan)
+        arguments = make_arguments(training, machine, folder, data.rows["train"], "loss", greater_is_better=False)
+        check_shares(model, training, arguments.world_size)
+
+    # 2. The lengths of the rows.
     from bertkit.tokens.lost import find_long
 
-    rows = inputs.splits["train"].rows[:_FIRST]
-    if long := find_long(rows, inputs.task.encode, setup)[0]:
+    rows = data.splits["train"].rows[:_LENGTH_ROWS]
+    if long := find_long(rows, data.task.encode, setup)[0]:
         many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
-        say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
-    steps, needed = _plan_steps(inputs.plan, inputs.rows["train"], weights, fresh=fresh)
+        say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` lists what is truncated")
+
+    # 3. The disk. A checkpoint holds two moments for each weight; a fresh run moves the old one aside, which keeps its
+    #    space.
+    steps = training.total_steps(data.rows["train"])
+    saves = training.evaluations(steps, data.rows["train"])
+    disk_bytes = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves))
+    check_space(folder, disk_bytes - (0 if fresh else written_bytes(folder)))
     plan = DryRun(
         recipe=recipe.name,
-        model=inputs.recipe.model_name,
-        folder=str(inputs.plan.folder),
-        rows=inputs.rows,
-        labels=list(inputs.labels),
+        model=data.recipe.model_name,
+        folder=str(folder),
+        rows=data.rows,
+        labels=list(data.labels),
         steps=steps,
-        disk_bytes=needed,
+        disk_bytes=disk_bytes,
         resolved=write_yaml(
-            inputs.recipe.model_dump(mode="json", exclude_defaults=True), comment=inputs.plan.facts["automatic"]
+            data.recipe.model_dump(mode="json", exclude_defaults=True), comment=data.plan.facts["automatic"]
         ),
-        warnings=list(inputs.warnings),
-        unread=list(find_unread(inputs.splits)),
+        warnings=list(data.warnings),
+        unread=list(find_unread(data.splits)),
     )
-    return _with_times(plan, inputs, setup, model) if is_timed else plan
 
-
-def _with_times(plan: DryRun, inputs: FinetuneData, setup: Setup, model: Model | None) -> DryRun:
-    """Add the time and the memory of a run, or why they are not known."""
+    # 4. Time and memory.
+    if not is_timed:
+        return plan
     if model is None:
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])
     if is_one_of_several():
         return replace(plan, notes=["time and memory are measured by one process alone"])
     from bertkit.workflows.bench import measure_some
 
-    speed = measure_some(inputs, setup, model)
+    speed = measure_some(data, setup, model)
     return replace(
         plan,
         timed_steps=speed.steps,
@@ -116,29 +154,162 @@ def _with_times(plan: DryRun, inputs: FinetuneData, setup: Setup, model: Model |
     )
 
 
-def _check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int]) -> None:
-    """Check, for a dry run, what is known of a training once its model is loaded."""
-    from bertkit.training.arguments import make_arguments
-    from bertkit.training.micro_batches import check_shares
+@dataclass(frozen=True)
+class SmokeStage:
+    """Outcome of one stage."""
 
-    training, machine = plan.recipe.training, find_machine(plan)
-    arguments = make_arguments(training, machine, plan.folder, rows["train"], "loss", greater_is_better=False)
-    check_shares(model, training, arguments.world_size)
+    name: str
+    outcome: str
+    """``passed``, ``failed`` or ``left out``."""
+    seconds: float
+    reason: str = ""
+    """Error with its remedy, or why the stage was left out."""
 
 
-def _plan_steps(plan: RunPlan, rows: int, weights: int, *, fresh: bool) -> tuple[int, int]:
-    """Return the steps of a run and the bytes that it needs on disk, once it is checked that these are free.
+@dataclass
+class SmokeResult:
+    """Stages of a smoke run in order, up to the first that failed."""
 
-    Args:
-        plan: what the run is.
-        rows: of an epoch.
-        weights: bytes of the weights of a model, which are taken to be trained all.
-        fresh: whether what is in the folder is moved aside, and keeps its room.
+    recipe: str
+    model: str
+    rows: dict[str, int] = field(default_factory=dict)
+    """Rows by split."""
+    stages: list[SmokeStage] = field(default_factory=list)
+
+
+def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
+    """Read the data, train two steps on a few rows with a stop and a resume between them, score, predict and export.
+
+    Everything is written to a temporary folder. A recipe with teachers is distilled.
+
+    Returns:
+        the outcome of each stage, and the error of the stage that failed, or None if none did.
     """
-    training = plan.recipe.training
-    steps = training.total_steps(rows)
-    saves = training.evaluations(steps, rows)
-    # each weight has two moments in a checkpoint
-    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves))
-    check_space(plan.folder, needed - (0 if fresh else written_bytes(plan.folder)))
-    return steps, needed
+    from bertkit.workflows.distill import distill_inputs
+    from bertkit.workflows.predict import predict
+
+    result = SmokeResult(recipe.name, recipe.model_name)
+    with _smoke_stages(result) as stages:
+        run = stages.folder / "run"
+        with stages.stage("read the data"):
+            data = _with_few_rows(read_finetune_data(recipe, run))
+            result.rows = data.rows
+        train = distill_inputs if recipe.distillation else finetune_rows
+        stages.train(lambda: train(data, fresh=False))
+        with stages.stage("predict"):
+            gold = data.task.COLUMNS.gold
+            row = {name: value for name, value in data.validation.rows[0].items() if name != gold}
+            trained = load_recipe(str(run / "recipe.yaml"), {"model": str(run)})
+            trained._may_run_code = recipe._may_run_code
+            list(predict(trained, row=row))
+        with stages.stage("export to onnx", is_optional=True):
+            from bertkit.workflows.export import GraphFormat, Source, export_source
+
+            source = Source(str(run), limit=SMOKE_ROWS)
+            export_source(source, stages.folder / "exported", GraphFormat("onnx", timed=False))
+    return result, stages.error
+
+
+def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | None]:
+    """Prepare a few documents, train two steps with a stop and a resume between them, and score.
+
+    Returns:
+        the same as `smoke_finetune`.
+    """
+    from bertkit.workflows.pretrain import pretrain_corpus
+    from bertkit.workflows.pretrain_data import read_pretrain_data
+
+    changes: dict[str, Any] = {"budget": None, "batch_size": 2, "short_length": None}
+    few = recipe.changed("training", **changes, steps=_SMOKE_STEPS, evaluate_every=1, report_to=[])
+    few = few.changed("data", limit=min(recipe.data.limit or _SMOKE_DOCUMENTS, _SMOKE_DOCUMENTS))
+    result = SmokeResult(recipe.name, recipe.model or recipe.size)
+    with _smoke_stages(result) as stages:
+        with stages.stage("prepare the text"):
+            data = read_pretrain_data(few, stages.folder / "run")
+            result.rows = {name: int(split.facts["documents"]) for name, split in data.corpus.items()}
+        stages.train(lambda: pretrain_corpus(data, fresh=False))
+    return result, stages.error
+
+
+def _with_few_rows(data: FinetuneData) -> FinetuneData:
+    """Return the data of a run of two steps, whose splits have a few rows with every label."""
+    gold = data.task.COLUMNS.gold if data.task.NAMED else ""
+    changes = {"steps": _SMOKE_STEPS, "evaluate_every": 1, "patience": None, "batch_size": SMOKE_ROWS // _SMOKE_STEPS}
+    recipe = data.recipe.changed("training", **changes, report_to=[])
+    splits = {name: choose_rows(split, gold) for name, split in data.splits.items()}
+    return replace(data, splits=splits, recipe=recipe, plan=replace(data.plan, recipe=recipe))
+
+
+def choose_rows(split: Split, gold: str) -> Split:
+    """Return the first row of each label in column `gold`, filled up with the first rows to 16."""
+    chosen, labels = list[int](), set[str]()
+    for index, row in enumerate(split.rows if gold else ()):
+        value = row.get(gold)
+        new = {json.dumps(label) for label in (value if isinstance(value, list) else [value])} - labels
+        if new:
+            labels |= new
+            chosen.append(index)
+    unchosen = (index for index in range(len(split.rows)) if index not in chosen)
+    chosen += list(islice(unchosen, max(0, SMOKE_ROWS - len(chosen))))
+    return split.select(sorted(chosen))
+
+
+class _StageFailed(Exception):
+    """Ends a smoke run."""
+
+
+@contextmanager
+def _smoke_stages(result: SmokeResult) -> Iterator[_Stages]:
+    """Yield a recorder of stages, and end at the first stage that fails."""
+    with tempfile.TemporaryDirectory() as folder, suppress(_StageFailed):
+        yield _Stages(result, Path(folder))
+
+
+@dataclass
+class _Stages:
+    """Recorder of the outcome of each stage."""
+
+    result: SmokeResult
+    folder: Path
+    """Temporary folder of the run."""
+    error: BertkitError | None = None
+
+    @contextmanager
+    def stage(self, name: str, *, is_optional: bool = False) -> Iterator[None]:
+        """Record a stage. An optional stage is left out if it lacks a package or does not apply to the recipe."""
+        start, outcome, reason = time.perf_counter(), "passed", ""
+        try:
+            yield
+        except BertkitError as error:
+            is_left_out = is_optional and isinstance(error, (UnavailableError, UsageError))
+            outcome, reason = "left out" if is_left_out else "failed", str(error)
+            if not is_left_out:
+                self.error = error
+                raise _StageFailed from error
+        finally:
+            self.result.stages.append(SmokeStage(name, outcome, round(time.perf_counter() - start, 2), reason))
+
+    def train(self, run: Callable[[], object]) -> None:
+        """Record a training that stops after its first step, and the same training resumed to its end."""
+        with self.stage("train a step and stop", is_optional=True), suppress(StoppedError):
+            with use_progress(_StopAfterStep()):
+                run()
+            raise UsageError("the recipe trains no steps, so there is nothing to stop")
+        with self.stage("resume, train to the end, score and publish"):
+            run()
+
+
+class _StopAfterStep(ProgressWrapper):
+    """Asks the training to stop after its first step, as SIGTERM does."""
+
+    is_training = False
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        self.is_training = what.startswith("training")
+        super().start(what, total, done)
+
+    def update(self, done: int, figures: dict[str, Any]) -> None:
+        super().update(done, figures)
+        if self.is_training:
+            self.is_training = False
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -58,8 +58,8 @@ def test_short_blocks_have_their_share_of_a_budget_of_time(run):
 def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, monkeypatch):
     timed = []
 
-    def time_steps(trainee, training, *_, **__):
-        assert len(trainee.batches.__getitems__([trainee.batches.key(0)])) == training.batch_size
+    def time_steps(job, training, *_, **__):
+        assert len(job.train_batches.__getitems__([job.batches.key(0)])) == training.batch_size
         timed.append(training.batch_size)
         return [TimedStep(training.batch_size / 10, 0.0, training.batch_size, [1], 0)]
 

@@ -40,8 +40,8 @@ def test_a_dry_run_refuses_a_disk_that_is_too_small(run, monkeypatch):
 def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
     timed = []
 
-    def seconds_of(trainee, training, machine, *, steps):
-        batches = trainee.batches
+    def seconds_of(job, training, machine, *, steps):
+        batches = job.train_batches
         lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.key(0)])]
         timed.append(lengths)
         return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), len(lengths), lengths, 0)]

@@ -101,15 +101,14 @@ def command(
 
 
 def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
+    from bertkit.workflows import trial_run
     from bertkit.workflows.distill import distill, with_distillation
-    from bertkit.workflows.distill import dry_run as check
 
     if smoke:
-        from bertkit.workflows.smoke import smoke_finetune
-
-        print_smoke(smoke_finetune(with_distillation(recipe)))
+        print_smoke(trial_run.smoke_finetune(with_distillation(recipe)))
     elif dry_run:
-        print_result(check(recipe, output=output, fresh=fresh), print_dry_run)
+        plan = trial_run.dry_run(with_distillation(recipe), output=output, fresh=fresh)
+        print_result(plan, print_dry_run)
     else:
         distilled = distill(recipe, output=output, fresh=fresh)
         print_gated(distilled, print_distilled, [case for result in distilled.results for case in result.gates])

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
     from bertkit.evaluation.seeds import SeedsSummary
     from bertkit.recipe import Recipe
-    from bertkit.workflows.smoke import SmokeResult
-    from bertkit.workflows.trial_run import DryRun
+    from bertkit.workflows.trial_run import DryRun, SmokeResult
 
 ORDER = 12
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
@@ -78,7 +77,7 @@ def command(
 
     loaded = load_recipe(recipe, changes)
     if smoke:
-        from bertkit.workflows.smoke import smoke_finetune
+        from bertkit.workflows.trial_run import smoke_finetune
 
         print_smoke(smoke_finetune(loaded))
         return

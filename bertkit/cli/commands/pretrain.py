@@ -221,7 +221,7 @@ def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: boo
     """Pretrain with a recipe, or estimate what that would take, and print the result."""
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
-        from bertkit.workflows.smoke import smoke_pretrain
+        from bertkit.workflows.trial_run import smoke_pretrain
 
         print_smoke(smoke_pretrain(recipe))
     elif dry_run:

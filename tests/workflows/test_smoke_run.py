@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.data.rows import Split
-from bertkit.workflows.smoke import ROWS, choose_rows
+from bertkit.workflows.trial_run import SMOKE_ROWS, choose_rows
 from tests.conftest import toy_rows, write_csv
 
 STAGES = ["read the data", "train a step and stop", "resume, train to the end, score and publish", "predict"]
@@ -32,7 +32,7 @@ def test_a_few_rows_hold_every_label(labels, expected):
     chosen = choose_rows(split_of(labels), "label")
     assert [row["text"] for row in chosen.rows] == [str(number) for number in expected]
     assert list(chosen.lines) == [number + 2 for number in expected]
-    assert len(choose_rows(split_of(labels), "").rows) == min(ROWS, len(labels))
+    assert len(choose_rows(split_of(labels), "").rows) == min(SMOKE_ROWS, len(labels))
 
 
 def test_a_run_passes_every_stage_and_keeps_nothing(run, tiny_model, monkeypatch):
@@ -74,7 +74,7 @@ def test_a_distillation_passes_every_stage(run, trained, monkeypatch):
 
 def test_a_training_that_takes_no_step_is_no_stop_that_was_tried(run, tiny_model, monkeypatch):
     monkeypatch.setattr("bertkit.runtime.sessions.find_spec", lambda name: None)
-    monkeypatch.setattr("bertkit.workflows.smoke._StopsAfterAStep", lambda: None)
+    monkeypatch.setattr("bertkit.workflows.trial_run._StopAfterStep", lambda: None)
     write_csv(Path("rows.csv"), toy_rows(60, seed=1))
     ended = run("finetune", "classify", "--model", tiny_model, "--data", "rows.csv", "--smoke", "--json")
     assert ended.code == 0, ended.err
