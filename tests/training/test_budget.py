@@ -59,7 +59,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
     timed = []
 
     def time_steps(job, training, *_, **__):
-        assert len(job.train_batches.__getitems__([job.batches.key(0)])) == training.batch_size
+        assert len(job.train_batches.__getitems__([job.train_batches.key(0)])) == training.batch_size
         timed.append(training.batch_size)
         return [TimedStep(training.batch_size / 10, 0.0, training.batch_size, [1], 0)]
 
