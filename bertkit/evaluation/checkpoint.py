@@ -24,7 +24,7 @@ from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.recipes import recipe_of
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
 from bertkit.tasks import Task, load_family, with_options
 from bertkit.tokens import long_texts

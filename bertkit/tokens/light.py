@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, shorten
-from bertkit.storage.records import read_object
+from bertkit.storage.fingerprints import read_object
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

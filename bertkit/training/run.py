@@ -27,7 +27,7 @@ from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.tokens.features import Tokenizer
 from bertkit.training.trackers import FOLDER, tracked
 

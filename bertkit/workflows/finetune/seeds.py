@@ -24,8 +24,7 @@ from bertkit.storage import runs
 from bertkit.storage import seeds as storage
 from bertkit.storage.checksums import check_model
 from bertkit.storage.files import disk_errors
-from bertkit.storage.records import without_folder
-from bertkit.storage.runs import find_machine
+from bertkit.storage.runs import find_machine, without_folder
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.dry_run import DryRun
