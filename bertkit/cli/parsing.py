@@ -161,7 +161,7 @@ def usage_error(error: Any) -> UsageError:
         elif "--set" in _options_of(context) and (setting := re.search(r"\S+=.*", extra[1])):
             remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
     elif unknown := re.match("No such command '(.*?)'", what):
-        from bertkit.recipe.values import other_commands
+        from bertkit.recipe.validation import other_commands
 
         what = f"no command is called {unknown[1][:80]!r}"
         commands, meant = context.command.list_commands(context), other_commands().get(unknown[1].lower(), "")
@@ -243,7 +243,7 @@ def _same_option(typed: str, options: Sequence[str]) -> str:
     # bertkit's own, spelled with underscores
     if (dashed := "--" + name.replace("_", "-")) in options:
         return dashed
-    from bertkit.recipe.values import other_options, same_options
+    from bertkit.recipe.validation import other_options, same_options
 
     several = name.startswith("per_device") and is_launched()
     if name not in same_options() or several:
@@ -262,7 +262,7 @@ def _options_of(context: Any) -> list[str]:
 
 def _suggest_option(typed: str, context: Any) -> str:
     """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
-    from bertkit.recipe.values import option_hints, other_options
+    from bertkit.recipe.validation import option_hints, other_options
 
     options = _options_of(context)
     trains = "--fresh" in options

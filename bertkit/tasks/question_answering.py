@@ -22,7 +22,7 @@ from bertkit.metrics.probabilities import mean_logits
 from bertkit.modeling.heads.targets import span_targets
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, load_pretrained
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (

@@ -28,7 +28,7 @@ from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.storage import hub
 from bertkit.storage.seeds import members_of, read_seeds
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts

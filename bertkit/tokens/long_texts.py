@@ -7,7 +7,7 @@ from functools import partial
 
 from bertkit.metrics import Numbers
 from bertkit.recipe import Recipe
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.tokens.answer_spans import window_slices
 from bertkit.tokens.features import (
     Feature,

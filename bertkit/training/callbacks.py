@@ -17,7 +17,7 @@ from bertkit.modeling.sharding import gather
 from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import get_progress
 from bertkit.recipe import CommonTraining, Pretraining
-from bertkit.recipe.training import LEAST_LOGS
+from bertkit.recipe.sections import LEAST_LOGS
 from bertkit.storage import checkpoints
 from bertkit.storage.files import check_space, to_json, write_text
 from bertkit.training.batching import Batches

@@ -21,7 +21,7 @@ from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.storage.checksums import check_model
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 

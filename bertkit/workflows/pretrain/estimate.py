@@ -15,7 +15,7 @@ from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log
 from bertkit.recipe import PretrainRecipe
-from bertkit.recipe.training import Pretraining
+from bertkit.recipe.sections import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.files import check_space
