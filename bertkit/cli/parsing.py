@@ -15,8 +15,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from bertkit.cli import stdio
-from bertkit.cli.output import json_output
+from bertkit.cli import terminal
+from bertkit.cli.terminal import json_output
 from bertkit.errors import UsageError, closest
 from bertkit.hardware.launch import is_launched
 
@@ -94,7 +94,7 @@ class ReadableCommand(_Readable, TyperCommand):
             keep_working_folder_clean()
             threads.prepare(ctx.params.pop("threads"))
             device.prepare(ctx.params.pop("device"))
-        stdio.configure_log(*(ctx.params.pop(name) for name in ("quiet", "verbose", "log_file")))
+        terminal.configure_log(*(ctx.params.pop(name) for name in ("quiet", "verbose", "log_file")))
         with json_output(ctx.params.pop("json")):
             return super().invoke(ctx)
 
@@ -108,9 +108,9 @@ def _process_options() -> list[Any]:
         device: str | None = typer.Option(None, help=_DEVICE, metavar="TYPE", show_default="auto"),
         threads: int | None = typer.Option(None, help=_THREADS, metavar="N", show_default="those that fit", min=1),
         json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
-        quiet: stdio.QuietOption = False,
-        verbose: stdio.VerboseOption = False,
-        log_file: stdio.LogFileOption = None,
+        quiet: terminal.QuietOption = False,
+        verbose: terminal.VerboseOption = False,
+        log_file: terminal.LogFileOption = None,
     ) -> None:
         """Hold the options."""
 
