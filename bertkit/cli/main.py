@@ -234,7 +234,7 @@ def _name_error(error: OSError) -> BertkitError:
 def _name_memory_error(error: Exception) -> BertkitError | None:
     """Build the error of a machine without enough memory, whoever has noticed it; None for any other error."""
     from bertkit.hardware.device import missing_operation
-    from bertkit.hardware.memory import is_memory_error
+    from bertkit.hardware.process import is_memory_error
 
     if is_memory_error(error):
         return ResourceError("out of memory", "try a smaller --batch-size or --max-length")

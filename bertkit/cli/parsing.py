@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from bertkit.cli import terminal
 from bertkit.cli.terminal import json_output
 from bertkit.errors import UsageError, closest
-from bertkit.hardware.launch import is_launched
+from bertkit.hardware.device import is_launched
 
 # arguments and options of commands that load one
 _READ_RECIPES = {"run", "runs", "recipe", "task"}
@@ -88,11 +88,11 @@ class ReadableCommand(_Readable, TyperCommand):
             trust_folders()
         # Before anything imports torch: threads and device are settled when it is loaded.
         if "threads" in ctx.params:
-            from bertkit.hardware import device, threads
+            from bertkit.hardware import device, process
             from bertkit.storage.cache import keep_working_folder_clean
 
             keep_working_folder_clean()
-            threads.prepare(ctx.params.pop("threads"))
+            process.prepare(ctx.params.pop("threads"))
             device.prepare(ctx.params.pop("device"))
         terminal.configure_log(*(ctx.params.pop(name) for name in ("quiet", "verbose", "log_file")))
         with json_output(ctx.params.pop("json")):

@@ -24,7 +24,7 @@ import typer
 
 from bertkit.cli.interrupts import end
 from bertkit.errors import ResourceError, UsageError
-from bertkit.hardware.threads import CoreWatch
+from bertkit.hardware.process import CoreWatch
 from bertkit.reports.text import duration_text
 from bertkit.storage.runs import is_main_process
 

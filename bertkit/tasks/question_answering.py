@@ -38,8 +38,8 @@ from bertkit.tokens.features import (
     token_budget,
     tokenize_texts,
 )
-from bertkit.tokens.lost import find_lost_answers
 from bertkit.tokens.sentences import split_sentences
+from bertkit.tokens.truncation import find_lost_answers
 
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)

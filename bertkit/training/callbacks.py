@@ -11,7 +11,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.errors import DivergedError
-from bertkit.hardware.threads import CoreWatch
+from bertkit.hardware.process import CoreWatch
 from bertkit.modeling.info import info_of, is_sharded
 from bertkit.modeling.sharding import gather
 from bertkit.modeling.weights import weights_to_save

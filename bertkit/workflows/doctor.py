@@ -30,8 +30,7 @@ from bertkit.errors import (
     shorten,
 )
 from bertkit.hardware.device import Device, find_device
-from bertkit.hardware.memory import read_memory
-from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.process import fitting_threads, read_memory
 from bertkit.metrics.baselines import find_unbeaten
 from bertkit.progress import stage
 from bertkit.storage import checkpoints, exports, files, hub, runs, seeds, sweeps

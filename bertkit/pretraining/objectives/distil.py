@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from bertkit.errors import RecipeError
-from bertkit.hardware.memory import select
+from bertkit.hardware.tensors import select
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import leave_out_token_types

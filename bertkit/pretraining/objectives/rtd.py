@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.memory import derive, select
+from bertkit.hardware.tensors import derive, select
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of

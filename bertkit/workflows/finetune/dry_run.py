@@ -73,7 +73,7 @@ def dry_run(
         runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
         setup, model = load_setup(inputs)
         _check_batches(inputs.plan, model, inputs.rows)
-    from bertkit.tokens.lost import find_long
+    from bertkit.tokens.truncation import find_long
 
     rows = inputs.splits["train"].rows[:_FIRST]
     if long := find_long(rows, inputs.task.encode, setup)[0]:

@@ -15,7 +15,7 @@ from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log, stage
 from bertkit.tasks import Task
 from bertkit.tokens.features import Features, Setup, max_tokens
-from bertkit.tokens.long_texts import reads_windows
+from bertkit.tokens.truncation import reads_windows
 from bertkit.tokens.vocabulary import report_tokens
 from bertkit.training.run import Run
 from bertkit.workflows.finetune.inputs import FinetuneInputs

@@ -13,7 +13,7 @@ from bertkit.errors import BertkitError, DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
 from bertkit.hardware.device import find_device
 from bertkit.hardware.launch import refuse_launch
-from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.process import fitting_threads
 from bertkit.metrics.basic import describe_positive_label
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import load_tokenizer

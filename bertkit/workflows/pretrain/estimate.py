@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.memory import peak_memory, restart_peak_memory
 from bertkit.hardware.precision import Machine, use_matmul_backend
+from bertkit.hardware.process import peak_memory, restart_peak_memory
 from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model, info_of
