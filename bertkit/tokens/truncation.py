@@ -1,4 +1,4 @@
-"""Texts that do not fit the model: which of their tokens are read, in one input or several windows, and what is lost."""
+"""Texts that do not fit the model: which tokens are read, in one input or several windows, and what is lost."""
 
 from __future__ import annotations
 
