@@ -226,7 +226,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
     monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
-    monkeypatch.setattr("bertkit.hardware.threads._WINDOW", math.inf)  # whatever else takes the cores of the tests
+    monkeypatch.setattr("bertkit.hardware.process._WINDOW", math.inf)  # whatever else takes the cores of the tests
     monkeypatch.setattr("bertkit.recipe.plugins._trusts_folders", False)
     time_once(monkeypatch)
 
@@ -371,13 +371,13 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine for two threads, where nobody asks for a number; what is computed takes one all the same."""
     import torch
 
-    from bertkit.hardware import threads
+    from bertkit.hardware import process
 
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process())
-    monkeypatch.setattr(threads, "_watch_load", lambda: None)
-    monkeypatch.setattr(threads, "read_quota", lambda: 2.0)
-    monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(process, "_PROCESS", process._Process())
+    monkeypatch.setattr(process, "_watch_load", lambda: None)
+    monkeypatch.setattr(process, "read_quota", lambda: 2.0)
+    monkeypatch.setattr(process, "_core_of", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.terminal import TerminalProgress
 from bertkit.progress import (
     SILENT,
     Events,

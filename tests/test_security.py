@@ -168,7 +168,7 @@ def test_a_recipe_is_plain_text(here, monkeypatch):
 
 def rewrite_manifest(index, **changes):
     """Change the manifest of an index as one who knows its checksum would."""
-    from bertkit.storage.records import CHECKSUM, write_signed
+    from bertkit.storage.fingerprints import CHECKSUM, write_signed
 
     content = json.loads((index / MANIFEST).read_text())
     del content[CHECKSUM]

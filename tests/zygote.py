@@ -240,9 +240,9 @@ def serve() -> None:
     import typer
 
     from bertkit.cli.main import app
-    from bertkit.hardware import threads
+    from bertkit.hardware import process
 
-    threads._WINDOW = math.inf  # what takes the cores beside the tests is not told
+    process._WINDOW = math.inf  # what takes the cores beside the tests is not told
     gc.disable()
     typer.main.get_command = functools.cache(typer.main.get_command)  # see conftest.usual_resamples
     typer.main.get_command(app)

@@ -16,9 +16,8 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.tasks import Task
 from bertkit.tokens.features import Rows, Setup, max_tokens, tokenize_texts
-from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
-from bertkit.tokens.lost import describe_lost_gold, find_long
 from bertkit.tokens.splitting import Splitting
+from bertkit.tokens.truncation import SHORTENED, describe_lost_gold, find_long, reads_windows, shares_read
 
 _MOST_ROWS = 100_000  # of a split
 _MOST_TEXTS = 20_000  # whose tokens are counted

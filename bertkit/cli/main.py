@@ -21,11 +21,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import bertkit
-from bertkit.cli import commands, stdio
+from bertkit.cli import commands, terminal
 from bertkit.cli.interrupts import ignore_interrupts
 from bertkit.cli.output import print_json, print_line
 from bertkit.cli.parsing import ReadableCommand, ReadableGroup, refuse_undecodable, usage_error
-from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.terminal import TerminalProgress
 from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
 from bertkit.hardware.launch import use_shard
 from bertkit.progress import use_progress
@@ -107,11 +107,11 @@ _VersionOption = Annotated[
 
 def _begin(
     version: _VersionOption = False,
-    quiet: stdio.QuietOption = False,
-    verbose: stdio.VerboseOption = False,
-    log_file: stdio.LogFileOption = None,
+    quiet: terminal.QuietOption = False,
+    verbose: terminal.VerboseOption = False,
+    log_file: terminal.LogFileOption = None,
 ) -> None:
-    stdio.configure_log(quiet, verbose, log_file)
+    terminal.configure_log(quiet, verbose, log_file)
 
 
 def make_app() -> typer.Typer:
@@ -135,7 +135,7 @@ app = make_app()
 
 def main() -> NoReturn:
     """Run the command line; every failure ends in one line on stderr and its exit code."""
-    stdio.prepare()
+    terminal.prepare()
     for name in ("HF_HUB_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")
     # joblib says so on import where /dev/shm cannot be written; bertkit starts none of its processes
@@ -147,13 +147,13 @@ def main() -> NoReturn:
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(ignore_interrupts)  # both run after what libraries have to do at the end
     atexit.register(_spare_collection)
-    stdio.log_to_stderr()
+    terminal.log_to_stderr()
     try:
         with use_progress(TerminalProgress()):
             code = _run_command()
     finally:
         use_shard(None)  # a program that goes on after a command works for itself
-    if (lost := stdio.lost_output()) and code == 0:
+    if (lost := terminal.lost_output()) and code == 0:
         code = _print_error(f"stdout cannot be written: {lost.strerror}", 6, {})
     sys.exit(code)
 
@@ -161,7 +161,7 @@ def main() -> NoReturn:
 def _run_command() -> int:
     try:
         refuse_undecodable(sys.argv)
-        with stdio.interruptible():
+        with terminal.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
         _end_devices()
         # typer returns 130 for a KeyboardInterrupt
@@ -234,7 +234,7 @@ def _name_error(error: OSError) -> BertkitError:
 def _name_memory_error(error: Exception) -> BertkitError | None:
     """Build the error of a machine without enough memory, whoever has noticed it; None for any other error."""
     from bertkit.hardware.device import missing_operation
-    from bertkit.hardware.memory import is_memory_error
+    from bertkit.hardware.process import is_memory_error
 
     if is_memory_error(error):
         return ResourceError("out of memory", "try a smaller --batch-size or --max-length")
@@ -252,7 +252,7 @@ def _print_refusal(error: BertkitError) -> int:
 
 
 def _print_error(message: str, code: int, details: dict[str, object]) -> int:
-    if os.environ.get("BERTKIT_DEBUG") or stdio.is_verbose():
+    if os.environ.get("BERTKIT_DEBUG") or terminal.is_verbose():
         traceback.print_exc()
     if is_main_process():
         # through the log, which may be JSON lines

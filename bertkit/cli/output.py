@@ -11,13 +11,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bertkit.cli import stdio
-from bertkit.cli.stdio import CONTROL_CHARACTERS, printable
+from bertkit.cli import terminal
+from bertkit.cli.terminal import CONTROL_CHARACTERS, printable
 from bertkit.errors import BertkitError
 from bertkit.reports.text import p_text
 from bertkit.storage import files
@@ -32,8 +31,6 @@ _PIPE_WIDTH = 1_000_000  # columns, so that no line wraps
 _INDENT = "    "
 
 Cells = Sequence[Sequence[str]]
-
-_as_json = False  # whether the command that runs was called with --json
 
 
 def terminal_width() -> int | None:
@@ -93,22 +90,6 @@ def print_plan(facts: Mapping[str, str]) -> None:
             print_text(f"{name:<8} {value}")
 
 
-@contextmanager
-def json_output(wanted: bool = True) -> Iterator[None]:
-    """Let results be printed as JSON objects meanwhile, as --json asks for."""
-    global _as_json
-    before, _as_json = _as_json, wanted
-    try:
-        yield
-    finally:
-        _as_json = before
-
-
-def is_json_wanted() -> bool:
-    """Tell whether results are printed as JSON objects."""
-    return _as_json
-
-
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object with the status of a finished command; NaN and infinity become null."""
     print_line(to_json({"schema_version": _SCHEMA, "status": "done", **values}))
@@ -141,7 +122,7 @@ def print_result(
         with claimed(page):
             check_page(page)  # another process may have written one meanwhile
             write(page, result)
-    if _as_json:
+    if terminal.is_json_wanted():
         # One object per command, also where it ends in an error: a program parses stdout once.
         values = to_plain(result) | ({} if page is None else {"file": str(page)})
         if error is None:
@@ -185,12 +166,12 @@ def print_records(
         from bertkit.data.output import write_new
 
         print_file(output, write_new(records, output, inputs))
-    elif _as_json:
+    elif terminal.is_json_wanted():
         print_json({title: list(records)})
     else:
         for record in records:
             print_line(to_json(record))
-            if not stdio.is_read():  # as in `bertkit predict ... | head`
+            if not terminal.is_read():  # as in `bertkit predict ... | head`
                 return
 
 
@@ -241,7 +222,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
 
 def print_file(file: Path, rows: int, next_command: str = "") -> None:
     """Print which file a command wrote, and how many rows it has or which command to run next."""
-    if _as_json:
+    if terminal.is_json_wanted():
         print_json({"file": str(file), "rows": rows})
     elif next_command:
         print_line(f"{file}: written")

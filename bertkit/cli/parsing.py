@@ -15,10 +15,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from bertkit.cli import stdio
-from bertkit.cli.output import json_output
+from bertkit.cli import terminal
+from bertkit.cli.terminal import json_output
 from bertkit.errors import UsageError, closest
-from bertkit.hardware.launch import is_launched
+from bertkit.hardware.device import is_launched
 
 # arguments and options of commands that load one
 _READ_RECIPES = {"run", "runs", "recipe", "task"}
@@ -88,13 +88,13 @@ class ReadableCommand(_Readable, TyperCommand):
             trust_folders()
         # Before anything imports torch: threads and device are settled when it is loaded.
         if "threads" in ctx.params:
-            from bertkit.hardware import device, threads
+            from bertkit.hardware import device, process
             from bertkit.storage.cache import keep_working_folder_clean
 
             keep_working_folder_clean()
-            threads.prepare(ctx.params.pop("threads"))
+            process.prepare(ctx.params.pop("threads"))
             device.prepare(ctx.params.pop("device"))
-        stdio.configure_log(*(ctx.params.pop(name) for name in ("quiet", "verbose", "log_file")))
+        terminal.configure_log(*(ctx.params.pop(name) for name in ("quiet", "verbose", "log_file")))
         with json_output(ctx.params.pop("json")):
             return super().invoke(ctx)
 
@@ -108,9 +108,9 @@ def _process_options() -> list[Any]:
         device: str | None = typer.Option(None, help=_DEVICE, metavar="TYPE", show_default="auto"),
         threads: int | None = typer.Option(None, help=_THREADS, metavar="N", show_default="those that fit", min=1),
         json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
-        quiet: stdio.QuietOption = False,
-        verbose: stdio.VerboseOption = False,
-        log_file: stdio.LogFileOption = None,
+        quiet: terminal.QuietOption = False,
+        verbose: terminal.VerboseOption = False,
+        log_file: terminal.LogFileOption = None,
     ) -> None:
         """Hold the options."""
 
@@ -161,7 +161,7 @@ def usage_error(error: Any) -> UsageError:
         elif "--set" in _options_of(context) and (setting := re.search(r"\S+=.*", extra[1])):
             remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
     elif unknown := re.match("No such command '(.*?)'", what):
-        from bertkit.recipe.values import other_commands
+        from bertkit.recipe.validation import other_commands
 
         what = f"no command is called {unknown[1][:80]!r}"
         commands, meant = context.command.list_commands(context), other_commands().get(unknown[1].lower(), "")
@@ -243,7 +243,7 @@ def _same_option(typed: str, options: Sequence[str]) -> str:
     # bertkit's own, spelled with underscores
     if (dashed := "--" + name.replace("_", "-")) in options:
         return dashed
-    from bertkit.recipe.values import other_options, same_options
+    from bertkit.recipe.validation import other_options, same_options
 
     several = name.startswith("per_device") and is_launched()
     if name not in same_options() or several:
@@ -262,7 +262,7 @@ def _options_of(context: Any) -> list[str]:
 
 def _suggest_option(typed: str, context: Any) -> str:
     """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
-    from bertkit.recipe.values import option_hints, other_options
+    from bertkit.recipe.validation import option_hints, other_options
 
     options = _options_of(context)
     trains = "--fresh" in options

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.hardware.memory import where
+from bertkit.hardware.tensors import where
 from bertkit.modeling.info import Model
 from bertkit.recipe import Distillation
 from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, count_items

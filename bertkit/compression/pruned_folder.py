@@ -22,7 +22,7 @@ from bertkit.recipe import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.records import RunRecord, take, without_folder
+from bertkit.storage.runs import RunRecord, take, without_folder
 
 PRUNED_FILE = "pruned.json"
 _RECIPE, _IGNORE = "recipe.yaml", ".gitignore"

@@ -28,7 +28,7 @@ from bertkit.storage.columns import read_arrays, write_arrays
 from bertkit.tasks import Task
 from bertkit.tokens.feature_cache import content_key, encode_split, is_ours
 from bertkit.tokens.features import Feature, Features, Tokenizer, are_several, find_template, max_tokens
-from bertkit.tokens.long_texts import long_text, reads_windows
+from bertkit.tokens.truncation import long_text, reads_windows
 
 Logits = dict[str, Any]
 """Name of an output -> array of its logits for all features, one after the other; ``sizes``: how many each has."""

@@ -16,8 +16,7 @@ from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels,
 from bertkit.data.text import describe_record, normalize, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest, located
 from bertkit.recipe import Data, Row
-from bertkit.storage.cache import say_once
-from bertkit.storage.spool import spool
+from bertkit.storage.cache import say_once, spool
 
 CORRECT = "correct the row, or declare the names under `labels:`"
 """The remedy for a value that is no label of the recipe or of the training rows."""

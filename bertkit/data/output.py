@@ -17,9 +17,9 @@ from bertkit.data.formats.csv import find_dialect, parse_delimiter
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.progress import log
 from bertkit.recipe import Data, typed_path
+from bertkit.storage.cache import spool
 from bertkit.storage.files import disk_error, is_disk_error, replacing, to_json
 from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries
-from bertkit.storage.spool import spool
 
 if TYPE_CHECKING:
     import pyarrow

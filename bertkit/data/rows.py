@@ -30,8 +30,7 @@ from bertkit.data.text import Record, as_number, describe_record, name_lines
 from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe import Data, Row
-from bertkit.storage.cache import say_once
-from bertkit.storage.spool import spool
+from bertkit.storage.cache import say_once, spool
 
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 # without a gold value; the remedy
@@ -62,7 +61,7 @@ def place_row(source: str | Path, line: int, row: Row) -> Place:
 class Split:
     """The rows of one split, each with its line (or row number) in the source.
 
-    Many rows are not in memory: see `bertkit.storage.spool`.
+    Many rows are not in memory: see `bertkit.storage.cache`.
     """
 
     name: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.metrics.paired import Difference
 from bertkit.recipe.space import Point, name_value
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from bertkit.data.row_digests import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
 from bertkit.recipe import Recipe
-from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.storage.records import read_signed, write_signed
+from bertkit.storage.fingerprints import json_fingerprint, read_signed, write_signed
 from bertkit.tokens.features import Rows
 
 CALIBRATION_FILE = "calibration.json"

@@ -15,7 +15,7 @@ from bertkit.evaluation.calibration import SavedCalibration, read_calibration
 from bertkit.evaluation.output_parts import OutputParts
 from bertkit.hardware.device import asked_device
 from bertkit.hardware.precision import Machine, product_widths, restore_hardware, use_matmul_backend
-from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.process import fitting_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.weights import read_json_object
@@ -24,10 +24,10 @@ from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.recipes import recipe_of
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
 from bertkit.tasks import Task, load_family, with_options
-from bertkit.tokens import long_texts
+from bertkit.tokens import truncation
 from bertkit.tokens.features import Setup
 
 
@@ -229,7 +229,7 @@ class SavedCheckpoint:
         if chosen is not None or trained == "head":
             return {}
         log.info(f"as in its run: long_text {trained}")
-        return self._without_own({name: of_run[name] for name in long_texts.OPTIONS if name in of_run})
+        return self._without_own({name: of_run[name] for name in truncation.OPTIONS if name in of_run})
 
     def kept(self, recipe: Recipe) -> Recipe:
         """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.
@@ -336,5 +336,5 @@ def _head_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
         if before.get(name) != now.get(name):
             yield name, before.get(name), now.get(name)
     ways = [options.get("long_text", "head") for options in (before, now)]
-    if ways[0] != ways[1] and long_texts.HIERARCHICAL in ways:
+    if ways[0] != ways[1] and truncation.HIERARCHICAL in ways:
         yield "long_text", *ways

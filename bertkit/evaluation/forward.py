@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.evaluation.output_parts import OutputParts, Share
 from bertkit.hardware.device import Device, device_of, find_device
-from bertkit.hardware.memory import to_device
-from bertkit.hardware.threads import fitting_threads, map_in_threads
+from bertkit.hardware.process import fitting_threads, map_in_threads
+from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import info_of, is_sharded
-from bertkit.storage.spool import IN_MEMORY, spool
+from bertkit.storage.cache import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,

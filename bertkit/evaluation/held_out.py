@@ -15,7 +15,7 @@ from bertkit.evaluation.forward import (
     rank_and_size,
     sorted_batches,
 )
-from bertkit.hardware.memory import to_device
+from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import Model
 from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus

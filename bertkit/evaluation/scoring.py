@@ -22,8 +22,8 @@ from bertkit.metrics.basic import CLASSIFICATION, is_lower_better, why_undefined
 from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import stage
 from bertkit.recipe import Recipe
+from bertkit.storage.cache import IN_MEMORY, spool
 from bertkit.storage.files import null_for_nan, write_json
-from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tasks import (
     Compared,
     Details,
@@ -175,7 +175,7 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
 def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
     from bertkit.tokens.feature_cache import encode_split
-    from bertkit.tokens.lost import Truncation
+    from bertkit.tokens.truncation import Truncation
 
     setup, gold = checkpoint.setup, checkpoint.task.COLUMNS.gold
     if checkpoint.lacking:
@@ -231,7 +231,7 @@ def _score_predictions(
 ) -> Scored:
     (predictions, warnings), task, setup = decoded, checkpoint.task, checkpoint.setup
     compared = task.compare(predictions, split.rows, setup)
-    from bertkit.tokens.lost import describe_lost_gold
+    from bertkit.tokens.truncation import describe_lost_gold
 
     if task.find_lost_gold and (lost_rows := task.find_lost_gold(features, split.rows, setup)):
         warnings = [*warnings, f"{describe_lost_gold(len(lost_rows), len(split.rows), task.OPTIONS)}."]

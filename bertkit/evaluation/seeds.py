@@ -21,7 +21,7 @@ from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resamp
 from bertkit.progress import log
 from bertkit.recipe import load_recipe
 from bertkit.storage.fingerprints import is_whole
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import seed_folder
 from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup

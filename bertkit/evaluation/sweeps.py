@@ -23,7 +23,7 @@ from bertkit.metrics.seeds import (
     resample_mean,
 )
 from bertkit.recipe.space import Axis, Point, Search, name_point, name_value
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.sweeps import trial_folder
 from bertkit.tasks import Compared, Task
 from bertkit.tokens.features import Setup

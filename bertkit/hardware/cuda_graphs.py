@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from bertkit.errors import RecipeError
-from bertkit.hardware.memory import is_memory_error
+from bertkit.hardware.process import is_memory_error
 
 Tensors = dict[str, torch.Tensor]
 

@@ -294,6 +294,33 @@ def check_asked_device(**reruns: object) -> None:
             raise UnavailableError(f"{used}: torch runs no layer twice in a step on XLA", "leave it out")
 
 
+def is_launched() -> bool:
+    """Tell whether this process is one of several that a launcher has started."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def check_launch(*, fsdp: bool) -> None:
+    """Check that this training can run as the launcher has set it up, before a row is read.
+
+    Raises:
+        UsageError: it is for DeepSpeed or Megatron-LM, or splits weights otherwise than the recipe says.
+    """
+    for name in ("DeepSpeed", "Megatron_LM"):
+        if _is_on(f"ACCELERATE_USE_{name.upper()}"):
+            remedy = "launch without it, and split large encoders by --set training.fsdp=true"
+            raise UsageError(f"bertkit does not train with {name.replace('_', '-')}", remedy)
+    if _is_on("ACCELERATE_USE_FSDP") and not fsdp:
+        raise UsageError("the launcher asks for FSDP, and the recipe does not", "--set training.fsdp=true")
+    # weights are split before Accelerate has them
+    os.environ.pop("ACCELERATE_USE_FSDP", None)
+    if fsdp and not is_launched():
+        raise UsageError("training.fsdp with one process", "start several, e.g. by torchrun, or leave it out")
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes")
+
+
 def refuse_processes(device: Device) -> None:
     """Refuse to train in several processes on XLA, which are none of torch.distributed; one sees all devices.
 

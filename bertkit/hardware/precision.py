@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UnavailableError
-from bertkit.hardware import threads as chosen_threads
 from bertkit.hardware.device import Device, find_device
-from bertkit.hardware.memory import keep_freed_memory
+from bertkit.hardware.process import keep_freed_memory, use_threads
 from bertkit.progress import log
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def bf16_is_faster_on_cpu() -> bool:
     """Tell whether bf16 products are faster on the CPU, for work that no other device does."""
     import torch
 
-    chosen_threads.use_threads()
+    use_threads()
     return _gain(Device("cpu"), torch.bfloat16, _WIDTHS) >= _WORTHWHILE
 
 
@@ -188,7 +187,7 @@ def _name_device(threads: int | None, why: str) -> tuple[Device, int, str]:
     """Return the device, the number of threads, and a name for both with the reason of the number."""
     # oneDNN compiles a product for each shape in 2 ms. Its default cache overflows after some 60 shapes of batches.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
-    used, device = chosen_threads.use_threads(threads, why), find_device()
+    used, device = use_threads(threads, why), find_device()
     if not device.is_cpu:
         return device, used.number, device.name
     keep_freed_memory()

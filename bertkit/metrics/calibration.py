@@ -24,7 +24,7 @@ import numpy as np
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.probabilities import softmax
-from bertkit.recipe.options import Option
+from bertkit.recipe.records import Option
 
 OPTIONS: Mapping[str, Option] = {
     "temperature": Option(1.0, least=0.01, most=100),

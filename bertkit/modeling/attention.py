@@ -18,7 +18,7 @@ from transformers.masking_utils import sdpa_mask
 
 from bertkit.errors import ModelError, RecipeError, UnavailableError
 from bertkit.hardware.device import Device
-from bertkit.hardware.memory import host_copy
+from bertkit.hardware.tensors import host_copy
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings

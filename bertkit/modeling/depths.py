@@ -18,7 +18,7 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers
 from bertkit.modeling.weights import initialize_anew
 from bertkit.recipe import Training
-from bertkit.recipe.training import Lora
+from bertkit.recipe.sections import Lora
 
 ADAPTER = "adapter"
 """The folder of a run that peft loads."""

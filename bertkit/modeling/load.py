@@ -31,8 +31,7 @@ from bertkit.storage.checkpoints import newest_model
 from bertkit.storage.exports import refuse_exported
 from bertkit.storage.fingerprints import feed_file
 from bertkit.storage.hub import WEIGHTS, bytes_left_out
-from bertkit.tokens.features import Tokenizer
-from bertkit.tokens.light import keep_extra_tokens
+from bertkit.tokens.features import Tokenizer, keep_extra_tokens
 from bertkit.tokens.vocabulary import refuse_foreign
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from bertkit.hardware.memory import where
+from bertkit.hardware.tensors import where
 from bertkit.modeling.info import Model, Output
 from bertkit.tokens.features import IGNORED, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
 

@@ -15,7 +15,7 @@ import yaml
 from bertkit.errors import RecipeError, closest
 from bertkit.modeling.architectures import first_position
 from bertkit.modeling.info import Config
-from bertkit.recipe.options import check_names
+from bertkit.recipe.records import check_names
 from bertkit.tokens.features import Tokenizer
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
-from bertkit.hardware.memory import is_memory_error
+from bertkit.hardware.process import is_memory_error
 from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
 from bertkit.modeling.info import Config, Model, is_sharded
 

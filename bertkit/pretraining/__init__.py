@@ -13,7 +13,7 @@ from bertkit.pretraining.masking import (
 )
 from bertkit.pretraining.objectives import HELD_OUT_RATE, Objective, PretrainSetup, mlm
 from bertkit.pretraining.packing import Block, join_block
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.tokens.features import IGNORED, Collator, Feature
 
 __all__ = [

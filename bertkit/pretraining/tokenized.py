@@ -20,7 +20,7 @@ import numpy as np
 
 import bertkit
 from bertkit.errors import DataError, ResourceError
-from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.process import fitting_threads
 from bertkit.hardware.workers import KeyedMap, worker_pool
 from bertkit.pretraining.deduplicate import DeduplicationPass, DuplicateFilter, compare_digests, source_splits
 from bertkit.pretraining.documents import CorpusSource, SourceFile, Text, list_source_files

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from bertkit.errors import RecipeError, closest, shorten
+from bertkit.errors import DataError, RecipeError, closest, shorten
+from bertkit.progress import log
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.sections import Section, typed_path
 from bertkit.recipe.validation import describe
-from bertkit.recipe.values import Origin, fill_language, names_language, settle
-from bertkit.recipe.yaml import Lines, read_value, read_yaml
+from bertkit.recipe.yaml import KeyPath, Lines, read_value, read_yaml
 
 _Record = TypeVar("_Record", bound=Section)
 
@@ -276,3 +277,174 @@ def _set_value(values: dict[str, Any], key: str, value: object) -> None:
         values[section] = dict(content) if isinstance(content, dict) else {}
         values = values[section]
     values[last] = value
+
+
+PLACEHOLDER = "{language}"
+_WITH_LANGUAGE = ("source", "config", "files", "splits")  # of `data`, which may have it
+
+
+def names_language(data: Mapping[str, Any]) -> bool:
+    """Tell whether what a recipe says of its data has ``{language}`` in it."""
+    return any(PLACEHOLDER in text for key in _WITH_LANGUAGE for text in _texts(data.get(key)))
+
+
+def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]:
+    """Put ``data.language`` into what a recipe says of its data.
+
+    The recipe of a run has its language and no ``{language}`` any more.
+
+    Args:
+        data: the section of the recipe, unchecked.
+        is_change: whether the language is an override.
+
+    Raises:
+        RecipeError: an override without ``{language}``, or ``{language}`` and no language.
+        DataError: a folder has files or folders of other languages only.
+    """
+    language = data.get("language")
+    if not names_language(data):
+        if not is_change or language is None:
+            return dict(data)
+        where = data.get("source") or "the recipe's data"
+        what = f"no {PLACEHOLDER} in {where}, so there is nothing to put {language!r} into"
+        raise RecipeError(what, f"write e.g. --data 'folder/{PLACEHOLDER}', or data.config: '{PLACEHOLDER}'")
+    if language is None:
+        what = f"the data has {PLACEHOLDER} in its name, and the recipe no data.language"
+        raise RecipeError(what, "--set data.language=en, or another; or `bertkit eval --languages en,de`")
+    if not isinstance(language, str):
+        return dict(data)  # an error of the record
+    _check_folder(str(data.get("source") or ""), language)
+    return {**data, **{key: _fill_value(data[key], language) for key in _WITH_LANGUAGE if key in data}}
+
+
+def _texts(value: Any) -> list[str]:
+    values = value.values() if isinstance(value, Mapping) else [value]
+    return [text for text in values if isinstance(text, str)]
+
+
+def _fill_value(value: Any, language: str) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _fill_value(inner, language) for key, inner in value.items()}
+    return value.replace(PLACEHOLDER, language) if isinstance(value, str) else value
+
+
+def _check_folder(source: str, language: str) -> None:
+    """Check that a source in a folder is there, if it is there for another language: it is no name of the hub then."""
+    path = typed_path(source)
+    # The languages that are there are read off the folder, to name the nearest in the error.
+    first = next((number for number, name in enumerate(path.parts) if PLACEHOLDER in name), None)
+    if first is None or Path(_fill_value(str(path), language)).exists():
+        return
+    folder = Path(*path.parts[:first])
+    pattern = re.escape(path.parts[first]).replace(re.escape(PLACEHOLDER), "(.+)", 1)
+    entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    found = [match[1] for match in (re.fullmatch(pattern, name) for name in entries) if match]
+    there = [name for name in found if Path(_fill_value(str(path), name)).exists()]
+    if there:
+        raise DataError(f"no language {language!r} in {source}", closest(language, there))
+
+
+Replace = Callable[[Any, Any], Any]
+"""Takes the value that wins and the one that may not fit; returns what takes its place: the same where it fits."""
+
+
+def _shorter(max_length: Any, short_length: Any) -> Any:
+    numbers = _read_numbers(max_length, short_length)
+    return None if numbers and numbers[1] >= numbers[0] else short_length
+
+
+def _listed(metrics: Any, best_metric: Any) -> Any:
+    return best_metric if not isinstance(metrics, list) or not metrics or best_metric in metrics else metrics[0]
+
+
+def _divisor(batch_size: Any, micro_batches: Any) -> Any:
+    """Find the largest number of micro-batches, up to the recipe's, that divides the batch: the result is the same."""
+    numbers = _read_numbers(batch_size, micro_batches)
+    if not numbers or not numbers[0] % numbers[1]:
+        return micro_batches
+    # Fewer micro-batches cost memory and change no result, so this one is adjusted and not refused.
+    return max(number for number in range(1, numbers[1]) if numbers[0] % number == 0)
+
+
+def _padded(needs_padding: Any, unpad: Any) -> Any:
+    return "auto" if needs_padding is True and unpad is True else unpad
+
+
+def _kept_by_decay(schedule: Any, decay_ratio: Any) -> Any:
+    return decay_ratio if schedule == "warmup_stable_decay" else None
+
+
+def _absent(_winner: Any, _value: Any) -> Any:
+    return None
+
+
+def _read_numbers(*values: Any) -> list[int]:
+    """Read whole numbers as the records will; an empty list where one is none, which they will refuse."""
+    try:
+        numbers = [int(value) for value in values]
+    except (TypeError, ValueError):
+        return []
+    return numbers if min(numbers) > 0 else []
+
+
+RULES: list[tuple[str, str, Replace]] = [
+    ("training.max_length", "training.short_length", _shorter),
+    ("training.epochs", "training.steps", _absent),
+    ("training.epochs", "training.budget", _absent),
+    ("training.steps", "training.budget", _absent),
+    ("training.batch_size", "training.gradient_accumulation", _divisor),
+    ("training.schedule", "training.decay_ratio", _kept_by_decay),
+    ("training.torch_compile", "training.unpad", _padded),
+    ("training.cuda_graphs", "training.unpad", _padded),
+    ("options.student_layers", "options.student_size", _absent),
+    ("metrics", "best_metric", _listed),
+    ("data.per_class", "data.train_limit", _absent),
+    ("data.train_limit", "data.per_class", _absent),
+]
+"""The key that wins where it was given later, the key that gives way, and what takes its place."""
+
+
+class Origin:
+    """Where the keys of a recipe come from: what was typed comes after the recipe's file, and that after its parents.
+
+    Args:
+        typed: dotted keys from the command line, or from Python.
+        written: key paths in the recipe's own file.
+    """
+
+    def __init__(self, typed: Iterable[str], written: Iterable[KeyPath]) -> None:
+        self.typed = [tuple(key.split(".")) for key in typed]
+        self.written = set(written)
+
+    def rank(self, key: str) -> int:
+        """Return 2 for a key that was typed, 1 for one of the recipe's file, 0 for one of its parents or a default."""
+        path = tuple(key.split("."))
+        if any(path[: len(typed)] == typed for typed in self.typed):
+            return 2
+        return int(path in self.written)
+
+
+def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+    """Find the settings that give way to others that were given later: dotted key -> the value that takes its place.
+
+    Each is logged in one line. What was given at the same time is left as it is, for the records to judge.
+    """
+    settled: dict[str, Any] = {}
+    for winner, key, replace in RULES:
+        leading, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
+        # Only what was given later wins; two keys that were typed together contradict each other, which is an error.
+        if leading is None or value is None or origin.rank(winner) <= origin.rank(key):
+            continue
+        new = replace(leading, value)
+        if new != value:
+            settled[key] = new
+            outcome = "is left out" if new is None else f"is now {new}"
+            leading, value = (str(one).lower() if isinstance(one, bool) else one for one in (leading, value))
+            log.warning(f"{winner} {leading} does not go with the recipe's {key} {value}, which {outcome}")
+    return settled
+
+
+def _get_value(values: Mapping[str, Any], key: str) -> Any:
+    section, _, last = key.rpartition(".")
+    content = values.get(section) if section else values
+    return content.get(last) if isinstance(content, Mapping) else None

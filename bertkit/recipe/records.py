@@ -1,15 +1,19 @@
-"""Recipes and their sections: frozen records whose values are checked and whose keys are fixed."""
+"""Recipes and their sections: frozen records whose values are checked and whose keys are fixed; and `options`."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from bertkit.recipe.sections import Finite, FolderName, Location, Row, Section, read_layers
-from bertkit.recipe.training import Pretraining, Training
+from bertkit.errors import RecipeError, closest
+from bertkit.recipe.sections import Finite, FolderName, Location, Pretraining, Row, Section, Training
 
 
 class Data(Section):
@@ -115,6 +119,38 @@ class Data(Section):
         nulls = [name for name, column in columns.items() if column is None]
         rest = {name: column for name, column in columns.items() if name not in nulls}
         return {**values, "columns": rest, "unread": [*values.get("unread", []), *nulls]}
+
+
+_MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
+
+
+def read_layers(value: Any) -> int | list[int] | None:
+    """Read the layers of a student from a recipe or a command: ascending indexes from 0, or a number of layers.
+
+    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers("0,"), read_layers(None)
+    ([0, 2, 4], [1, 5], 3, [0], None)
+
+    Raises:
+        ValueError: neither of these.
+    """
+    if value is None:
+        return None
+    layers = value
+    if isinstance(value, str):
+        is_list, parts = "," in value, value.rstrip().removesuffix(",").split(",")
+        layers = parts if is_list else int(value) if _is_layer(value) else value
+    if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
+        return layers
+    if isinstance(layers, list) and layers and all(map(_is_layer, layers)):
+        indexes = [int(layer) for layer in layers]
+        if all(lower < higher for lower, higher in pairwise(indexes)):
+            return indexes
+    raise ValueError("must be layers in ascending order, from 0, such as [0, 2, 4], or a number of layers")
+
+
+def _is_layer(value: Any) -> bool:
+    text = str(value).strip()
+    return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
 
 
 LayerMap = Literal["uniform", "last"] | dict[int, int]
@@ -289,3 +325,91 @@ class PretrainRecipe(Section):
     training: Pretraining = Pretraining()
     options: dict[str, Any] = Field({})
     """Options of this objective."""
+
+
+# --- Options: keys that only a task family or an objective defines ---
+
+
+@dataclass(frozen=True)
+class Option:
+    """A key of a recipe's ``options``: its default, and the values that are allowed."""
+
+    default: Any
+    choices: tuple[Any, ...] = ()
+    least: float | None = None
+    """The smallest number; by default 0, or unbounded where the default is None."""
+    most: float = math.inf
+    """The largest number."""
+    read: Callable[[Any], Any] | None = None
+    """Reads a value that is not a single number, word or boolean; raises ValueError with the remedy."""
+
+
+def read_option(options: Mapping[str, Any], recipe: Recipe | PretrainRecipe, name: str) -> Any:
+    """Return a recipe's option, or the default in OPTIONS of its family or objective."""
+    return recipe.options.get(name, _as_option(options[name]).default)
+
+
+def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Check a recipe's options: their names, and that values are of the type of their defaults and in range.
+
+    Raises:
+        RecipeError: with the closest name, or the values that are allowed.
+    """
+    check_names("options", values, options)
+    for name, value in values.items():
+        option = _as_option(options[name])
+        if option.read is None:
+            _check_option(name, value, option)
+            continue
+        try:
+            option.read(value)
+        except ValueError as error:
+            raise RecipeError(f"options.{name} is {value!r}", str(error)) from None
+
+
+def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> None:
+    """Check that the keys of a section are among its names.
+
+    Raises:
+        RecipeError: an unknown key; the message suggests the closest name.
+    """
+    for name in values:
+        if name not in names:
+            raise RecipeError(f"unknown key '{section}.{name}'", closest(name, names))
+
+
+def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]:
+    """Build what reads a value as it is; it raises ValueError with the remedy where the value is not right."""
+
+    def read(value: Any) -> Any:
+        if not is_right(value):
+            raise ValueError(remedy)
+        return value
+
+    return read
+
+
+def _as_option(value: object) -> Option:
+    return value if isinstance(value, Option) else Option(value)
+
+
+def _check_option(name: str, value: Any, option: Option) -> None:
+    """Refuse a value that is not among the choices, or not of the default's type."""
+    if option.choices:
+        if value not in option.choices:
+            raise RecipeError(f"options.{name} is {value!r}", closest(str(value), map(str, option.choices)))
+        return
+    # A bool is an int to Python: `true` would pass for 1.
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    least = option.least if option.least is not None else -math.inf if option.default is None else 0
+    if isinstance(option.default, bool):
+        if not isinstance(value, bool):
+            raise RecipeError(f"options.{name} is {value!r}", "give true or false")
+    elif isinstance(option.default, int) and (not number or value != int(value) or value < least):
+        raise RecipeError(f"options.{name} is {value!r}", f"give a whole number of at least {least:g}")
+    elif isinstance(option.default, str) and not isinstance(value, str):
+        raise RecipeError(f"options.{name} is {value!r}", "give text")
+    elif isinstance(option.default, float) and not (number and least <= value <= option.most):
+        raise RecipeError(f"options.{name} is {value!r}", f"give a number from {least:g} to {option.most:g}")
+    elif option.default is None and value is not None and not (number and least <= value <= option.most):
+        raise RecipeError(f"options.{name} is {value!r}", "give a number")

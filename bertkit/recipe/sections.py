@@ -1,14 +1,25 @@
-"""What the sections of a recipe are made of: a frozen record whose keys are fixed, and types of its values."""
+"""What the sections of a recipe are made of, and its section `training`, for fine-tuning and for pretraining."""
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+import re
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Gt, Le, Lt
-from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, PrivateAttr, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    ValidationInfo,
+    WrapValidator,
+    field_validator,
+)
 from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
 from bertkit.errors import UsageError
@@ -41,38 +52,6 @@ def _expand_home(typed: str) -> str:
 
 Location = Annotated[str, AfterValidator(_expand_home)]
 """A key of a recipe that may be a path."""
-
-
-_MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
-
-
-def read_layers(value: Any) -> int | list[int] | None:
-    """Read the layers of a student from a recipe or a command: ascending indexes from 0, or a number of layers.
-
-    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers("0,"), read_layers(None)
-    ([0, 2, 4], [1, 5], 3, [0], None)
-
-    Raises:
-        ValueError: neither of these.
-    """
-    if value is None:
-        return None
-    layers = value
-    if isinstance(value, str):
-        is_list, parts = "," in value, value.rstrip().removesuffix(",").split(",")
-        layers = parts if is_list else int(value) if _is_layer(value) else value
-    if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
-        return layers
-    if isinstance(layers, list) and layers and all(map(_is_layer, layers)):
-        indexes = [int(layer) for layer in layers]
-        if all(lower < higher for lower, higher in pairwise(indexes)):
-            return indexes
-    raise ValueError("must be layers in ascending order, from 0, such as [0, 2, 4], or a number of layers")
-
-
-def _is_layer(value: Any) -> bool:
-    text = str(value).strip()
-    return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
 
 
 Row = dict[str, Any]
@@ -132,3 +111,314 @@ class Section(BaseModel):
     def changed(self, section: str, **values: object) -> Self:
         """Return this with other values in one of its sections, which are not checked."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
+
+
+# --- How a model is trained ---
+
+
+class Lora(Section):
+    """Low-rank adapters, trained in place of the encoder's own weights (Hu et al. 2022)."""
+
+    rank: int = Field(8, ge=1, le=4096)
+    alpha: Finite = Field(16, gt=0)
+    """An adapter's output is multiplied by alpha / rank."""
+    dropout: Finite = Field(0.1, ge=0, lt=1)
+    targets: Literal["attention", "all-linear"] | list[str] = "attention"
+    """Linear layers that get an adapter: a group of them, or their names."""
+
+    @field_validator("targets")
+    @classmethod
+    def _some_are_named(cls, targets: str | list[str]) -> str | list[str]:
+        if not targets:
+            raise ValueError("must name at least one")
+        return targets
+
+
+_COUNTS = {"freeze": "`embeddings`, `encoder`, or a number of layers", "log_every": "`auto` or a number of steps"}
+"""Key that is a word or a number -> what it takes; those that are not here take epochs or steps."""
+
+
+def _is_positive(value: str | int | None, info: ValidationInfo) -> str | int | None:
+    """Return a value that is a word or a number, which is positive."""
+    if isinstance(value, int) and value < 1:
+        raise ValueError(f"must be {_COUNTS.get(str(info.field_name), '`epoch` or a number of steps')} of at least 1")
+    return value
+
+
+_OF_LAYERS = ("freeze", "head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
+
+
+class LayerTraining(Section):
+    """Settings that tell the embeddings, the layers and the head of a model apart."""
+
+    freeze: Literal["embeddings", "encoder"] | int | None = None
+    """Weights that are never trained: `embeddings`; a number: these and as many layers, the lowest first; `encoder`:
+    all but the head."""
+    head_only_epochs: Finite | None = Field(None, gt=0, le=10_000)
+    """Epochs in which the head alone is trained; then the rest is unfrozen."""
+    gradual_unfreezing: Literal["epoch"] | int | None = None
+    """Unfreeze one layer per `epoch`, or per so many steps, from the top (ULMFiT)."""
+    layerwise_lr_decay: Finite | None = Field(None, gt=0, le=1)
+    """A layer's learning rate as a share of that of the layer above it."""
+    head_learning_rate: Finite | None = Field(None, gt=0, lt=1)
+    """By default, `learning_rate`."""
+    reinit_layers: int | None = Field(None, ge=0, le=1000)
+    """Initialize the pooler and so many of the top layers anew."""
+    lora: Lora | None = None
+    """Train low-rank adapters in place of the encoder's weights."""
+
+    @property
+    def layer_keys(self) -> list[str]:
+        """The keys that are set and need an encoder that is trained, or layers of it."""
+        return [key for key in _OF_LAYERS if getattr(self, key) is not None]
+
+    @property
+    def sets_layers(self) -> bool:
+        """Whether some weights have a learning rate of their own, or are not trained from the first step on."""
+        return bool(self.layer_keys or self.head_learning_rate)
+
+    _some_layers_are_frozen = field_validator("freeze")(_is_positive)
+
+    @field_validator("head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
+    @classmethod
+    def _encoder_is_trained(cls, value: Any, info: ValidationInfo) -> Any:
+        # reinit_layers: 0 is the pooler alone, which is trained with the head
+        if value and info.data.get("freeze") == "encoder":
+            raise ValueError("does not go with training.freeze = encoder: leave one of them out")
+        return value
+
+    @field_validator("head_only_epochs")
+    @classmethod
+    def _the_rest_is_trained_too(cls, value: float | None, info: ValidationInfo) -> float | None:
+        epochs = info.data.get("epochs", 0)
+        # `auto` is NaN
+        if value is not None and info.data.get("steps") is None and not value < epochs:
+            limit = "given as a number" if math.isnan(epochs) else f"{epochs:g}"
+            raise ValueError(f"must be less than training.epochs ({limit}); `freeze: encoder` trains the head alone")
+        return value
+
+    _steps_are_positive = field_validator("gradual_unfreezing")(_is_positive)
+
+    @field_validator("lora")
+    @classmethod
+    def _adapters_are_trained(cls, value: Lora | None, info: ValidationInfo) -> Lora | None:
+        if value is not None and info.data.get("reinit_layers"):
+            raise ValueError("does not go with training.reinit_layers: new layers would not be trained")
+        return value
+
+
+LEAST_LOGS = 30  # of a run with as many steps
+NOT_CAPTURED = ("unpad", "gradient_checkpointing")  # what CUDA graphs do not go with, where it is true
+WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
+"""Keys of `training` that change no result, only what of it is kept, and where."""
+
+
+OwnName = Annotated[str, Field(pattern=r"\.")]
+"""The name of a function of one's own, ``package.module.name``."""
+
+
+def _as_list(value: object) -> object:
+    # TrainingArguments take `none` for no tracker.
+    return [] if value in ("none", ["none"]) else [value] if isinstance(value, str) else value
+
+
+# The names that `transformers.integrations.get_reporting_integration_callbacks` knows.
+_Tracker = Literal[
+    "tensorboard", "wandb", "mlflow", "trackio", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive",
+    "flyte", "kubeflow", "neptune", "swanlab",
+]  # fmt: skip
+Trackers = Annotated[list[_Tracker], BeforeValidator(_as_list)]
+
+
+class CommonTraining(Section):
+    """Settings that fine-tuning and pretraining share."""
+
+    epochs: Finite = Field(3, gt=0, le=10_000)
+    steps: int | None = Field(None, ge=1, le=10**9)
+    """Total number of optimizer steps, instead of `epochs`."""
+    batch_size: int = Field(32, ge=1, le=1_000_000)
+    """Rows per optimizer step, over all processes."""
+    learning_rate: Finite = Field(2e-5, gt=0, lt=1)
+    schedule: Literal["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"] = "linear"
+    warmup_ratio: Finite = Field(0.1, ge=0, lt=1)
+    """Share of all steps in which the learning rate rises."""
+    decay_ratio: Finite | None = Field(None, gt=0, lt=1)
+    """`warmup_stable_decay`: share of all steps in which it falls; by default, 0.1."""
+    weight_decay: Finite = Field(0.01, ge=0, le=1)
+    max_grad_norm: Finite = Field(1.0, gt=0)
+    max_length: int = Field(128, ge=4, le=100_000)
+    """Tokens per text (or pair), special tokens included."""
+    seed: int = Field(42, ge=0, lt=2**32)
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    gradient_accumulation: int = Field(1, ge=1)
+    """Micro-batches that a batch is split into, to save memory; the result is the same."""
+    gradient_checkpointing: bool = False
+    """Recompute activations to save memory; slower."""
+    fast_dropout: bool = True
+    """On a CPU: draw dropout masks from a faster generator than torch's."""
+    unpad: bool | Literal["auto"] = "auto"
+    """Skip the padding of batches; the result is the same. `auto` does so on a CPU only."""
+    torch_compile: bool = False
+    """Compile the layers by torch.compile, which takes a minute and pays on a GPU."""
+    cuda_graphs: bool = False
+    """On a CUDA GPU: capture each step as a CUDA graph, for models and batches that are small."""
+    fsdp: bool = False
+    """Split weights, gradients and optimizer states among the processes of a launch (FSDP2), for a large encoder."""
+    evaluate_every: Literal["epoch"] | int = "epoch"
+    """`epoch`, or a number of steps."""
+    keep_all_checkpoints: bool = False
+    """Keep every checkpoint, not the best and the last alone."""
+    keep_optimizer: bool = False
+    """Keep the optimizer states in the checkpoints of a finished run."""
+    patience: int | None = Field(None, ge=1)
+    """Stop after this many evaluations without improvement."""
+    log_every: Literal["auto"] | int = "auto"
+    """Steps between logged losses; `auto` logs at least 30 times, and at least every 50 steps."""
+    callbacks: list[str] | None = None
+    """Classes of callbacks for transformers' Trainer, `package.module.Class`."""
+    report_to: Trackers = Field([])
+    """Experiment trackers that get losses and scores."""
+    extra: dict[str, Any] = Field({})
+    """Any other fields of transformers' TrainingArguments."""
+
+    def steps_per_epoch(self, rows: int) -> int:
+        """Return the number of optimizer steps in one epoch."""
+        return -(-rows // self.batch_size)
+
+    def total_steps(self, rows: int | None) -> int:
+        """Return the number of optimizer steps of a run; without `rows`, as in pretraining, that is `steps`."""
+        if self.steps is not None or rows is None:
+            return self.steps or 0
+        return math.ceil(self.steps_per_epoch(rows) * self.epochs)
+
+    def steps_per_evaluation(self, rows: int | None) -> int:
+        """Return the steps between evaluations: by default an epoch, or a tenth of all steps in pretraining."""
+        if self.evaluate_every != "epoch":
+            return int(self.evaluate_every)
+        return -(-self.total_steps(None) // 10) if rows is None else self.steps_per_epoch(rows)
+
+    def steps_per_log(self, steps: int) -> int:
+        """Return the steps from one logged loss of a run of so many steps to the next.
+
+        >>> [CommonTraining().steps_per_log(steps) for steps in (20, 600, 100_000)]
+        [1, 20, 50]
+        """
+        return max(1, min(50, steps // LEAST_LOGS)) if self.log_every == "auto" else self.log_every
+
+    def evaluations(self, steps: int, rows: int | None) -> int:
+        """Return how often a run of so many steps is evaluated, and so saved; its last step is, too."""
+        return -(-steps // max(1, self.steps_per_evaluation(rows)))
+
+    def kept_checkpoints(self, saves: int) -> int:
+        """Return how many of the checkpoints that a run saves it keeps."""
+        return saves if self.keep_all_checkpoints else min(saves, 2)
+
+    @property
+    def decay_share(self) -> float:
+        """The share of all steps in which the rate of `warmup_stable_decay` falls (Hu et al. 2024, section 4)."""
+        return self.decay_ratio or min(0.1, 1 - self.warmup_ratio)
+
+    @field_validator("decay_ratio")
+    @classmethod
+    def _decay_follows_the_warmup(cls, value: float | None, info: ValidationInfo) -> float | None:
+        schedule, warmup = info.data.get("schedule", "warmup_stable_decay"), info.data.get("warmup_ratio", 0)
+        if value is not None and schedule != "warmup_stable_decay":
+            raise ValueError(f"needs training.schedule = warmup_stable_decay, not {schedule}")
+        if value is not None and value + warmup > 1:
+            raise ValueError(f"leaves nothing between it and training.warmup_ratio ({warmup:g}): together at most 1")
+        return value
+
+    @field_validator("torch_compile", "cuda_graphs")
+    @classmethod
+    def _excludes(cls, value: bool, info: ValidationInfo) -> bool:
+        others = NOT_CAPTURED if info.field_name == "cuda_graphs" else ("unpad",)
+        if value and (other := next((name for name in others if info.data.get(name) is True), None)):
+            raise ValueError(f"does not go with training.{other} = true: leave one of them out")
+        return value
+
+    _intervals_are_positive = field_validator("evaluate_every", "log_every")(_is_positive)
+
+
+class Training(LayerTraining, CommonTraining):
+    """How a model is fine-tuned."""
+
+    epochs: Epochs = 3
+    """A number, or `auto`: by the number of training rows."""
+    learning_rate: Rate = 2e-5
+    """A number, or `auto`: by the size of the encoder."""
+    batching: Literal["auto", "sorted", "random"] = "auto"
+    """`sorted` batches rows of similar length, which leaves little padding; `auto` is that, or `random` for tags where
+    padding is not computed."""
+    cls_only_last_layer: bool = True
+    """In the last layer, compute only the first token that a classifier reads; the result is the same."""
+    occurring_embeddings: bool = True
+    """Train only the word embeddings that occur in the rows; the result is the same."""
+    class_weights: Literal["balanced"] | dict[str, Finite] | None = None
+    """`balanced`, or label name -> weight in the loss."""
+    label_smoothing: Finite = Field(0.0, ge=0, lt=1)
+    loss: Literal["focal"] | OwnName | None = None
+    """`focal`, or your own function, `package.module.name`; by default, that of the model's head."""
+    focal_gamma: Finite | None = Field(None, ge=0, le=10)
+    """`focal`: how much less the loss of a label weighs that is well predicted; by default, 2."""
+    collator: OwnName | None = None
+    """Your own function that makes training batches, `package.module.name`."""
+
+    @field_validator("focal_gamma")
+    @classmethod
+    def _gamma_is_of_focal_loss(cls, gamma: float | None, info: ValidationInfo) -> float | None:
+        if gamma is not None and info.data.get("loss") != "focal":
+            raise ValueError("needs training.loss = focal")
+        return gamma
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Pretraining(CommonTraining):
+    """How a model is pretrained; a row is one block of tokens, or one pair of segments."""
+
+    epochs: Finite = Field(1, gt=0, le=10_000)
+    batch_size: int = Field(64, ge=1, le=1_000_000)
+    """Blocks per optimizer step, over all processes."""
+    learning_rate: Finite = Field(5e-4, gt=0, lt=1)
+    warmup_ratio: Finite = Field(0.06, ge=0, lt=1)
+    """Share of all steps in which the learning rate rises."""
+    budget: str | None = None
+    """Train for this long (`90s`, `30m`, `2h`, `1d`) instead of `steps`; the schedule follows the clock."""
+    packing: Literal["documents", "joined", "none"] = "documents"
+    """`documents`: several documents fill a block, and attention stays within each; `joined`: attention crosses them;
+    `none`: one document per block."""
+    short_length: int | None = Field(None, ge=4)
+    """Block length in the first steps (BERT: 128, then 512)."""
+    short_share: Finite = Field(0.9, gt=0, lt=1)
+    """Share of all steps, or of the budget, with `short_length`."""
+    dupe_factor: int | None = Field(None, ge=1)
+    """Number of differently masked copies of the text (BERT: 10); by default, every epoch has new masks."""
+    evaluation_rows: int = Field(1000, ge=1)
+    """Number of held-out blocks that are scored."""
+    workers: int | None = Field(None, ge=0, le=64)
+    """Processes that build batches; the result is the same. By default none on a CPU, and up to four on a GPU."""
+
+    @field_validator("budget")
+    @classmethod
+    def _budget_is_a_time(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"\d+(\.\d+)?[smhd]", value):
+            raise ValueError("must be a time such as 90s, 30m, 2h or 1d")
+        return value
+
+    def version_of(self, epoch: int) -> int:
+        """Return which version of the examples an epoch sees: a new one each time, or one of `dupe_factor`."""
+        return epoch % self.dupe_factor if self.dupe_factor else epoch
+
+    @property
+    def budget_seconds(self) -> float | None:
+        """The seconds to train for; None where `steps` or `epochs` limit training."""
+        return None if self.budget is None else float(self.budget[:-1]) * _UNITS[self.budget[-1]]
+
+    @field_validator("short_length")
+    @classmethod
+    def _short_is_shorter(cls, value: int | None, info: ValidationInfo) -> int | None:
+        max_length = info.data.get("max_length")
+        if value is not None and max_length is not None and value >= max_length:
+            raise ValueError(f"must be less than training.max_length ({max_length}), or null for a single length")
+        return value

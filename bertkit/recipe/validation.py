@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+import yaml
+
 from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.sections import Section
-from bertkit.recipe.values import option_hints, other_names
 from bertkit.recipe.yaml import Lines
 
 _BOUNDS = {
@@ -149,3 +151,47 @@ def _range_of(record: type[Section], name: str) -> str:
     whole = "whole " if field and int in (field.annotation, *get_args(field.annotation)) else ""
     or_auto = ", or auto" if field and any(isinstance(part, WrapValidator) for part in field.metadata) else ""
     return f"a {whole}number {'of ' if bounds[0].startswith('at') else ''}{' and '.join(bounds)}{or_auto}"
+
+
+# --- Names that other tools use ---
+
+
+def decided_arguments() -> dict[str, str]:
+    """Read which fields of transformers' TrainingArguments bertkit decides: name -> what decides it."""
+    return _read_names("training_arguments")
+
+
+def other_names() -> dict[str, str]:
+    """Read what other tools call a key of a recipe, whatever section they have it in: name -> bertkit's key."""
+    decided = {name: key for name, key in decided_arguments().items() if not key.startswith("bertkit ")}
+    return decided | _read_names("other_tools")
+
+
+def other_options() -> dict[str, str]:
+    """Read what other programs call an option: its name, with underscores -> bertkit's option, or its recipe key."""
+    return other_names() | _read_names("options")
+
+
+def option_hints() -> dict[str, str]:
+    """Read what to do instead of an option of other programs: its name, with underscores -> a remedy."""
+    return _read_names("hints")
+
+
+def other_commands() -> dict[str, str]:
+    """Read what other tools call a command: name -> bertkit's command."""
+    return _read_names("commands")
+
+
+def same_options() -> set[str]:
+    """Read which of `other_options` mean the same as bertkit's, so that they can stand for them."""
+    return set(_read_tables()["same"])
+
+
+def _read_names(table: str) -> dict[str, str]:
+    return {name: key for key, names in _read_tables()[table].items() for name in names}
+
+
+@cache
+def _read_tables() -> dict[str, Any]:
+    tables: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8"))
+    return tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.process import fitting_threads
 from bertkit.runtime.model import ExportedModel
 from bertkit.tokens.features import Collator, Feature, split_by_length, tokens_for
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import ModelError, UnavailableError, UsageError, closest, pip_install, shorten
-from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.process import fitting_threads
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Run = Callable[[Mapping[str, Any]], Arrays]

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from bertkit import __version__
 from bertkit.errors import BertkitError, DataError, UsageError
-from bertkit.hardware import threads
+from bertkit.hardware import process
 from bertkit.progress import log
 from bertkit.reports.templates import hash_script
 from bertkit.server.access import AccessMiddleware, error_response
@@ -81,8 +81,8 @@ def from_environment() -> FastAPI:
         SystemExit: If BERTKIT_RUNS is empty, or one of its runs cannot be served.
     """
     workers = os.environ.get(WORKERS, "")
-    if workers.isdecimal() and int(workers) > 1 and threads.asked_threads() is None:
-        threads.prepare(max(1, threads.fitting_threads().number // int(workers)))
+    if workers.isdecimal() and int(workers) > 1 and process.asked_threads() is None:
+        process.prepare(max(1, process.fitting_threads().number // int(workers)))
     runs = [run.strip() for run in os.environ.get(RUNS, "").split(os.pathsep) if run.strip()]
     try:
         if not runs:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertkit.errors import BertkitError
-from bertkit.hardware.threads import CoreWatch
+from bertkit.hardware.process import CoreWatch
 from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
 

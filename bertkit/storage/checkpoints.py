@@ -16,8 +16,7 @@ from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.files import sync_folder
-from bertkit.storage.fingerprints import is_whole, list_files
-from bertkit.storage.records import read_signed, write_signed
+from bertkit.storage.fingerprints import is_whole, list_files, read_signed, write_signed
 
 MANIFEST = "bertkit-manifest.json"
 BY_SIGNAL = "by_signal"

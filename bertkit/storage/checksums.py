@@ -9,7 +9,7 @@ from typing import Any
 from bertkit.errors import ModelError, ResourceError
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.exports import check_export, compare_files, is_exported
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import find_seeds, seed_folder
 
 _ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")

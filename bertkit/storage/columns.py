@@ -21,8 +21,7 @@ from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
 from bertkit.storage.cache import say_once, touch, writing
-from bertkit.storage.fingerprints import feed_file, is_whole, with_digest, without_digest
-from bertkit.storage.records import read_signed, write_signed
+from bertkit.storage.fingerprints import feed_file, is_whole, read_signed, with_digest, without_digest, write_signed
 
 
 def read_arrays(file: Path) -> dict[str, Any] | None:

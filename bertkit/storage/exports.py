@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError
-from bertkit.storage.fingerprints import file_fingerprint, leaves_folder
-from bertkit.storage.records import RunRecord, read_signed, write_signed
+from bertkit.storage.fingerprints import file_fingerprint, leaves_folder, read_signed, write_signed
+from bertkit.storage.runs import RunRecord
 
 MANIFEST = "exported.json"
 _FORMAT = 1

@@ -1,4 +1,4 @@
-"""SHA-256 fingerprints of files and tokenizers: of data, weights and checkpoints."""
+"""SHA-256 fingerprints of files, tokenizers and JSON values, and JSON files that contain their own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import bertkit
+from bertkit.errors import BertkitError
+from bertkit.storage import files
 
 _DIGEST = hashlib.sha256().digest_size
 _SMALL = 1 << 20  # bytes, which are read in a millisecond
@@ -129,3 +131,55 @@ def tokenizer_content(tokenizer: Any) -> list[Any]:
         *(tokenizer.model_input_names, tokenizer.pad_token_type_id),
         {name: str(value) for name, value in tokenizer.special_tokens_map.items()},
     ]
+
+
+# --- JSON objects that contain their own checksum ---
+
+CHECKSUM = "sha256"
+"""The key of an object's checksum of itself."""
+
+
+def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
+    """Read a JSON object; None where there is no such file.
+
+    Raises:
+        BertkitError: `damaged`, where the file is anything else.
+    """
+    try:
+        # a checksum cannot tell NaN from null, which is what bertkit writes
+        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError):
+        raise damaged from None
+    if not isinstance(content, dict):
+        raise damaged
+    return content
+
+
+def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None = None) -> dict[str, Any] | None:
+    """Read what `write_signed` has written; None where there is no such file.
+
+    Args:
+        file: the JSON.
+        damaged: raised where it is anything else; its class is that of all errors.
+        form: what such a file describes, and the number of its ``format``, where it has one.
+
+    Raises:
+        BertkitError: `damaged`, or that the file has another format.
+    """
+    content = read_object(file, damaged)
+    if content and form and content.get("format", form[1]) != form[1]:
+        what = f"{form[0]} of format {content['format']}, where this bertkit reads {form[1]}"
+        raise type(damaged)(what, f"use the bertkit that wrote it, or {damaged.remedy}", file=file.parent)
+    if content is not None and content.pop(CHECKSUM, None) != json_fingerprint(content):
+        raise damaged
+    return content
+
+
+def write_signed(file: Path, content: Mapping[str, Any]) -> None:
+    """Write an object with a checksum of itself, in place of an earlier one; whole or not at all."""
+    # The checksum is of what will be read: JSON turns tuples into lists and keys into text.
+    as_read = json.loads(files.to_json(content))
+    as_read.pop(CHECKSUM, None)
+    files.write_json(file, {**as_read, CHECKSUM: json_fingerprint(as_read)})

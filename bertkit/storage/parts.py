@@ -17,9 +17,8 @@ from bertkit.errors import ResourceError, UsageError
 from bertkit.hardware.launch import Launch
 from bertkit.progress import log
 from bertkit.storage.files import disk_errors, locked, make_ignored_folder, write_bytes
-from bertkit.storage.fingerprints import with_digest, without_digest
+from bertkit.storage.fingerprints import read_signed, with_digest, without_digest, write_signed
 from bertkit.storage.outputs import claimed, unwritable
-from bertkit.storage.records import read_signed, write_signed
 from bertkit.storage.runs import differences
 
 _PLAN = "plan.json"

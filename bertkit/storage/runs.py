@@ -20,13 +20,15 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PureWindowsPath
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from bertkit.errors import ResourceError, UsageError, shorten
-from bertkit.storage import files, records
+from bertkit.storage import files
+from bertkit.storage.fingerprints import read_signed, write_signed
 
 RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
@@ -43,6 +45,81 @@ _PACKAGES = (
     "numpy",
     "scikit-learn",
 )
+
+
+class RunRecord(TypedDict, total=False):
+    """What a run or an evaluation has noted of itself (``run.json``, ``evaluation.json``), as JSON values."""
+
+    schema_version: int
+    status: str
+    """running, stopped, failed, diverged or finished."""
+    error: str
+    command: str
+    started: str
+    finished: str
+    resumed: list[str]
+    """When each later process went on."""
+    seconds: float
+    peak_memory_bytes: int | None
+    """The most memory that its last process used; None where that is unknown."""
+    identity: dict[str, Any]
+    """What makes the run the run it is: ``recipe``, checksums of ``data`` and ``model``, ``labels``."""
+    versions: dict[str, str]
+    platform: str
+    machine: dict[str, Any]
+    """The fields of `bertkit.hardware.precision.Machine`."""
+    model: str
+    commit: str | None
+    rows: dict[str, int]
+    split_file: str | None
+    automatic: str
+    """Why `auto` has chosen its numbers."""
+    steps: int
+    best_step: int
+    best_checkpoint: str | None
+    step_times: dict[str, float]
+    """How its last process trained: for ``seconds``, for ``loading_seconds`` of them without a batch yet, and for a
+    ``waiting_share`` of the time of its threads without a core."""
+    truncated: dict[str, int]
+    """``training_rows`` that reach ``max_tokens``, where longer ones are truncated, and validation rows whose gold
+    value is beyond that, ``lost_gold``."""
+    tuned: dict[str, Any]
+    """Options that were tuned on validation rows."""
+    tokenizer: dict[str, Any]
+    """What ``tokenizer.json`` does not say; see `bertkit.runtime.tokenizer`."""
+    baselines: str
+    """The checksum of the file of what baselines have learned."""
+    result: dict[str, Any]
+    """What a pretraining scored: the fields of `bertkit.workflows.pretrain_results.Pretrained`."""
+    results: list[dict[str, Any]]
+    """What each split scored: the fields of `bertkit.evaluation.scoring.Result`."""
+    budget_settings: dict[str, Any]
+    """Settings that the first process of a pretraining by the clock has timed."""
+    trackers: dict[str, str]
+    """Experiment tracker -> what it calls the run; ``run`` is the part of its name that no other run has."""
+    format: int
+    """Number of the form that an evaluation is recorded in."""
+    compared_models: list[dict[str, Any]]
+    """Teachers and student of a distillation, the student last."""
+    predictions: dict[str, Any]
+    """File of predictions -> its size and checksum."""
+    split: str
+    """Name of the split whose stored predictions are read."""
+    made_by: dict[str, Any]
+    """Model and recipe that an evaluation was made by."""
+    files: dict[str, dict[str, Any]]
+    """File -> its ``size`` and ``sha256``."""
+    sha256: str
+
+
+def take(record: RunRecord, *names: str) -> RunRecord:
+    """Return some entries of a record, those that it has."""
+    return cast(RunRecord, {name: value for name, value in record.items() if name in names})
+
+
+def without_folder(result: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as a record keeps them: a folder that names itself could not be moved."""
+    return {name: value for name, value in asdict(result).items() if name != "folder"}
 
 
 def is_main_process() -> bool:
@@ -65,7 +142,7 @@ def run_folder(output: str | Path | None, name: str) -> Path:
     return folder if folder.name.strip(".") else folder.resolve()
 
 
-def read_record(folder: Path) -> records.RunRecord | None:
+def read_record(folder: Path) -> RunRecord | None:
     """Read a run's record; None where the folder is not a run.
 
     It has a checksum of itself: scores, options that were tuned and other checksums come from it, and a run that is
@@ -75,10 +152,10 @@ def read_record(folder: Path) -> records.RunRecord | None:
         ResourceError: the record is damaged.
     """
     damaged = ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
-    return cast("records.RunRecord | None", records.read_signed(folder / RECORD, damaged))
+    return cast("RunRecord | None", read_signed(folder / RECORD, damaged))
 
 
-def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> records.RunRecord | None:
+def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecord | None:
     """Prepare a folder for the run with this identity, and return its record if it holds that run already.
 
     With `fresh`, an earlier run is moved aside, never deleted.
@@ -106,7 +183,7 @@ def foresee_claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> 
     check_idle(folder)
 
 
-def check_claim(folder: Path, identity: Mapping[str, Any]) -> records.RunRecord | None:
+def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
     """Check, without writing, that a folder may be used for the run with this identity; see `claim`."""
     _check_writable(folder, _NAME)
     record = read_record(folder)
@@ -239,11 +316,11 @@ def move_aside(folder: Path) -> None:
     folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
 
 
-def new_record(identity: Mapping[str, Any], **facts: object) -> records.RunRecord:
+def new_record(identity: Mapping[str, Any], **facts: object) -> RunRecord:
     """Return the record of a run that starts now."""
     import platform
 
-    record = records.RunRecord(
+    record = RunRecord(
         schema_version=_SCHEMA,
         status="running",
         started=now(),
@@ -252,13 +329,13 @@ def new_record(identity: Mapping[str, Any], **facts: object) -> records.RunRecor
         versions=versions(),
         platform=platform.platform(),
     )
-    return cast(records.RunRecord, {**record, **facts})
+    return cast(RunRecord, {**record, **facts})
 
 
-def write_record(folder: Path, record: records.RunRecord) -> None:
+def write_record(folder: Path, record: RunRecord) -> None:
     """Write a run's record, whole or not at all, in the main process only."""
     if is_main_process():
-        records.write_signed(folder / RECORD, record)
+        write_signed(folder / RECORD, record)
 
 
 def versions() -> dict[str, str]:

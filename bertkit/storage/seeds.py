@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError
-from bertkit.storage import records, runs
+from bertkit.storage import fingerprints, runs
 
 SUMMARY = "seeds.json"
 _NAME = "the folder of the seeds"
@@ -56,7 +56,7 @@ def read_seeds(folder: Path) -> dict[str, Any] | None:
     """
     what = "the summary of the seeds is damaged"
     damaged = ResourceError(what, "repeat the command that wrote it", file=folder / SUMMARY)
-    return records.read_signed(folder / SUMMARY, damaged)
+    return fingerprints.read_signed(folder / SUMMARY, damaged)
 
 
 def members_of(summary: Mapping[str, Any]) -> list[str]:
@@ -71,7 +71,7 @@ def members_of(summary: Mapping[str, Any]) -> list[str]:
 
 def write_seeds(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a folder of seeds, whole or not at all."""
-    records.write_signed(folder / SUMMARY, {"schema_version": _SCHEMA, **summary})
+    fingerprints.write_signed(folder / SUMMARY, {"schema_version": _SCHEMA, **summary})
 
 
 def check_folder(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from bertkit.errors import BertkitError, shorten
 from bertkit.storage import runs
 from bertkit.storage.files import is_locked, split_lines
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 
 _LOG = "metrics.jsonl"

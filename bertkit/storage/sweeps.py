@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage import files, records, runs
+from bertkit.storage import files, fingerprints, runs
 
 SPACE = "space.json"
 SUMMARY = "sweep.json"
@@ -144,8 +144,8 @@ def _settings_file(folder: Path, number: int) -> Path:
 def _read_file(file: Path) -> dict[str, Any] | None:
     """Read an object that `_write_file` has written; None where there is no such file."""
     damaged = ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
-    return records.read_signed(file, damaged)
+    return fingerprints.read_signed(file, damaged)
 
 
 def _write_file(file: Path, content: Mapping[str, Any]) -> None:
-    records.write_signed(file, {"schema_version": _SCHEMA, **content})
+    fingerprints.write_signed(file, {"schema_version": _SCHEMA, **content})

@@ -35,8 +35,8 @@ from bertkit.metrics.basic import (
 from bertkit.metrics.intervals import Setting
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row, recipe_names
-from bertkit.recipe.options import Option, check_names, check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
+from bertkit.recipe.records import Option, check_names, check_options, read_option
 from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, Setup, encode_texts, padding_collator
 
 __all__ = [

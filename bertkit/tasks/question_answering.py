@@ -22,7 +22,7 @@ from bertkit.metrics.probabilities import mean_logits
 from bertkit.modeling.heads.targets import span_targets
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, load_pretrained
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (
@@ -38,8 +38,8 @@ from bertkit.tokens.features import (
     token_budget,
     tokenize_texts,
 )
-from bertkit.tokens.lost import find_lost_answers
 from bertkit.tokens.sentences import split_sentences
+from bertkit.tokens.truncation import find_lost_answers
 
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)

@@ -55,7 +55,7 @@ from bertkit.tasks import (
     score_values,
     spelled,
 )
-from bertkit.tokens import long_texts
+from bertkit.tokens import truncation
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
@@ -75,7 +75,7 @@ OPTIONS: Mapping[str, Any] = {
     "separator": "|",
     "thresholds": Option(None, read=calibration.read_thresholds),
     **calibration.OPTIONS,
-    **long_texts.OPTIONS,
+    **truncation.OPTIONS,
 }
 
 _option = partial(read_option, OPTIONS)
@@ -146,8 +146,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
 
 def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str) -> Model:
     """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
-    way = long_texts.long_text(setup.recipe)
-    if way == long_texts.HIERARCHICAL:
+    way = truncation.long_text(setup.recipe)
+    if way == truncation.HIERARCHICAL:
         from bertkit.modeling.heads.window_pooling import load_window_pooling
 
         cls_only = setup.recipe.training.cls_only_last_layer
@@ -157,7 +157,7 @@ def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_he
     if not new_head:
         windows.refuse_window_pooling(folder)
     model = load_for_setup(AUTO_CLASS, folder, labels, setup, new_head=new_head, problem=problem_type)
-    if way in long_texts.WINDOWS:
+    if way in truncation.WINDOWS:
         windows.run_on_windows(model)
     return model
 
@@ -170,12 +170,12 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
         label = row["label"]
         return [float(name in label) for name in setup.labels] if isinstance(label, list) else ids[label]
 
-    return add_labels(long_texts.encode_long(rows, setup), rows, label_of)
+    return add_labels(truncation.encode_long(rows, setup), rows, label_of)
 
 
 def collator(setup: Setup) -> Collator:
     """Build the padding collator; where texts are read in windows, that of several texts."""
-    build = several_collator if long_texts.reads_windows(setup.recipe) else padding_collator
+    build = several_collator if truncation.reads_windows(setup.recipe) else padding_collator
     return build(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
 
 
@@ -184,11 +184,11 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
 
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
     """
-    several, way = _is_multi_label(setup.recipe), long_texts.long_text(setup.recipe)
+    several, way = _is_multi_label(setup.recipe), truncation.long_text(setup.recipe)
     to_probabilities = sigmoid if several else softmax
-    if way in long_texts.WINDOWS:
+    if way in truncation.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
-        probabilities = np.stack([long_texts.combine_windows(of_row, way) for of_row in by_window])
+        probabilities = np.stack([truncation.combine_windows(of_row, way) for of_row in by_window])
         # the highest values of the windows may add up to more than 1
         probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)
     else:
@@ -210,8 +210,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each label, of windows those of their combined probabilities."""
-    way = long_texts.long_text(setup.recipe)
-    windows = way if way in long_texts.WINDOWS else ""
+    way = truncation.long_text(setup.recipe)
+    windows = way if way in truncation.WINDOWS else ""
     chosen = prediction["prediction"] if isinstance(prediction["prediction"], list) else [prediction["prediction"]]
     return label_targets(
         setup.labels, chosen, partial(class_score, several=_is_multi_label(setup.recipe), windows=windows)

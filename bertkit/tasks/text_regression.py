@@ -44,7 +44,7 @@ from bertkit.tasks import (
     score_values,
 )
 from bertkit.tasks.text_classification import combine_each, load_text_model
-from bertkit.tokens import long_texts
+from bertkit.tokens import truncation
 from bertkit.tokens.features import Batch, Features, Rows, Tensor
 from bertkit.tokens.several import several_collator
 
@@ -52,8 +52,8 @@ COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = (*REGRESSION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
-    **long_texts.OPTIONS,
-    "long_text": Option("head", choices=tuple(way for way in long_texts.WAYS if way != "windows_vote")),
+    **truncation.OPTIONS,
+    "long_text": Option("head", choices=tuple(way for way in truncation.WAYS if way != "windows_vote")),
 }
 
 _MEAN, _SHARED, _SCALE = "mean", "shared words", "scale"
@@ -88,31 +88,31 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the number itself."""
-    return add_labels(long_texts.encode_long(rows, setup), rows, lambda row: row["label"])
+    return add_labels(truncation.encode_long(rows, setup), rows, lambda row: row["label"])
 
 
 def collator(setup: Setup) -> Collator:
     """Build the padding collator; where texts are read in windows, that of several texts."""
-    build = several_collator if long_texts.reads_windows(setup.recipe) else padding_collator
+    build = several_collator if truncation.reads_windows(setup.recipe) else padding_collator
     return build(setup, label_type="float32")
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the model's number for each row; of windows, their mean or the highest."""
-    way, logits = long_texts.long_text(setup.recipe), [output["logits"] for output in outputs]
-    if way in long_texts.WINDOWS:
+    way, logits = truncation.long_text(setup.recipe), [output["logits"] for output in outputs]
+    if way in truncation.WINDOWS:
         counts = [int(output["windows"]) for output in outputs]
-        logits = [long_texts.combine_windows(of_row[:count], way) for of_row, count in zip(logits, counts, strict=True)]
+        logits = [truncation.combine_windows(of_row[:count], way) for of_row, count in zip(logits, counts, strict=True)]
     return [{"prediction": float(of_row[0])} for of_row in logits]
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the number, of windows as they are combined."""
-    way = long_texts.long_text(setup.recipe)
+    way = truncation.long_text(setup.recipe)
 
     def score(outputs: Batch) -> Tensor:
         values = outputs["logits"][..., 0].float()
-        if way not in long_texts.WINDOWS:
+        if way not in truncation.WINDOWS:
             return values
         return values.amax(dim=-1) if way == "windows_max" else values.mean(dim=-1)
 

@@ -28,7 +28,7 @@ from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.storage import hub
 from bertkit.storage.seeds import members_of, read_seeds
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts
@@ -44,8 +44,8 @@ from bertkit.tokens.features import (
     token_budget,
 )
 from bertkit.tokens.light import plain, read_light_tokenizer
-from bertkit.tokens.lost import find_unread_words
 from bertkit.tokens.text_words import WORD_SPLITS, check_offsets, fits_words, split_subwords, split_text
+from bertkit.tokens.truncation import find_unread_words
 from bertkit.tokens.words import read_list, read_words, split_windows, tokenize_subwords, tokenize_words
 
 _ALWAYS = ("word_probabilities",)

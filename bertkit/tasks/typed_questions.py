@@ -28,7 +28,7 @@ from bertkit.metrics.probabilities import softmax
 from bertkit.modeling.heads.targets import Outputs as Tensors
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
-from bertkit.recipe.options import Option, check_names, check_options
+from bertkit.recipe.records import Option, check_names, check_options
 from bertkit.tasks import (
     Answer,
     Collator,

@@ -24,7 +24,7 @@ from bertkit.modeling.heads.targets import Target, label_targets, log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
 from bertkit.tokens.features import (
     IGNORED,

@@ -19,7 +19,7 @@ from bertkit.modeling.load import label_names, read_config
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
 from bertkit.modeling.weights import read_json_object
-from bertkit.recipe.options import accept
+from bertkit.recipe.records import accept
 from bertkit.storage.exports import is_exported
 from bertkit.tasks import (
     Collator,

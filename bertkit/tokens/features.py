@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from tokenizers import Encoding
+    from tokenizers import Tokenizer as BackendTokenizer
     from transformers import PreTrainedTokenizerFast
 
 Feature = dict[str, Any]
@@ -129,6 +131,21 @@ def tokenize_texts(tokenizer: Tokenizer, texts: Sequence[str] | Sequence[Sequenc
         return_token_type_ids=False,
     )
     return list(encoded.encodings)
+
+
+def keep_extra_tokens(tokenizer: BackendTokenizer, template: Container[str]) -> BackendTokenizer:
+    """Return a tokenizer that splits the special tokens of its template, and no others, in a text.
+
+    A checkpoint can have more of them, such as the entity markers ``[E1]`` and ``[/E1]``. With
+    `encode_special_tokens`, tokenizers split all special tokens, so these become ordinary added tokens.
+    """
+    added = tokenizer.get_added_tokens_decoder().values()
+    if all(token.content in template for token in added if token.special):
+        return tokenizer
+    content = json.loads(tokenizer.to_str())
+    for token in content["added_tokens"]:
+        token["special"] &= token["content"] in template
+    return type(tokenizer).from_str(json.dumps(content))
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, shorten
-from bertkit.storage.records import read_object
+from bertkit.storage.fingerprints import read_object
+from bertkit.tokens.features import keep_extra_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -47,21 +47,6 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
     named = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
     names = {token["content"] if isinstance(token, dict) else token for token in named}
     return keep_extra_tokens(tokenizer, names.union(_DEFAULTS))
-
-
-def keep_extra_tokens(tokenizer: Tokenizer, template: Container[str]) -> Tokenizer:
-    """Return a tokenizer that splits the special tokens of its template, and no others, in a text.
-
-    A checkpoint can have more of them, such as the entity markers ``[E1]`` and ``[/E1]``. With
-    `encode_special_tokens`, tokenizers split all special tokens, so these become ordinary added tokens.
-    """
-    added = tokenizer.get_added_tokens_decoder().values()
-    if all(token.content in template for token in added if token.special):
-        return tokenizer
-    content = json.loads(tokenizer.to_str())
-    for token in content["added_tokens"]:
-        token["special"] &= token["content"] in template
-    return type(tokenizer).from_str(json.dumps(content))
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:

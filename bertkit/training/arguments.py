@@ -25,8 +25,8 @@ from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.unpadding.layout import why_no_varlen
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
-from bertkit.recipe.training import NOT_CAPTURED
-from bertkit.recipe.values import decided_arguments, other_names
+from bertkit.recipe.sections import NOT_CAPTURED
+from bertkit.recipe.validation import decided_arguments, other_names
 from bertkit.tokens.feature_cache import longest_of
 from bertkit.tokens.features import Collator
 from bertkit.tokens.static_shapes import (

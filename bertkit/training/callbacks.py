@@ -11,13 +11,13 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.errors import DivergedError
-from bertkit.hardware.threads import CoreWatch
+from bertkit.hardware.process import CoreWatch
 from bertkit.modeling.info import info_of, is_sharded
 from bertkit.modeling.sharding import gather
 from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import get_progress
 from bertkit.recipe import CommonTraining, Pretraining
-from bertkit.recipe.training import LEAST_LOGS
+from bertkit.recipe.sections import LEAST_LOGS
 from bertkit.storage import checkpoints
 from bertkit.storage.files import check_space, to_json, write_text
 from bertkit.training.batching import Batches

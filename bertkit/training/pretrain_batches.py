@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bertkit.errors import DataError
-from bertkit.hardware.threads import batch_workers
+from bertkit.hardware.process import batch_workers
 from bertkit.metrics import Numbers
 from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
 from bertkit.pretraining.tokenized import TokenizedCorpus

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
-from bertkit.hardware.device import find_device
-from bertkit.hardware.launch import is_launched
-from bertkit.hardware.memory import peak_memory, restart_peak_memory
+from bertkit.hardware.device import find_device, is_launched
 from bertkit.hardware.precision import Machine, restore_hardware
-from bertkit.hardware.threads import asked_threads
+from bertkit.hardware.process import asked_threads, peak_memory, restart_peak_memory
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
 from bertkit.modeling.weights import restore_weights, weights_to_save
@@ -27,7 +25,7 @@ from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.tokens.features import Tokenizer
 from bertkit.training.trackers import FOLDER, tracked
 

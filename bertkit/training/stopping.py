@@ -17,7 +17,7 @@ from types import FrameType
 
 from bertkit.errors import BertkitError, StoppedError
 from bertkit.progress import log
-from bertkit.recipe.training import Pretraining
+from bertkit.recipe.sections import Pretraining
 
 LEAST_BATCH = 8
 _STEPS_PER_BLOCK = 64

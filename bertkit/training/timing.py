@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import torch
 
 from bertkit.hardware.device import Device
-from bertkit.hardware.memory import peak_memory
 from bertkit.hardware.precision import Machine
+from bertkit.hardware.process import peak_memory
 from bertkit.progress import ProgressWrapper, use_progress
 from bertkit.recipe import CommonTraining
 from bertkit.tokens.features import Features, text_lengths

@@ -21,7 +21,7 @@ from bertkit.errors import UnavailableError, message_of
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 from bertkit.storage import runs
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 
 FOLDER = "tensorboard"
 """The folder of a run with its curves, unless TENSORBOARD_LOGGING_DIR names a folder for several runs."""

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerContro
 
 from bertkit.hardware.cuda_graphs import StepGraphs
 from bertkit.hardware.device import Device
-from bertkit.hardware.memory import to_device
+from bertkit.hardware.tensors import to_device
 from bertkit.metrics.basic import rank_step
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings

@@ -36,7 +36,7 @@ from bertkit.storage import runs
 from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import claimed
-from bertkit.storage.records import without_folder
+from bertkit.storage.runs import without_folder
 from bertkit.training.stopping import first_failure, keep_going
 from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.finetune_data import read_rows

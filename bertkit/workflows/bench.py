@@ -19,8 +19,8 @@ from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
 from bertkit.hardware.launch import refuse_launch
-from bertkit.hardware.memory import is_memory_error, peak_memory, restart_peak_memory
 from bertkit.hardware.precision import Machine, use_matmul_backend
+from bertkit.hardware.process import is_memory_error, peak_memory, restart_peak_memory
 from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model

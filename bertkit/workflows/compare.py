@@ -33,8 +33,8 @@ from bertkit.progress import stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.reports.cases import Case
 from bertkit.reports.text import ONE_SEED
-from bertkit.storage.records import RunRecord
-from bertkit.storage.spool import spool
+from bertkit.storage.cache import spool
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.summaries import list_settings, read_log
 from bertkit.tokens.feature_cache import encode_split
 from bertkit.workflows.evaluate import splits_to_score

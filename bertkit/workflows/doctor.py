@@ -30,14 +30,13 @@ from bertkit.errors import (
     shorten,
 )
 from bertkit.hardware.device import Device, find_device
-from bertkit.hardware.memory import read_memory
-from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.process import fitting_threads, read_memory
 from bertkit.metrics.baselines import find_unbeaten
 from bertkit.progress import stage
 from bertkit.storage import checkpoints, exports, files, hub, runs, seeds, sweeps
 from bertkit.storage.cache import cache_folder
-from bertkit.storage.fingerprints import is_whole
-from bertkit.storage.records import RunRecord, read_signed
+from bertkit.storage.fingerprints import is_whole, read_signed
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.summaries import count_bytes, read_log, read_state
 from bertkit.vectors.search import manifest
 

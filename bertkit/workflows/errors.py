@@ -15,7 +15,7 @@ from bertkit.insight.slices import ComparedSlice, compare_groups, find_slices, w
 from bertkit.metrics.slices import choose_test
 from bertkit.progress import stage
 from bertkit.recipe import Recipe, Row
-from bertkit.storage.spool import spool_sorted
+from bertkit.storage.cache import spool_sorted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage.cache import spool_sorted
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.storage.spool import spool_sorted
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of

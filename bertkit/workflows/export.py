@@ -39,7 +39,7 @@ from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
 from bertkit.storage.outputs import building, refuse_existing
-from bertkit.storage.records import take
+from bertkit.storage.runs import take
 from bertkit.workflows.evaluate import splits_to_score
 
 if TYPE_CHECKING:

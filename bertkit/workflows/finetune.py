@@ -29,7 +29,7 @@ from bertkit.recipe import Recipe
 from bertkit.storage.cache import say_once
 from bertkit.storage.runs import is_main_process
 from bertkit.tokens.features import Features, Setup, max_tokens
-from bertkit.tokens.long_texts import reads_windows
+from bertkit.tokens.truncation import reads_windows
 from bertkit.tokens.vocabulary import report_tokens
 from bertkit.training.run import Run, open_run, untrained
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data

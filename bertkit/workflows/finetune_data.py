@@ -25,8 +25,7 @@ from bertkit.data.rows import Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
 from bertkit.errors import UnavailableError, pip_install
 from bertkit.evaluation.splits import find_training_rows, read_task_splits
-from bertkit.hardware.device import check_asked_device
-from bertkit.hardware.launch import check_launch
+from bertkit.hardware.device import check_asked_device, check_launch
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, read_config

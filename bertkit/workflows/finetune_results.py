@@ -36,7 +36,7 @@ from bertkit.runtime import tokenizer_settings
 from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.records import RunRecord, without_folder
+from bertkit.storage.runs import RunRecord, without_folder
 from bertkit.tasks import Compared, Details, example_row, next_commands
 from bertkit.tokens.feature_cache import lengths_of, rows_of
 from bertkit.training.automatic import choose_epochs

@@ -28,7 +28,7 @@ from bertkit.reports.templates import write_page
 from bertkit.storage import hub, runs
 from bertkit.storage.files import disk_errors, write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
-from bertkit.storage.records import without_folder
+from bertkit.storage.runs import without_folder
 from bertkit.training.stopping import first_failure, keep_going
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data

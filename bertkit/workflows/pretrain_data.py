@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.device import check_asked_device
-from bertkit.hardware.launch import check_launch
+from bertkit.hardware.device import check_asked_device, check_launch
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, read_config, read_tokenizer

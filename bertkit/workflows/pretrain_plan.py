@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.memory import peak_memory, restart_peak_memory
 from bertkit.hardware.precision import Machine, use_matmul_backend
+from bertkit.hardware.process import peak_memory, restart_peak_memory
 from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log
 from bertkit.recipe import PretrainRecipe
-from bertkit.recipe.training import Pretraining
+from bertkit.recipe.sections import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.files import check_space

@@ -14,7 +14,7 @@ from bertkit.reports.html import Facts, write_report
 from bertkit.reports.templates import name_paths
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
-from bertkit.storage.records import RunRecord, without_folder
+from bertkit.storage.runs import RunRecord, without_folder
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.pretrain_data import PretrainData
 

@@ -21,8 +21,8 @@ from bertkit.reports.templates import name_paths
 from bertkit.storage import exports, hub, runs
 from bertkit.storage.checksums import check_model
 from bertkit.storage.files import refuse_links, write_text
-from bertkit.storage.fingerprints import describe_file
-from bertkit.storage.records import RunRecord, read_signed, take, write_signed
+from bertkit.storage.fingerprints import describe_file, read_signed, write_signed
+from bertkit.storage.runs import RunRecord, take
 
 CARD = "README.md"
 _SCORES = ("all_results.json", "eval_results.json", "train_results.json")

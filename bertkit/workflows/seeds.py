@@ -13,7 +13,7 @@ from bertkit.errors import BertkitError, DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
 from bertkit.hardware.device import find_device
 from bertkit.hardware.launch import refuse_launch
-from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.process import fitting_threads
 from bertkit.metrics.basic import describe_positive_label
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import load_tokenizer
@@ -24,8 +24,7 @@ from bertkit.storage import runs
 from bertkit.storage import seeds as storage
 from bertkit.storage.checksums import check_model
 from bertkit.storage.files import disk_errors
-from bertkit.storage.records import without_folder
-from bertkit.storage.runs import find_machine
+from bertkit.storage.runs import find_machine, without_folder
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data

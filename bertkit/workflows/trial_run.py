@@ -107,7 +107,7 @@ def dry_run(
         check_shares(model, training, arguments.world_size)
 
     # 2. The lengths of the rows.
-    from bertkit.tokens.lost import find_long
+    from bertkit.tokens.truncation import find_long
 
     rows = data.splits["train"].rows[:_LENGTH_ROWS]
     if long := find_long(rows, data.task.encode, setup)[0]:

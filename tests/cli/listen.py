@@ -38,18 +38,18 @@ class Sorted:
 
 def run(arguments: list[str], folder: Path) -> None:
     """Run a command, whose streams are files of a folder."""
-    from bertkit.cli import main, stdio
+    from bertkit.cli import main, terminal
 
     os.chdir(folder)
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT), number)
-    prepare = stdio.prepare
+    prepare = terminal.prepare
 
     def prepare_and_sort() -> None:
         prepare()
         sys.stdout, sys.stderr = Sorted(sys.stdout, folder / "out.txt"), Sorted(sys.stderr, folder / "err.txt")
 
-    stdio.prepare = prepare_and_sort
+    terminal.prepare = prepare_and_sort
     sys.argv = ["bertkit", *arguments]
     main.main()
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from bertkit.cli.main import app
-from bertkit.hardware import device, threads
+from bertkit.hardware import device, process
 from tests.conftest import finetune
 
 
@@ -50,11 +50,11 @@ def test_arguments_have_no_braces_and_options_that_a_recipe_sets_say_so(monkeypa
 
 
 def test_a_command_that_computes_takes_a_number_of_threads(run, monkeypatch):
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process())
+    monkeypatch.setattr(process, "_PROCESS", process._Process())
     assert run("tokenize", "a text", "--model", "demo", "--threads", 3).code == 0
-    assert threads.fitting_threads() == (3, "--threads")
+    assert process.fitting_threads() == (3, "--threads")
     assert run("tokenize", "a text", "--model", "demo").code == 0
-    assert threads.fitting_threads().why == "OMP_NUM_THREADS"
+    assert process.fitting_threads().why == "OMP_NUM_THREADS"
     refused = run("tokenize", "a text", "--threads", 0)
     assert refused.code == 2 and "--threads" in refused.last
     assert run("encoders", "--threads", 2).code == 2

@@ -13,11 +13,11 @@ def test_an_interrupt_outside_of_a_command_is_told_in_one_line(when):
     stop = "import os; os.kill(os.getpid(), 2)"
     code = {
         "before the imports": f"from bertkit.cli.interrupts import end_on_interrupt; end_on_interrupt(); {stop}",
-        "where it cannot be raised": "import bertkit.__main__; from bertkit.cli import main, stdio\n"
+        "where it cannot be raised": "import bertkit.__main__; from bertkit.cli import main, terminal\n"
         "class Thing:\n def __del__(self):\n"
-        f"  {stop}\nwith stdio.interruptible():\n del [Thing()][0]\n print('lost')",
-        "after the command": "import bertkit.__main__; from bertkit.cli import main, stdio\n"
-        f"with stdio.interruptible():\n try:\n  {stop}\n except KeyboardInterrupt:\n  pass\n{stop}",
+        f"  {stop}\nwith terminal.interruptible():\n del [Thing()][0]\n print('lost')",
+        "after the command": "import bertkit.__main__; from bertkit.cli import main, terminal\n"
+        f"with terminal.interruptible():\n try:\n  {stop}\n except KeyboardInterrupt:\n  pass\n{stop}",
     }[when]
     # a process that was started in the background ignores the signal, and so do those that it starts
     code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{code}"

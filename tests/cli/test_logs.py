@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bertkit
-from bertkit.cli import stdio
+from bertkit.cli import terminal
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ "
 
@@ -44,7 +44,7 @@ def test_verbose_lines_have_times(run):
 def test_a_file_gets_the_lines_with_times(run):
     for _ in range(2):
         assert run("fill-mask", "no mask", "--model", "demo", "--log-file", "work.log").code == 3
-    stdio.log_to_stderr()
+    terminal.log_to_stderr()
     lines = Path("work.log").read_text().splitlines()
     assert len([line for line in lines if re.match(TIME + "error: ", line)]) == 2
     refused = run("encoders", "--log-file", "nowhere/work.log")
@@ -57,5 +57,5 @@ def test_the_version(run):
 
 def test_only_the_first_process_writes_a_file(monkeypatch, tmp_path):
     monkeypatch.setenv("RANK", "1")
-    stdio.configure_log(False, False, str(tmp_path / "work.log"))
+    terminal.configure_log(False, False, str(tmp_path / "work.log"))
     assert not (tmp_path / "work.log").exists()

@@ -446,7 +446,7 @@ def test_every_name_of_the_trainer_leads_to_an_option_or_a_key_of_recipes():
 
     from bertkit.cli.main import app
     from bertkit.recipe import load_recipe, parse_changes
-    from bertkit.recipe.values import other_options
+    from bertkit.recipe.validation import other_options
 
     commands = [command for command in get_command(app).commands.values() if not hasattr(command, "commands")]
     commands += get_command(app).commands["pretrain"].commands.values()
@@ -534,7 +534,7 @@ def test_no_trackers_are_none(run, tiny_model, toy_data):
 
 
 def test_every_hint_names_options_and_keys_that_exist():
-    from bertkit.recipe.values import option_hints
+    from bertkit.recipe.validation import option_hints
 
     for hint in set(option_hints().values()):
         for key, value in re.findall(r"--set (\S+?)=(\w*)", hint):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from bertkit.cli.output import (
-    json_output,
     print_file,
     print_json,
     print_line,
@@ -22,6 +21,7 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
+from bertkit.cli.terminal import json_output
 from bertkit.errors import ResourceError, UsageError
 from bertkit.storage.outputs import PAGE_MARK, claimed
 

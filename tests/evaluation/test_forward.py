@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertkit.evaluation.forward import forward, sorted_batches
-from bertkit.hardware import threads
+from bertkit.hardware import process
 from tests.kills import slow_unless
 
 
@@ -116,7 +116,7 @@ def stack(some):
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process(count=2))
+    monkeypatch.setattr(process, "_PROCESS", process._Process(count=2))
     torch.set_num_threads(2)
     yield
     assert torch.get_num_threads() == 2

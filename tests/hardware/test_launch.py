@@ -7,7 +7,8 @@ import os
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.hardware.launch import Launch, check_launch, use_shard
+from bertkit.hardware.device import check_launch
+from bertkit.hardware.launch import Launch, use_shard
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.depths import ADAPTER, add_adapters, find_depths, merge_adapters, target_names
-from bertkit.recipe.training import Lora
+from bertkit.recipe.sections import Lora
 from tests.conftest import LEARN, finetune
 from tests.kills import TRAINING_STEP, everything
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch

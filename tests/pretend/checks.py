@@ -13,7 +13,7 @@ from transformers.trainer_callback import CallbackHandler
 
 from bertkit.evaluation.baselines import ScoredBaselines
 from bertkit.hardware import speed
-from bertkit.hardware.memory import derive, on_host, to_device, where
+from bertkit.hardware.tensors import derive, on_host, to_device, where
 from bertkit.recipe import load_pretrain_recipe, load_recipe
 from bertkit.workflows import finetune as finetune_workflow
 from bertkit.workflows import finetune_results

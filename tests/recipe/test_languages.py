@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import load_recipe
-from bertkit.recipe.values import fill_language, names_language
+from bertkit.recipe.load import fill_language, names_language
 
 RECIPE = """
 extends: classify

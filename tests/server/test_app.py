@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from uvicorn.config import STARTUP_FAILURE
 
-from bertkit.hardware import threads
+from bertkit.hardware import process
 from bertkit.modeling.load import fingerprint
 from bertkit.server.app import from_environment
 
@@ -104,11 +104,11 @@ def test_a_worker_that_cannot_start_is_not_restarted(runs, message, monkeypatch,
 
 @pytest.mark.parametrize(("workers", "expected"), [("1", 8), ("2", 4), ("16", 1), ("many", 8)])
 def test_a_worker_uses_its_part_of_the_cores(workers, expected, monkeypatch, trained):
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process())
-    monkeypatch.setattr(threads, "_free_threads", lambda: threads.Threads(8, ""))
+    monkeypatch.setattr(process, "_PROCESS", process._Process())
+    monkeypatch.setattr(process, "_free_threads", lambda: process.Threads(8, ""))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("bertkit.server.app.create_app", lambda *_, **__: threads.fitting_threads().number)
+    monkeypatch.setattr("bertkit.server.app.create_app", lambda *_, **__: process.fitting_threads().number)
     monkeypatch.setenv("BERTKIT_RUNS", str(trained))
     monkeypatch.setenv("WEB_CONCURRENCY", workers)
     assert from_environment() == expected

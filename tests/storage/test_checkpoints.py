@@ -7,7 +7,7 @@ import os
 import pytest
 
 from bertkit.storage import checkpoints
-from bertkit.storage.records import write_signed
+from bertkit.storage.fingerprints import write_signed
 
 
 def write(run, step, content="weights"):

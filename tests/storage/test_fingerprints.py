@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.errors import ResourceError
 from bertkit.storage import fingerprints
 from bertkit.storage.fingerprints import (
     file_fingerprint,
     json_fingerprint,
     package_fingerprint,
+    read_object,
+    read_signed,
     remembered_fingerprint,
     tokenizer_content,
+    write_signed,
 )
 from tests.conftest import make_tokenizer
 
@@ -107,3 +111,28 @@ def test_a_word_more_and_another_length_count():
     longer.model_max_length = 128
     larger.add_tokens(["unheard"])
     assert fresh != tokenizer_content(longer) != tokenizer_content(larger) != fresh
+
+
+DAMAGED = ResourceError("the file is damaged")
+
+
+def test_what_is_signed_comes_back_and_a_change_is_noticed(tmp_path):
+    file = tmp_path / "a.json"
+    assert read_signed(file, DAMAGED) is None
+    write_signed(file, {"runs": [{"seed": 1}], "mean": float("nan")})
+    assert read_signed(file, DAMAGED) == {"runs": [{"seed": 1}], "mean": None}
+    assert read_object(file, DAMAGED)["sha256"]
+    for damaged in (file.read_text().replace('"seed": 1', '"seed": 2'), "{}", "[]", "{"):
+        file.write_text(damaged)
+        with pytest.raises(ResourceError, match="the file is damaged"):
+            read_signed(file, DAMAGED)
+
+
+def test_no_value_of_a_signed_file_can_become_another(tmp_path):
+    file = tmp_path / "a.json"
+    write_signed(file, {"graph": None, "rows": 3})
+    file.write_text(file.read_text().replace("null", "NaN"))
+    assert read_signed(file, DAMAGED) == {"graph": None, "rows": 3}
+    file.write_text(file.read_text().replace("3", "4"))
+    with pytest.raises(ResourceError, match="damaged"):
+        read_signed(file, DAMAGED)

@@ -133,3 +133,13 @@ def test_a_folder_of_several_runs_is_created_and_locked(tmp_path):
 def test_a_path_of_windows_is_no_name_of_a_folder():
     with pytest.raises(UsageError, match=r"has a backslash - write runs/x"):
         runs.run_folder("runs\\x", "cola")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "null", "NaN", "{", "{}", "[" * 9999, '{"status": "finished"}'],
+)
+def test_a_record_without_its_checksum_is_damaged(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ResourceError, match="the record of the run is damaged"):
+        runs.read_record(tmp_path)

@@ -17,7 +17,7 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.calibration import fit_temperature, temper
 from bertkit.modeling.heads.options import option_class
 from bertkit.recipe import load_recipe
-from bertkit.recipe.options import check_options
+from bertkit.recipe.records import check_options
 from bertkit.tasks import typed_questions as task
 from bertkit.tokens.features import IGNORED, Setup, pad_features
 from bertkit.workflows.finetune import finetune

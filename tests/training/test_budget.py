@@ -12,7 +12,7 @@ import torch
 from transformers import get_wsd_schedule
 
 from bertkit.recipe import load_pretrain_recipe
-from bertkit.recipe.training import Pretraining
+from bertkit.recipe.sections import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import MANIFEST
 from bertkit.training.stopping import choose_batch, choose_rate, make_budget

@@ -103,7 +103,7 @@ def test_a_model_knows_how_far_training_is(budget):
 
 
 def test_rates_leave_evaluations_out(run, tiny_model, toy_data, monkeypatch):
-    from bertkit.cli.progress import TerminalProgress
+    from bertkit.cli.terminal import TerminalProgress
     from bertkit.workflows.finetune import Evaluator
 
     shown, compute_metrics, clock = [], Evaluator.compute_metrics, {"evaluations": 0}

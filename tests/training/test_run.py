@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.hardware import precision, threads
+from bertkit.hardware import precision, process
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.training.run import RunPlan, open_run
@@ -181,14 +181,14 @@ def test_what_a_killed_process_left_is_deleted_but_nothing_else(tmp_path):
 
 def test_a_resumed_run_keeps_its_number_of_threads(tmp_path, two_threads, monkeypatch):
     folder = tmp_path / "run"
-    monkeypatch.setattr(threads._PROCESS, "option", threads.Threads(1, "--threads"))
+    monkeypatch.setattr(process._PROCESS, "option", process.Threads(1, "--threads"))
     with pytest.raises(DataError), open_run(make_plan(folder), fresh=False):
         (folder / "checkpoint-3").mkdir()
         raise DataError("a bad row", "mend it")
-    monkeypatch.setattr(threads._PROCESS, "option", None)
-    assert threads.fitting_threads().number == 2
+    monkeypatch.setattr(process._PROCESS, "option", None)
+    assert process.fitting_threads().number == 2
     with open_run(make_plan(folder), fresh=False) as run:
-        assert run.machine.threads == threads._PROCESS.count == 1
+        assert run.machine.threads == process._PROCESS.count == 1
 
 
 def test_a_run_has_all_threads_that_fit(run, tiny_model, toy_data, two_threads):

@@ -13,7 +13,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from bertkit.errors import UnavailableError
 from bertkit.recipe import Training
-from bertkit.recipe.training import _Tracker
+from bertkit.recipe.sections import _Tracker
 from bertkit.training import trackers
 from tests.conftest import finetune
 from tests.kills import COMMIT, TRAINING_STEP, read_lines

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertkit.metrics import calibration as metrics
-from bertkit.storage.records import write_signed
+from bertkit.storage.fingerprints import write_signed
 from bertkit.storage.seeds import write_seeds
 from bertkit.workflows.calibrate import _compare_f1
 from tests.conftest import toy_rows, write_csv

@@ -12,7 +12,7 @@ import pytest
 
 from bertkit.errors import ResourceError, UnavailableError
 from bertkit.hardware import device
-from bertkit.hardware.threads import Threads
+from bertkit.hardware.process import Threads
 from bertkit.storage import files
 from bertkit.workflows import doctor
 from bertkit.workflows.doctor import (

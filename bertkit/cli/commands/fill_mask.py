@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from bertkit.cli import stdio
+from bertkit.cli import terminal
 from bertkit.cli.options import PretrainedOption, argument, option
 from bertkit.cli.output import print_line, print_result
 from bertkit.errors import UsageError
@@ -55,5 +55,5 @@ def print_answers(records: Iterable[Mapping[str, Any]]) -> None:
             width = max(len(answer["word"]) for answer in mask["answers"])
             for answer in mask["answers"]:
                 print_line(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
-        if not stdio.is_read():
+        if not terminal.is_read():
             return

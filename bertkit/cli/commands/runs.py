@@ -17,7 +17,7 @@ from bertkit.cli.output import (
     print_result,
     print_table,
 )
-from bertkit.cli.stdio import printable
+from bertkit.cli.terminal import printable
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 from bertkit.storage.files import write_text

@@ -7,7 +7,7 @@ import re
 from typing import Annotated, Literal
 
 from bertkit.cli.options import argument, option
-from bertkit.cli.output import is_json_wanted
+from bertkit.cli.terminal import is_json_wanted
 from bertkit.errors import UsageError
 from bertkit.progress import use_progress
 

@@ -17,8 +17,7 @@ from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import Data
-from bertkit.storage.cache import say_once
-from bertkit.storage.spool import spool
+from bertkit.storage.cache import say_once, spool
 
 _MAGIC = b"PAR1"
 

@@ -19,10 +19,10 @@ from bertkit.evaluation.stored.script_predictions import ENDINGS, parse_script_p
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
+from bertkit.storage.cache import spool
 from bertkit.storage.fingerprints import is_whole
-from bertkit.storage.records import RunRecord
+from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import find_seeds, seed_folder
-from bertkit.storage.spool import spool
 from bertkit.tasks import Answer, Compared, Prediction, Predictions, Task, load_task
 from bertkit.tokens.features import Rows, Setup
 

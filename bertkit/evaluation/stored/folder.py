@@ -15,9 +15,9 @@ from bertkit.recipe import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.exports import MANIFEST, is_exported
 from bertkit.storage.files import make_ignored_folder, write_text
-from bertkit.storage.fingerprints import file_fingerprint, list_files
+from bertkit.storage.fingerprints import file_fingerprint, list_files, read_signed, write_signed
 from bertkit.storage.outputs import refuse_inputs
-from bertkit.storage.records import RunRecord, read_signed, without_folder, write_signed
+from bertkit.storage.runs import RunRecord, without_folder
 
 RECORD = "evaluation.json"
 _FORMAT = 1

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from bertkit.hardware.memory import on_host
+from bertkit.hardware.tensors import on_host
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
 from bertkit.modeling.info import Config, Model, info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES

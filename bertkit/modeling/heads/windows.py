@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 
 from bertkit.errors import ModelError
-from bertkit.hardware.memory import derive, on_host
+from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import read_config
 from bertkit.tokens.features import IGNORED, Tensors

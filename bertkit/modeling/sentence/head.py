@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from transformers import MODEL_MAPPING
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.memory import derive, on_host
+from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
 from bertkit.modeling.info import Config, Model, info_of

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.memory import on_host
+from bertkit.hardware.tensors import on_host
 from bertkit.modeling.heads.generic import class_with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import quiet_transformers

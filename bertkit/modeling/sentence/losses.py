@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from bertkit.hardware.memory import derive, select, where
+from bertkit.hardware.tensors import derive, select, where
 from bertkit.tokens.features import IGNORED
 
 LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")

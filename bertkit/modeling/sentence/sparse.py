@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
 from bertkit.hardware.device import Device
-from bertkit.hardware.memory import on_host
+from bertkit.hardware.tensors import on_host
 from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse

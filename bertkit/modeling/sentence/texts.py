@@ -17,7 +17,7 @@ from bertkit.modeling.sentence.modules import (
     read_modules,
     with_options,
 )
-from bertkit.recipe.options import Option, accept, read_option
+from bertkit.recipe.records import Option, accept, read_option
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.several import encode_several
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
-from bertkit.hardware.memory import derive, select
+from bertkit.hardware.tensors import derive, select
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
 from bertkit.modeling.heads.generic import INPUTS

@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
-from bertkit.hardware.memory import on_host
+from bertkit.hardware.tensors import on_host
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
 from bertkit.modeling.cls_only import split_heads
 from bertkit.modeling.info import LayerOutput, Model, info_of, patched_attention, patched_forward

@@ -41,8 +41,8 @@ from bertkit.modeling.info import Config, Model
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import PretrainRecipe
-from bertkit.recipe.options import check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
+from bertkit.recipe.records import check_options, read_option
 from bertkit.tokens.features import (
     Batch,
     Collator,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from bertkit.errors import RecipeError
-from bertkit.hardware.memory import select
+from bertkit.hardware.tensors import select
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import leave_out_token_types
@@ -26,7 +26,7 @@ from bertkit.modeling.masked_head import (
 from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, Tensors
 
 OPTIONS: Mapping[str, object] = {

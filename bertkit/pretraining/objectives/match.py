@@ -18,7 +18,7 @@ from bertkit.modeling.sizes import make_config
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
-from bertkit.recipe.options import Option, accept, read_option
+from bertkit.recipe.records import Option, accept, read_option
 from bertkit.tokens.features import Batch
 
 _SIZES = "see `bertkit pretrain sizes`"

@@ -31,7 +31,7 @@ from bertkit.pretraining.packing import (
     pack_blocks,
 )
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 

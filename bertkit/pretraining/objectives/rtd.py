@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.memory import derive, select
+from bertkit.hardware.tensors import derive, select
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
@@ -21,7 +21,7 @@ from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.records import Option, read_option
 from bertkit.storage.checksums import check_model
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 

@@ -21,7 +21,7 @@ from bertkit.pretraining.objectives import (
     replacement_shares,
 )
 from bertkit.pretraining.packing import Block, join_block
-from bertkit.recipe.options import read_option
+from bertkit.recipe.records import read_option
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Tensor
 
 OPTIONS: Mapping[str, Any] = {

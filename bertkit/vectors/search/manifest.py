@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError, UsageError
-from bertkit.storage.fingerprints import file_fingerprint, leaves_folder
-from bertkit.storage.records import read_signed, write_signed
+from bertkit.storage.fingerprints import file_fingerprint, leaves_folder, read_signed, write_signed
 from bertkit.vectors.search.passages import Coverage
 
 MANIFEST = "manifest.json"

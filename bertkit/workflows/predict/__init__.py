@@ -165,7 +165,7 @@ def predict_records(
     if load is None:
         warn_of_unread(example, saved)
     checkpoint = load_to_predict(saved) if load is None else load(example)
-    from bertkit.tokens.lost import Truncation
+    from bertkit.tokens.truncation import Truncation
 
     task, setup = checkpoint.task, checkpoint.setup
     truncation, number = Truncation(setup, task.encode), itertools.count()

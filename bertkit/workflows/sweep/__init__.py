@@ -33,8 +33,7 @@ from bertkit.reports.sweep import write_sweep_report
 from bertkit.storage import runs
 from bertkit.storage import sweeps as storage
 from bertkit.storage.files import disk_errors
-from bertkit.storage.records import RunRecord, without_folder
-from bertkit.storage.runs import find_machine
+from bertkit.storage.runs import RunRecord, find_machine, without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune_rows

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.output import json_output, print_records
+from bertkit.cli.output import print_records
+from bertkit.cli.terminal import json_output
 from tests.kills import HEAVY, slow_unless
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from bertkit.cli.commands.evaluate import print_languages, print_results
-from bertkit.cli.output import json_output, print_result
+from bertkit.cli.output import print_result
+from bertkit.cli.terminal import json_output
 from bertkit.evaluation.languages import average_languages
 from bertkit.evaluation.scoring import Result
 

@@ -10,7 +10,8 @@ import pytest
 import typer
 
 from bertkit.cli.commands.finetune import parse_seeds, print_dry_run, print_next_steps, print_seeds
-from bertkit.cli.output import json_output, print_result
+from bertkit.cli.output import print_result
+from bertkit.cli.terminal import json_output
 from bertkit.errors import DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, SeedsSummary
 from bertkit.metrics.seeds import describe_spread

@@ -8,7 +8,8 @@ import math
 import pytest
 
 from bertkit.cli.options import parse_row
-from bertkit.cli.output import json_output, print_records
+from bertkit.cli.output import print_records
+from bertkit.cli.terminal import json_output
 from bertkit.errors import UsageError
 
 

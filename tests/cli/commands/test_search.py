@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bertkit.cli.commands.search import end_change, print_index, print_scores
-from bertkit.cli.output import json_output, print_records, print_result
+from bertkit.cli.output import print_records, print_result
+from bertkit.cli.terminal import json_output
 from bertkit.vectors.search.passages import Coverage
 from bertkit.workflows.search import IndexReport, SearchScores
 from bertkit.workflows.search.evaluate import RankingScores

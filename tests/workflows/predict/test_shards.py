@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.hardware.launch import Launch
-from bertkit.storage import spool
+from bertkit.storage import cache
 from bertkit.workflows import predict as workflow
 from tests.conftest import toy_rows, write_csv
 
@@ -81,7 +81,7 @@ def test_parts_of_a_killed_shard_are_done_by_the_same_command(when, commands, tm
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr(workflow, "CHUNK", 3)
-    monkeypatch.setattr(spool, "IN_MEMORY", 3)
+    monkeypatch.setattr(cache, "IN_MEMORY", 3)
 
 
 def test_every_value_of_a_prediction_survives_its_part(run, trained, small_chunks):

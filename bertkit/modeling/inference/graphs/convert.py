@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from bertkit.errors import ModelError, UnavailableError, pip_install, shorten
-from bertkit.hardware.memory import is_memory_error
+from bertkit.hardware.process import is_memory_error
 from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
 from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import Batch

@@ -9,11 +9,12 @@ import pytest
 
 from bertkit.recipe import load_recipe
 from bertkit.tasks import Setup
-from bertkit.tokens import long_texts
+from bertkit.tokens import truncation
 from bertkit.tokens.features import encode_texts
+from bertkit.tokens.truncation import describe_lost_gold, find_lost_answers, find_unread_words
 from tests.conftest import WORDS, make_tokenizer
 
-OTHERS = [way for way in long_texts.WAYS if way != "head"]
+OTHERS = [way for way in truncation.WAYS if way != "head"]
 
 
 def setup_of(way: str, length: int = 16, **options) -> Setup:
@@ -42,8 +43,8 @@ def flat(feature: dict) -> dict:
 def test_what_fits_is_encoded_as_ever(way, pair):
     rows = [{"text": text(n), **({"text_pair": text(12 - n, 1)} if pair else {})} for n in (0, 1, 5, 12)]
     setup = setup_of(way)
-    features = long_texts.encode_long(rows, setup)
-    if way not in long_texts.SHORTENED:
+    features = truncation.encode_long(rows, setup)
+    if way not in truncation.SHORTENED:
         features = [flat(feature) for feature in features]
     assert features == encode_texts(rows, setup)
 
@@ -54,7 +55,7 @@ def test_pairs_are_shortened_to_the_sizes_of_the_tokenizers_library(budget):
     sizes = [(first, second) for first in range(0, 20, 3) for second in range(0, 20, 2)]
     rows = [{"text": text(first), "text_pair": text(second, 1)} for first, second in sizes]
     whole = [(ids(row["text"]), ids(row["text_pair"])) for row in rows]
-    kept = [long_texts.shorten_texts(pair, budget, lambda tokens, size: tokens[:size]) for pair in whole]
+    kept = [truncation.shorten_texts(pair, budget, lambda tokens, size: tokens[:size]) for pair in whole]
     encoded = encode_texts(rows, setup)
     assert [[2, *first, 3, *second, 3] for first, second in kept] == [feature["input_ids"] for feature in encoded]
 
@@ -62,34 +63,34 @@ def test_pairs_are_shortened_to_the_sizes_of_the_tokenizers_library(budget):
 def test_the_tail_is_the_last_tokens_and_head_tail_has_a_share_of_the_first():
     row = {"text": text(40)}
     tokens = ids(row["text"])
-    (tail,) = long_texts.encode_long([row], setup_of("tail"))
+    (tail,) = truncation.encode_long([row], setup_of("tail"))
     assert tail["input_ids"] == [2, *tokens[-14:], 3]
-    (both,) = long_texts.encode_long([row], setup_of("head_tail"))  # 0.25 of 14 is 3.5, rounded to even
+    (both,) = truncation.encode_long([row], setup_of("head_tail"))  # 0.25 of 14 is 3.5, rounded to even
     assert both["input_ids"] == [2, *tokens[:4], *tokens[-10:], 3]
-    (both,) = long_texts.encode_long([row], setup_of("head_tail", head_share=0.5))
+    (both,) = truncation.encode_long([row], setup_of("head_tail", head_share=0.5))
     assert both["input_ids"] == [2, *tokens[:7], *tokens[-7:], 3]
 
 
 def test_head_tail_takes_128_of_510_tokens_as_in_its_paper():
-    assert long_texts._last(list(range(1000)), 510, share=0.25) == [*range(128), *range(618, 1000)]
+    assert truncation._last(list(range(1000)), 510, share=0.25) == [*range(128), *range(618, 1000)]
 
 
 def test_of_a_pair_only_the_longer_text_is_shortened_while_the_other_takes_no_more_than_half():
     row = {"text": text(40), "text_pair": text(5, 1)}
     first, second = ids(row["text"]), ids(row["text_pair"])
-    (feature,) = long_texts.encode_long([row], setup_of("tail"))
+    (feature,) = truncation.encode_long([row], setup_of("tail"))
     assert feature["input_ids"] == [2, *first[-8:], 3, *second, 3]
     assert feature["token_type_ids"] == [0] * 10 + [1] * 6
-    (feature,) = long_texts.encode_long([{"text": row["text_pair"], "text_pair": row["text"]}], setup_of("tail"))
+    (feature,) = truncation.encode_long([{"text": row["text_pair"], "text_pair": row["text"]}], setup_of("tail"))
     assert feature["input_ids"] == [2, *second, 3, *first[-8:], 3]
 
 
-@pytest.mark.parametrize("way", [*long_texts.WINDOWS, "hierarchical"])
+@pytest.mark.parametrize("way", [*truncation.WINDOWS, "hierarchical"])
 @pytest.mark.parametrize("overlap", [0, 4, 64])
 def test_windows_read_every_token_of_the_text_and_overlap(way, overlap):
     for words in (15, 16, 41, 100):
         row = {"text": text(words)}
-        (feature,) = long_texts.encode_long([row], setup_of(way, overlap=overlap))
+        (feature,) = truncation.encode_long([row], setup_of(way, overlap=overlap))
         windows = [window[1:-1] for window in feature["input_ids"]]
         shared, read = min(overlap, 7), windows[0]
         assert all(len(window) == 14 for window in windows[:-1]) and len(windows) > 1
@@ -103,7 +104,7 @@ def test_windows_read_every_token_of_the_text_and_overlap(way, overlap):
 def test_windows_of_a_pair_have_the_shorter_text_beside_each(swapped):
     long, short = text(40), text(9, 1)
     row = {"text": short, "text_pair": long} if swapped else {"text": long, "text_pair": short}
-    (feature,) = long_texts.encode_long([row], setup_of("windows_mean", overlap=0))
+    (feature,) = truncation.encode_long([row], setup_of("windows_mean", overlap=0))
     beside, read = ids(short)[:6], []  # half of 13 tokens
     for window in feature["input_ids"]:
         first, second = (part for part in (window[1 : window.index(3)], window[window.index(3) + 1 : -1]))
@@ -117,13 +118,13 @@ def test_windows_of_a_pair_have_the_shorter_text_beside_each(swapped):
 
 def test_windows_are_combined_by_their_mean_or_the_highest():
     values = np.array([[0.9, 0.1], [0.2, 0.8]])
-    assert long_texts.combine_windows(values, "windows_mean").tolist() == pytest.approx([0.55, 0.45])
-    assert long_texts.combine_windows(values, "windows_vote").tolist() == pytest.approx([0.55, 0.45])
-    assert long_texts.combine_windows(values, "windows_max").tolist() == [0.9, 0.8]
+    assert truncation.combine_windows(values, "windows_mean").tolist() == pytest.approx([0.55, 0.45])
+    assert truncation.combine_windows(values, "windows_vote").tolist() == pytest.approx([0.55, 0.45])
+    assert truncation.combine_windows(values, "windows_max").tolist() == [0.9, 0.8]
 
 
 def test_no_rows_have_no_features():
-    assert long_texts.encode_long([], setup_of("windows_mean")) == []
+    assert truncation.encode_long([], setup_of("windows_mean")) == []
 
 
 @pytest.mark.parametrize("pair", [False, True])
@@ -133,11 +134,35 @@ def test_the_shares_that_are_read_are_those_of_the_encoded_tokens(pair):
         {"text": text(40), "text_pair": "a film"},
     ]
     rows = [row if pair else {"text": row["text"]} for row in rows]
-    in_one, in_windows, windows = long_texts.shares_read(rows, setup_of("head", overlap=0))
+    in_one, in_windows, windows = truncation.shares_read(rows, setup_of("head", overlap=0))
     total = sum(len(ids(value)) for row in rows for value in row.values())
     template = 3 if pair else 2
-    encoded = long_texts.encode_long(rows, setup_of("head"))
+    encoded = truncation.encode_long(rows, setup_of("head"))
     assert in_one == pytest.approx(sum(len(one["input_ids"]) - template for one in encoded) / total)
-    split = long_texts.encode_long(rows, setup_of("windows_mean", overlap=0))
+    split = truncation.encode_long(rows, setup_of("windows_mean", overlap=0))
     assert windows == np.mean([len(one["input_ids"]) for one in split])
     assert in_windows == (1 if not pair else pytest.approx((total - 3) / total, abs=3 / total))
+
+
+# --- Gold values that no window of a text has ---
+
+
+def test_an_answer_that_no_window_holds_is_lost():
+    rows = [{"answers": {"text": texts, "answer_start": []}} for texts in (["a"], ["b"], [])]
+    features = [{"row": 0, "end_positions": 0}, {"row": 0, "end_positions": 7}, {"row": 1, "end_positions": 0}]
+    features = [{"start_positions": 5, **feature} for feature in features]
+    assert find_lost_answers(features, rows, max_length=3) == [1]
+
+
+def test_an_answer_that_is_longer_than_any_prediction_is_lost():
+    rows, features = [{"answers": {"text": ["a b c"]}}], [{"row": 0, "start_positions": 5, "end_positions": 7}]
+    assert [find_lost_answers(features, rows, max_length=length) for length in (3, 2)] == [[], [0]]
+    sentence = describe_lost_gold(1, 4, {"max_answer_length": 30})
+    assert "1 of 4 (25.0%)" in sentence and "options.max_answer_length" in sentence
+    assert "max_answer_length" not in describe_lost_gold(1, 4, {})
+
+
+def test_a_tagged_word_that_no_window_reads_is_lost():
+    rows = [{"tags": ["O", "B-PER"]}, {"tags": ["O", None]}, {"tags": ["O", "O"]}]
+    features = [{"row": 0, "words": [0]}, {"row": 0, "words": [1]}, {"row": 1, "words": [0]}, {"row": 2, "words": [1]}]
+    assert find_unread_words(features, rows, None) == [2]

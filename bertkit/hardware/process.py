@@ -1,4 +1,4 @@
-"""Threads: how many fit this process, how they wait for one another, and which other processes use their cores.
+"""What this process uses of the machine: threads and memory.
 
 OpenMP threads wait for one another hundreds of times in a training step. On an idle machine they are fastest if they
 spin while they wait. If another process needs a core, spinning threads keep it from the thread that they wait for.
@@ -7,8 +7,10 @@ spin while they wait. If another process needs a core, spinning threads keep it 
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import os
+import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +19,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 
-from bertkit.hardware.device import find_device
+from bertkit.hardware.device import Device, find_device
 from bertkit.progress import log
 
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
@@ -285,3 +287,99 @@ def _scheduled() -> tuple[float, float]:
             continue
         ran, waited = ran + int(of_thread[0]), waited + int(of_thread[1])
     return ran / 1e9, waited / 1e9
+
+
+# --- Memory of the process ---
+
+_ARENA_MAX, _MMAP_MAX, _TRIM_THRESHOLD = -8, -4, -1  # parameters of mallopt in malloc.h
+_NEVER = 2**31 - 1  # bytes, the largest threshold
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep freed blocks for later ones, in place of returning them to the system; return whether it will.
+
+    By default glibc maps each large block anew and unmaps it when it is freed, and the system clears every page of it
+    again. In a training step those are all copies of weights and all gradients: 300 MB of each for BERT base. One arena
+    for all threads lets the backward pass, which has a thread of its own, reuse what the forward pass has freed.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    settings = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
+    taken = [libc.mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
+    return all(taken)
+
+
+def restart_peak_memory(device: str, *, collect: bool = True) -> bool:
+    """Free unused memory and restart the measurement of its peak; return False where the system does not allow that.
+
+    Without `collect`, no garbage is looked for, which takes a second once torch is imported.
+    """
+    if collect:
+        gc.collect()
+    if device != "cpu":
+        if tracked := Device(device).tracks_memory:
+            Device(device).restart_peak_memory()
+        return tracked
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)  # returns freed memory to the system, which otherwise counts it as used
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_memory(device: str) -> int | None:
+    """Return the peak memory since the last restart in bytes, of the GPU or of this process; None if unknown."""
+    if device != "cpu":
+        return Device(device).peak_memory() if Device(device).tracks_memory else None
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
+
+
+def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/meminfo")) -> tuple[int, int] | None:
+    """Return the bytes of memory that a process may have, and those of them that are free; None where unknown.
+
+    Its control groups may allow less than the machine has. What they count as used but could drop, old pages of files,
+    is free.
+    """
+    try:
+        lines = filter(None, system.read_text(encoding="utf-8").split("\n"))
+        sizes = {name: 1024 * int(size) for name, size, *_ in map(str.split, lines)}
+        total, free = sizes["MemTotal:"], sizes["MemAvailable:"]
+    except (OSError, KeyError, ValueError):
+        return None
+    for group in control_groups(process):
+        try:
+            limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+            counts = dict(map(str.split, filter(None, (group / "memory.stat").read_text().split("\n"))))
+        except (OSError, ValueError):  # no file, or "max"
+            continue
+        total, free = min(total, limit), min(free, limit - used + int(counts.get("inactive_file", 0)))
+    return total, free
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Tell whether an error says that memory is too small; numpy, torch on the CPU, and accelerators raise one each.
+
+    oneDNN, which multiplies for torch, only says that it cannot make what it computes with. Of an operation that it
+    does not have, it says that of a "primitive descriptor".
+
+    >>> is_memory_error(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."))
+    True
+    >>> is_memory_error(RuntimeError("could not create a primitive"))
+    True
+    >>> is_memory_error(RuntimeError("could not create a primitive descriptor for a matmul primitive"))
+    False
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return text == "could not create a primitive" or any(
+        words in text for words in ("can't allocate memory", "MPS backend out of memory")
+    )

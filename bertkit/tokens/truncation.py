@@ -1,14 +1,22 @@
-"""Texts that do not fit the model: which of their tokens are read, in one input or in several windows."""
+"""Texts that do not fit the model: which tokens are read, in one input or several windows, and what is lost."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
+import numpy as np
+
+from bertkit.data.checks import share_of
 from bertkit.metrics import Numbers
-from bertkit.recipe import Recipe
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe import Recipe, Row
+from bertkit.recipe.records import Option, read_option
+from bertkit.storage.cache import say_once
 from bertkit.tokens.answer_spans import window_slices
+from bertkit.tokens.feature_cache import longest_of
 from bertkit.tokens.features import (
     Feature,
     Rows,
@@ -16,6 +24,8 @@ from bertkit.tokens.features import (
     SpecialTokenTemplate,
     encode_texts,
     find_template,
+    max_tokens,
+    text_lengths,
     token_budget,
     tokenize_texts,
 )
@@ -146,3 +156,83 @@ def combine_windows(values: Numbers, way: str) -> Numbers:
     """
     combined: Numbers = values.max(axis=0) if way == "windows_max" else values.mean(axis=0)
     return combined
+
+
+# --- What is lost ---
+
+
+Encode = Callable[[Sequence[Row], Setup], Sequence[Feature]]
+
+_UNENDING = 10**9  # tokens
+
+
+@dataclass
+class Truncation:
+    """How many rows are longer than the maximum length, and how many tokens they lose; counted chunk by chunk."""
+
+    setup: Setup
+    encode: Encode
+    rows: int = 0
+    long: int = 0
+    read: int = 0
+    """Tokens of each row's longest text, as far as they are read."""
+    lost: int = 0
+
+    def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
+        """Count rows by their features; only those that reach the maximum length are encoded again, whole."""
+        lengths, limit = longest_of(features), max_tokens(self.setup)
+        self.rows += len(rows)
+        self.read += int(lengths.sum())
+        full = np.flatnonzero(lengths >= limit).tolist()
+        if full and len(features) <= len(rows) and not reads_windows(self.setup.recipe):
+            long, whole = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
+            self.long += len(long)
+            self.lost += int((whole - limit).clip(0).sum())
+
+    def say(self) -> None:
+        """Say how much is lost, if anything is."""
+        if self.long:
+            many = f"{share_of(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
+            say_once(f"{many} and truncated: {self.lost / (self.read + self.lost):.1%} of all tokens are lost")
+
+
+def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], Numbers]:
+    """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
+
+    Raises:
+        DataError: a row that cannot be encoded.
+    """
+    tokenizer = copy.copy(setup.tokenizer)
+    tokenizer.model_max_length = _UNENDING
+    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.changed("training", max_length=_UNENDING))
+    features = encode(rows, unending)
+    lengths = np.array([max(text_lengths(feature)) for feature in features])
+    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup)).tolist()], lengths
+
+
+def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row], max_length: int) -> list[int]:
+    """Return the indices of the rows whose answer is in no window as a whole, or has more than `max_length` tokens."""
+    answered = {
+        feature["row"]
+        for feature in features
+        if feature.get("end_positions", 0) and feature["end_positions"] - feature["start_positions"] < max_length
+    }
+    return [number for number, row in enumerate(rows) if row["answers"]["text"] and number not in answered]
+
+
+def describe_lost_gold(lost_count: int, count: int, options: Mapping[str, Any]) -> str:
+    """Describe the rows whose gold value cannot be predicted, by the options of their task family."""
+    more = " or options.max_answer_length" if "max_answer_length" in options else ""
+    return f"{share_of(lost_count, count)} rows lose gold answers beyond the maximum length{more}"
+
+
+def find_unread_words(features: Sequence[Feature], rows: Sequence[Row], setup: Setup) -> list[int]:
+    """Return the indices of the rows with a tagged word that is read off in no window."""
+    words: dict[int, set[Any]] = {}
+    for feature in features:
+        words.setdefault(feature["row"], set()).update(feature["words"])
+    return [
+        number
+        for number, row in enumerate(rows)
+        if any(tag is not None and word not in words.get(number, ()) for word, tag in enumerate(row["tags"]))
+    ]

@@ -1,9 +1,12 @@
-"""Threads that fit a machine and its control groups, their waits, and the load by other processes."""
+"""Threads that fit a machine and its control groups, their waits, the load by other processes, and memory."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,20 +14,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertkit.hardware import threads
+from bertkit.hardware import process as module
 from bertkit.hardware.device import Device
-from bertkit.hardware.threads import CoreWatch, Threads, WaitSwitch, fitting_threads, read_quota
+from bertkit.hardware.process import CoreWatch, Threads, WaitSwitch, fitting_threads, read_quota
 
 
 @pytest.fixture(autouse=True)
 def process(monkeypatch):
     """A process that nobody has asked for a number of threads."""
     monkeypatch.delenv("OMP_NUM_THREADS")
-    own = threads._Process()
-    monkeypatch.setattr(threads, "_PROCESS", own)
-    threads._free_threads.cache_clear()
+    own = module._Process()
+    monkeypatch.setattr(module, "_PROCESS", own)
+    module._free_threads.cache_clear()
     yield own
-    threads._free_threads.cache_clear()
+    module._free_threads.cache_clear()
     torch.set_num_threads(1)
 
 
@@ -72,8 +75,8 @@ def test_a_system_without_control_groups_has_no_quota(tmp_path):
 
 @pytest.mark.parametrize(("quota", "number"), [(0.5, 1), (1.0, 1), (1.5, 1), (2.0, 2), (math.inf, 4)])
 def test_whole_cpus_of_a_quota_count(monkeypatch, quota, number):
-    monkeypatch.setattr(threads, "read_quota", lambda: quota)
-    monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(module, "read_quota", lambda: quota)
+    monkeypatch.setattr(module, "_core_of", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5}, raising=False)
     found = fitting_threads()
     assert found.number == number
@@ -92,16 +95,16 @@ def test_whole_cpus_of_a_quota_count(monkeypatch, quota, number):
     ],
 )
 def test_batches_are_built_beside_a_gpu_and_not_beside_a_cpu(monkeypatch, device, cores, asked, workers):
-    monkeypatch.setattr(threads, "find_device", lambda: Device(device))
-    monkeypatch.setattr(threads, "read_quota", lambda: cores)
-    monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(module, "find_device", lambda: Device(device))
+    monkeypatch.setattr(module, "read_quota", lambda: cores)
+    monkeypatch.setattr(module, "_core_of", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    assert threads.batch_workers(asked) == workers
+    assert module.batch_workers(asked) == workers
 
 
 def test_processors_of_one_core_count_once(monkeypatch):
-    monkeypatch.setattr(threads, "read_quota", lambda: math.inf)
-    monkeypatch.setattr(threads, "_core_of", lambda processor: processor // 2)
+    monkeypatch.setattr(module, "read_quota", lambda: math.inf)
+    monkeypatch.setattr(module, "_core_of", lambda processor: processor // 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     assert fitting_threads().number == 2
 
@@ -117,25 +120,25 @@ def test_the_command_line_comes_before_the_environment(monkeypatch, process):
 
 
 def test_pools_of_other_libraries_have_the_required_number(monkeypatch):
-    for name in (*threads._POOLS, *threads._WAITING):
+    for name in (*module._POOLS, *module._WAITING):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    threads.prepare(3)
-    assert [os.environ[name] for name in threads._POOLS] == ["3", "3"]
-    assert not any(name in os.environ for name in threads._WAITING)
+    module.prepare(3)
+    assert [os.environ[name] for name in module._POOLS] == ["3", "3"]
+    assert not any(name in os.environ for name in module._WAITING)
 
 
 def test_a_program_keeps_its_smaller_number_of_threads(monkeypatch, process):
-    monkeypatch.setattr(threads, "_watch_load", lambda: None)
-    monkeypatch.setattr(threads, "read_quota", lambda: math.inf)
-    monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(module, "_watch_load", lambda: None)
+    monkeypatch.setattr(module, "read_quota", lambda: math.inf)
+    monkeypatch.setattr(module, "_core_of", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     torch.set_num_threads(2)
-    assert threads.use_threads().number == torch.get_num_threads() == 2
-    assert threads.use_threads(1, "as before").number == torch.get_num_threads() == 1
-    assert threads.use_threads().number == 2
+    assert module.use_threads().number == torch.get_num_threads() == 2
+    assert module.use_threads(1, "as before").number == torch.get_num_threads() == 1
+    assert module.use_threads().number == 2
     process.option = Threads(3, "--threads")
-    assert threads.use_threads() == (3, "--threads")
+    assert module.use_threads() == (3, "--threads")
 
 
 @pytest.mark.parametrize(
@@ -143,13 +146,13 @@ def test_a_program_keeps_its_smaller_number_of_threads(monkeypatch, process):
     [(2, {}, True), (1, {}, False), (2, {"GOMP_SPINCOUNT": "7"}, False), (2, {"OMP_WAIT_POLICY": "active"}, False)],
 )
 def test_waits_are_adapted_unless_the_user_sets_them(monkeypatch, count, variables, is_watched):
-    for name in threads._WAITING:
+    for name in module._WAITING:
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     calls = []
-    monkeypatch.setattr(threads, "_watch_load", lambda: calls.append(1))
-    threads.use_threads(count)
+    monkeypatch.setattr(module, "_watch_load", lambda: calls.append(1))
+    module.use_threads(count)
     assert bool(calls) == is_watched
 
 
@@ -158,7 +161,7 @@ class Load:
 
     def __init__(self, monkeypatch) -> None:
         self.ran, self.waited = 0.0, 0.0
-        monkeypatch.setattr(threads, "_scheduled", lambda: (self.ran, self.waited))
+        monkeypatch.setattr(module, "_scheduled", lambda: (self.ran, self.waited))
 
     def add(self, waiting_share: float) -> None:
         self.ran, self.waited = self.ran + 1 - waiting_share, self.waited + waiting_share
@@ -192,7 +195,7 @@ def test_waits_are_short_while_other_processes_use_the_cores(monkeypatch):
 
 
 def test_the_added_team_of_the_real_library_ends_with_the_load(monkeypatch):
-    libraries = threads._load_openmp()
+    libraries = module._load_openmp()
     if not libraries:
         pytest.skip("this system has another OpenMP library")
 
@@ -223,7 +226,7 @@ def test_the_added_team_of_the_real_library_ends_with_the_load(monkeypatch):
 def test_that_others_take_the_cores_is_told_once(monkeypatch, caplog, waited, is_told):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(threads, "_scheduled", lambda: (now[0], now[0] * waited / 10))
+    monkeypatch.setattr(module, "_scheduled", lambda: (now[0], now[0] * waited / 10))
     watch = CoreWatch()
     for _ in range(40):
         now[0] += 1
@@ -234,9 +237,87 @@ def test_that_others_take_the_cores_is_told_once(monkeypatch, caplog, waited, is
 def test_the_scheduler_says_how_long_this_process_ran():
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("this system does not say")
-    before, end = threads._scheduled(), time.process_time() + 0.05
+    before, end = module._scheduled(), time.process_time() + 0.05
     while time.process_time() < end:
         pass
-    after = threads._scheduled()
+    after = module._scheduled()
     assert after[0] - before[0] > 0.02
     assert after[1] >= before[1]
+
+
+# --- Memory ---
+
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from bertkit.hardware.process import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(64 << 20, dtype=np.uint8).fill(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+faults()
+print(faults())
+"""
+
+
+def count_faults(choice: str) -> int:
+    done = subprocess.run([sys.executable, "-c", FAULTS, choice], check=True, capture_output=True, text=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_a_block_that_was_freed_is_used_again():
+    assert count_faults("kept") < 10
+    assert count_faults("usual") > 20  # a page each, even if pages are huge
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(module.platform, "libc_ver", lambda: ("", ""))
+    assert not module.keep_freed_memory()
+
+
+def test_peak_memory_starts_anew():
+    torch.ones(4_000_000).sum()
+    if not module.restart_peak_memory("cpu") or module.peak_memory("cpu") is None:
+        pytest.skip("this system does not measure a peak")
+    before = module.peak_memory("cpu")
+    kept = torch.ones(10_000_000)
+    assert module.peak_memory("cpu") - before > 0.8 * kept.nbytes
+
+
+MEMINFO = (
+    "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\nHugePages_Total:       0\n"
+)
+MB = 1024**2
+
+
+@pytest.mark.parametrize(
+    ("groups", "mounts", "files", "expected"),
+    [
+        ("", "", {}, (16_384_000_000, 8_192_000_000)),
+        ("0::/a\n", V2, {"two/a/memory.max": "max\n"}, (16_384_000_000, 8_192_000_000)),
+        (
+            "0::/a/b\n",
+            V2,
+            {
+                "two/a/memory.max": f"{1000 * MB}\n",
+                "two/a/memory.current": f"{700 * MB}\n",
+                "two/a/memory.stat": f"anon 5\ninactive_file {200 * MB}\n",
+            },
+            (1000 * MB, 500 * MB),
+        ),
+    ],
+)
+def test_memory_is_what_control_groups_leave_of_the_system(tmp_path, groups, mounts, files, expected):
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    process = write_groups(tmp_path, groups, mounts, files)
+    assert module.read_memory(process, tmp_path / "meminfo") == expected
+
+
+def test_memory_of_a_system_that_does_not_tell_is_unknown(tmp_path):
+    assert module.read_memory(tmp_path, tmp_path / "nothing") is None

@@ -1,0 +1,64 @@
+"""Tensors on a device, and the copies of them that the CPU keeps.
+
+Reading a number from a device, or finding where a mask is true, waits for all the work that was given to it before. Of
+a batch, the CPU knows all that already: `to_device` keeps what it moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bertkit.hardware.device import Device
+
+if TYPE_CHECKING:
+    import torch
+
+
+_COPY = "bertkit_host_copy"  # attribute of a tensor on a device
+
+
+def to_device(values: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """Move a tensor to a device, where `on_host` finds it; from pinned memory, nothing waits for it."""
+    moved = values.to(device, non_blocking=True)
+    Device(moved.device.type).share_rows(moved)
+    return moved if moved is values else _keep(moved, values)
+
+
+def on_host(values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the CPU: what it was moved from, or a copy, which waits for the device."""
+    copy = host_copy(values)
+    return values.cpu() if copy is None else copy
+
+
+def host_copy(values: torch.Tensor) -> torch.Tensor | None:
+    """Return what `to_device` moved, as the tensor or as another shape of it; None where that is not known."""
+    if values.device.type == "cpu":
+        return values
+    copy: torch.Tensor | None = getattr(values, _COPY, None)
+    base = values._base
+    if copy is None and base is not None and base.numel() == values.numel() and values.is_contiguous():
+        copy = getattr(base, _COPY, None)
+        return None if copy is None else copy.reshape(values.shape)
+    return copy
+
+
+def derive(values: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Compute something of a tensor on its device and, where that is known, of its copy on the CPU."""
+    copy, derived = host_copy(values), compute(values)
+    return derived if copy is None or copy is values else _keep(derived, compute(copy))
+
+
+def where(values: torch.Tensor, test: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Find where a test of each element holds: indices on the device, one tensor per axis, as `nonzero` gives them."""
+    return tuple(test(on_host(values)).nonzero().T.contiguous().to(values.device, non_blocking=True))
+
+
+def select(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the values where a mask is true, as boolean indexing does; see `where`."""
+    return values[where(mask, lambda mask: mask)]
+
+
+def _keep(moved: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+    setattr(moved, _COPY, copy)
+    return moved
