@@ -95,17 +95,16 @@ def load_sentence_transformers(model: str, precision: str, texts: Sequence[str])
 def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
     """Export the encoder as `bertkit export` and `quantize` do, and run it under ONNX Runtime."""
     from bertkit import Embedder
-    from bertkit.workflows import quantize
-    from bertkit.workflows.export import Source, export
+    from bertkit.workflows import export
 
     rows, exported = folder / "rows.jsonl", folder / "exported"
     write_rows(({"anchor": text, "positive": text} for text in case.texts[:256]), rows)
-    source = Source(case.model, "similarity-pairs", str(rows))
+    source = export.Source(case.model, "similarity-pairs", str(rows))
     if precision == "int8":
-        quantize.LEAST_COSINE = 0.0  # how near its vectors are is measured here
-        quantize.quantize(source, exported, to="onnx-int8", margin=0.99)
+        export.LEAST_COSINE = 0.0  # how near its vectors are is measured here
+        export.export_source(source, exported, export.GraphFormat("onnx", "int8", margin=0.99))
     else:
-        export(source.model, exported, recipe=source.recipe, data=source.data)
+        export.export_source(source, exported, export.GraphFormat("onnx"))
     return Embedder(str(exported)).encode
 
 

@@ -11,6 +11,7 @@ from bertkit.data.checks import share_of
 from bertkit.data.row_digests import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
+from bertkit.progress import log
 from bertkit.recipe import Recipe
 from bertkit.storage.fingerprints import json_fingerprint, read_signed, write_signed
 from bertkit.tokens.features import Rows
@@ -138,12 +139,12 @@ def warn_of_tuned(names: Iterable[str]) -> list[str]:
 
 def thresholds_for(
     calibration: SavedCalibration | None, recipe: Recipe, precision: float | None, coverage: float | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Find the options that give answers a precision, or prediction sets a coverage, and a line that describes each.
+) -> dict[str, Any]:
+    """Return the options that give answers a precision, or prediction sets a coverage, and log what they promise.
 
     Raises:
-        UsageError: a number that is no share, or no calibration.
-        DataError: too few rows to show such a precision.
+        UsageError: If a number is not between 0 and 1, or there is no calibration.
+        DataError: If too few rows show such a precision.
     """
     import numpy as np
 
@@ -181,8 +182,9 @@ def thresholds_for(
         what = f"no threshold has shown a precision of {precision:g} on the {calibration.rows:,} rows"
         hint = "calibrate on more rows, ask for less, or set a threshold without a promise: --abstain-below 0.8"
         raise DataError(what, hint, file=calibration.source)
-    options = {name: by_type.get("", by_type) for name, by_type in options.items() if by_type}
-    return options, lines
+    for line in lines:
+        log.info(line)
+    return {name: by_type.get("", by_type) for name, by_type in options.items() if by_type}
 
 
 def check_share(name: str, value: float | None) -> None:

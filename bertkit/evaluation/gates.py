@@ -17,7 +17,7 @@ from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.baselines import Scores
 from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units, take
-from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, holm, judge_difference
+from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
 from bertkit.metrics.slices import LEAST_UNITS
 from bertkit.modeling.load import weight_bytes
 from bertkit.recipe import Gates
@@ -157,62 +157,54 @@ def judge_systems(
         return []
     first, *others = sides
     metrics, units = gate.choose(scorer, sides[first]), count_units(sides[first].judged[0])
-    of_all = [
+    tested = [
         GatedDifference(name, metric, metric, units, differences[name][metric]) for name in others for metric in metrics
     ]
-    # no other need be scored in each resample of each slice
+    # Other metrics need not be computed in each resample of each slice.
     if set(metrics) <= set(scorer.recipe.metrics):
         scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
-    # Slices make many tests, so their p values are corrected among themselves, apart from those of all rows.
-    numbers = group_rows(scorer, rows, sides[first])
-    slices = slice_values(scorer, rows, numbers, extra)
-    of_slices = [
-        GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(chosen), found[metric] if found else None)
-        for by in extra
-        for name in others
-        for value, chosen in slices.get(by, {}).items()
-        for found in (_compare_slice(scorer, sides[first], sides[name], chosen),)
-        for metric in metrics
-    ]
-    return judge_worse(of_all, gate) + judge_worse(of_slices, gate)
-
-
-def _compare_slice(scorer: Scorer, first: Side, second: Side, units: Sequence[int]) -> dict[str, Difference] | None:
-    """Compare two systems on some units; None where these are too few."""
-    if len(units) < LEAST_UNITS:
-        return None
-    chosen = np.array(units)
-    sides = [Side(side.predictions, [take(of, chosen) for of in side.judged]) for side in (first, second)]
-    return compare_sides(scorer, *sides)
+    # Slices make many tests, so their p values are corrected together, separately from those of all rows.
+    tested_slices = []
+    slices = slice_values(scorer, rows, group_rows(scorer, rows, sides[first]), extra)
+    for by, name in ((by, name) for by in extra for name in others):
+        for value, members in slices.get(by, {}).items():
+            found: dict[str, Difference] = {}
+            if len(members) >= LEAST_UNITS:
+                indices = np.array(members)
+                parts = [
+                    replace(side, judged=[take(judged, indices) for judged in side.judged])
+                    for side in (sides[first], sides[name])
+                ]
+                found = compare_sides(scorer, *parts)
+            tested_slices += [
+                GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), found.get(metric))
+                for metric in metrics
+            ]
+    return judge_worse(tested, gate) + judge_worse(tested_slices, gate)
 
 
 def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case]:
     """Judge differences by a gate; p of several is corrected for their number."""
-    known = [one.found.p for one in tested if one.found is not None]
-    corrected = iter(holm(known) if len(known) > 1 else [None])
+    corrected = iter(correct_differences([gated.found for gated in tested if gated.found is not None]))
     cases = []
     for group, name, metric, units, diff in tested:
         if diff is None:
             cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {LEAST_UNITS}"))
             continue
-        diff = replace(diff, p_holm=next(corrected))
+        diff = next(corrected)
         outcome = judge_difference(diff, units, gate.margin, lower_is_better=is_lower_better(metric))
         # "Undecided" is an outcome of its own: too few rows to tell whether the margin is kept.
         undecided: Outcome = "failed" if gate.undecided == "fail" else "skipped"
-        text = _describe_difference(diff) + _explain_outcome(outcome, diff, units, gate)
+        ends = "no interval" if diff.interval is None else f"95% CI {diff.interval[0]:+.4f} to {diff.interval[1]:+.4f}"
+        corrected_p = "" if diff.p_holm is None else f", p {p_text(diff.p_holm)} after correction"
+        text = f"{score_text(diff.first)}, then {score_text(diff.second)}: {diff.difference:+.4f} ({ends}{corrected_p})"
+        by = f" by more than {gate.margin:g}" if gate.margin else ""
+        if outcome == "undecided":
+            least = "" if diff.detectable is None else f": {units:,} show a difference of {diff.detectable:.4f}"
+            text += f", too few rows to tell whether it is worse{by}{least}"
+        elif outcome == "failed":
+            text += f", worse{by}"
+        else:
+            text += f", not worse{by}" if by else ", not shown to be worse"
         cases.append(Case(group, name, undecided if outcome == "undecided" else outcome, text))
     return cases
-
-
-def _describe_difference(diff: Difference) -> str:
-    ends = "no interval" if diff.interval is None else f"95% CI {diff.interval[0]:+.4f} to {diff.interval[1]:+.4f}"
-    ends += "" if diff.p_holm is None else f", p {p_text(diff.p_holm)} after correction"
-    return f"{score_text(diff.first)}, then {score_text(diff.second)}: {diff.difference:+.4f} ({ends})"
-
-
-def _explain_outcome(outcome: str, diff: Difference, units: int, gate: WorseGate) -> str:
-    by = f" by more than {gate.margin:g}" if gate.margin else ""
-    if outcome != "undecided":
-        return f", {'worse' if outcome == 'failed' else 'not shown to be worse' if not by else 'not worse'}{by}"
-    least = "" if diff.detectable is None else f": {units:,} show a difference of {diff.detectable:.4f}"
-    return f", too few rows to tell whether it is worse{by}{least}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
@@ -181,6 +181,14 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(order) - rank) * p))
         corrected[number] = highest
     return corrected
+
+
+def correct_differences(differences: Sequence[Difference]) -> list[Difference]:
+    """Set `p_holm` of differences that are tested together; a single test needs no correction."""
+    if len(differences) < 2:
+        return list(differences)
+    corrected = holm([difference.p for difference in differences])
+    return [replace(difference, p_holm=p) for difference, p in zip(differences, corrected, strict=True)]
 
 
 def judge_difference(

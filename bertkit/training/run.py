@@ -349,12 +349,18 @@ def check_pinned(identity: Mapping[str, Any], pinned: Path) -> None:
     record = runs.read_record(pinned)
     if record is None:
         raise ModelError("not a run folder, so it pins nothing", "name a folder with run.json", file=pinned)
-    before, now = ({**kept, "recipe": {}} for kept in (record["identity"], identity))
-    versions = runs.differences(record["versions"], runs.versions(), "versions.")
-    changes = [*runs.differences(before, now), *versions]
+    before = {**record["identity"], "recipe": {}, "versions": record["versions"]}
+    changes, fault = compare_identities(before, {**identity, "recipe": {}, "versions": runs.versions()})
     if changes:
-        fault = DataError if all(change.startswith("data.") for change in changes) else ModelError
         raise fault(f"differs from {pinned}: {'; '.join(changes)}", "restore what differs, or pin to another run")
+
+
+def compare_identities(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[list[str], type[DataError] | type[ModelError]]:
+    """Return the differences between two identities, and the class of the error that they cause."""
+    changes = runs.differences(old, new)
+    return changes, DataError if all(change.startswith("data.") for change in changes) else ModelError
 
 
 def find_machine(plan: RunPlan) -> Machine:

@@ -15,7 +15,6 @@ import torch
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
-from bertkit.hardware.process import peak_memory
 from bertkit.progress import ProgressWrapper, use_progress
 from bertkit.recipe import CommonTraining
 from bertkit.tokens.features import Features, text_lengths
@@ -36,8 +35,6 @@ class TimedStep:
     rows: int
     lengths: list[int]
     padded: int
-    memory: int | None = None
-    """The peak so far, in bytes; None where it is not known."""
 
 
 class _Enough(Exception):
@@ -53,7 +50,6 @@ class _Stopwatch(ProgressWrapper):
         self.seconds, self.began = seconds, math.inf
         self.is_open = False
         self.marks: list[Any] = []
-        self.peaks: list[int | None] = []
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Begin to count steps."""
@@ -63,7 +59,6 @@ class _Stopwatch(ProgressWrapper):
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Note the end of a step."""
         self.marks.append(self.device.mark())
-        self.peaks.append(peak_memory(self.device.type))
         self.progress.update(done, figures)
         passed = time.perf_counter() - self.began
         if done >= self.last or (done > _WARM and passed > self.seconds):
@@ -78,11 +73,10 @@ class _Stopwatch(ProgressWrapper):
             self.is_open = False
             self.progress.finish()
 
-    def read(self) -> list[tuple[float, int | None]]:
-        """Return the seconds of each timed step, and the peak memory."""
+    def read(self) -> list[float]:
+        """Return the seconds of each timed step."""
         # Marks are the ends of steps, (warm-up + steps,). The first timed step begins at the last mark of the warm-up.
-        taken = self.device.seconds_between(self.marks[_WARM - 1 :])
-        return list(zip(taken, self.peaks[_WARM:], strict=True))
+        return self.device.seconds_between(self.marks[_WARM - 1 :])
 
 
 def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
@@ -129,11 +123,11 @@ def time_steps(
     return [
         # Micro-batches were noted in the order of the steps. Those of the warm-up are left out, and those that the
         # loader has made ahead.
-        _add_up(*times, batches[step * count : (step + 1) * count])
-        for step, times in enumerate(watch.read(), start=_WARM)
+        _add_up(seconds, batches[step * count : (step + 1) * count])
+        for step, seconds in enumerate(watch.read(), start=_WARM)
     ]
 
 
-def _add_up(seconds: float, memory: int | None, micro_batches: Sequence[tuple[int, list[int], int]]) -> TimedStep:
+def _add_up(seconds: float, micro_batches: Sequence[tuple[int, list[int], int]]) -> TimedStep:
     rows, lengths, padded = zip(*micro_batches, strict=True)
-    return TimedStep(seconds, sum(rows), [length for row in lengths for length in row], sum(padded), memory)
+    return TimedStep(seconds, sum(rows), [length for row in lengths for length in row], sum(padded))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.row_digests import digest_rows
-from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
@@ -21,13 +20,13 @@ from bertkit.evaluation.calibration import (
     write_calibration,
 )
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
-from bertkit.evaluation.scoring import Scored, score_split
+from bertkit.evaluation.scoring import score_split
 from bertkit.evaluation.splits import Choice, judge_training_rows
 from bertkit.metrics import Numbers, statistics
 from bertkit.metrics import calibration as metrics
 from bertkit.metrics.basic import f1_macro
 from bertkit.metrics.calibration import Decisions, Fold
-from bertkit.progress import log, stage
+from bertkit.progress import stage
 from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.evaluate import splits_to_score
@@ -75,20 +74,21 @@ def calibrate(
 ) -> CalibrationResult:
     """Calibrate the checkpoint or the folder of seeds `recipe.model` on the first validation split, or on `split`.
 
-    With `coverages`, prediction sets are measured too. With a `precision`, the threshold that shows it is in force from
-    then on. Beside calibration.json, a page shows what was found.
+    With `coverages`, prediction sets are measured too. With a `precision`, predictions abstain by its threshold from
+    then on. A page next to calibration.json shows the result.
 
     Raises:
-        UsageError: a task family without probabilities, a checkpoint that is not in a folder of one's own, too few
-            rows, or a coverage or precision that is no share.
-        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+        UsageError: If the task family has no probabilities, the checkpoint is not in a folder, there are too few rows,
+            or a coverage or precision is not between 0 and 1.
+        BertkitError: If the checkpoint or the rows cannot be read; see `bertkit.errors`.
     """
+    # 1. Check the checkpoint, and read its rows.
     for coverage in coverages:
         check_share("--coverage", coverage)
     check_share("--precision", precision)
     with stage("reading the data", total=1):
         saved = find_members(recipe)
-        decide = saved.task.gold_probabilities
+        columns, decide = saved.task.COLUMNS, saved.task.gold_probabilities
         if decide is None:
             raise UsageError(f"{recipe.task} has no probabilities of labels to calibrate", "")
         if coverages or precision:
@@ -97,78 +97,77 @@ def calibrate(
             what = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
             raise UsageError(what, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
         rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).values()))
-        count = len(np.unique(digest_rows(rows.rows, saved.task.COLUMNS.gold)))
+        digests = digest_rows(rows.rows, columns.gold)
+        count = len(np.unique(digests))
         if count < _LEAST_ROWS:
             which = "rows" if count == len(rows.rows) else "different rows"
             raise UsageError(f"{count} {which} are too few to calibrate on", f"give at least {_LEAST_ROWS}")
+
     with claimed(saved.calibration_folder / CALIBRATION_FILE):
+        # 2. Predict, without the calibration that the checkpoint may have.
         with stage(f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)
         scored = score_split(checkpoint, rows)
-        decisions = decide(scored.predictions, rows.rows, scored.setup)
-        return _fit_calibration(saved, rows, scored, decisions, coverages, precision)
+        labels, decisions = scored.setup.labels, decide(scored.predictions, rows.rows, scored.setup)
+        raw, gold, row_indices, per, types = decisions
 
+        # 3. Fit. The calibration has a temperature fitted to all rows. What it changes is measured across folds, on
+        # rows that it was not fitted to; rows with the same input are in one fold.
+        groups = digests[row_indices]
+        fits = metrics.fit_folds(decisions, groups, len(labels))
+        temperature = metrics.fit_temperatures(decisions)
+        tempered, across = metrics.temper_decisions(decisions, temperature), metrics.temper_across(decisions, fits)
+        is_right = tempered.argmax(axis=1) == gold
+        thresholds, f1 = None, None
+        # Labels that are decided one by one get thresholds, if these raise F1 on rows that they were not tuned on.
+        if per == "label":
+            f1 = _compare_f1(across[:, 1], gold, fits)
+            if f1["after"] > f1["before"]:
+                tuned = metrics.tune_thresholds(tempered[:, 1], gold, len(labels))
+                thresholds = dict(zip(labels, tuned, strict=True))
 
-def _fit_calibration(
-    saved: SavedCheckpoint,
-    split: Split,
-    scored: Scored,
-    decisions: Decisions,
-    coverages: Sequence[float],
-    precision: float | None,
-) -> CalibrationResult:
-    """Fit the calibration to decisions, keep it, and measure what it changes."""
-    from bertkit.reports.confidence import write_calibration_page
+        # 4. Write what predictions need. A promised precision needs decisions that are independent of each other.
+        kept = np.concatenate([np.array([], dtype=int), *decisions.by_type().values()])
+        calibration = SavedCalibration(
+            model=fingerprint_all(saved.folder, saved.member_folders),
+            task=saved.recipe.task,
+            split=rows.name,
+            source=rows.source,
+            rows=len(rows.rows),
+            temperature=temperature,
+            thresholds=thresholds,
+            confidence=_join_numbers(tempered[kept].max(axis=1)),
+            types=" ".join(types[kept]) if types is not None else "",
+            right=_join_numbers(is_right[kept].astype(int)),
+            gold=_join_numbers(tempered[kept, gold[kept]]),
+            folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
+        )
+        if precision is not None:
+            calibration = replace(calibration, promised=thresholds_for(calibration, saved.recipe, precision, None))
+        write_calibration(saved.calibration_folder, calibration)
 
-    raw, gold, numbers, per, types = decisions
-    labels = scored.setup.labels
-    # rows with the same input are in one fold
-    groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]
-    fits = metrics.fit_folds(decisions, groups, len(labels))
-    # Kept is a temperature fitted to all rows. What it changes is measured across folds, on rows it was not fitted to.
-    temperature = metrics.fit_temperatures(decisions)
-    tempered, across = metrics.temper_decisions(decisions, temperature), metrics.temper_across(decisions, fits)
-    # A promise needs decisions that are independent of each other.
-    kept = np.concatenate([np.array([], dtype=int), *decisions.by_type().values()])
-    confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
-    thresholds, f1 = None, None
-    # Labels that are decided one by one get thresholds, where these raise F1 on rows that they were not tuned on.
-    if per == "label":
-        f1 = _compare_f1(across[:, 1], gold, fits)
-        if f1["after"] > f1["before"]:
-            tuned = metrics.tune_thresholds(tempered[:, 1], gold, len(labels))
-            thresholds = dict(zip(labels, tuned, strict=True))
-    # What predictions need goes into calibration.json; what only readers need, into the result and its page.
-    facts: dict[str, Any] = {"split": split.name, "source": split.source, "rows": len(split.rows)}
-    facts |= {"temperature": temperature, "thresholds": thresholds}
-    calibration = SavedCalibration(
-        model=fingerprint_all(saved.folder, saved.member_folders),
-        task=saved.recipe.task,
-        **facts,
-        confidence=_join_numbers(confidence[kept]),
-        types=" ".join(types[kept]) if types is not None else "",
-        right=_join_numbers(right[kept]),
-        gold=_join_numbers(tempered[kept, gold[kept]]),
-        folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
-    )
-    if precision is not None:
-        calibration = replace(calibration, promised=_find_thresholds(calibration, saved.recipe, precision, None))
-    write_calibration(saved.calibration_folder, calibration)
-    calibrated = CalibrationResult(
-        model=saved.recipe.model,
-        **facts,
-        before=statistics.describe_calibration(raw, gold, numbers),
-        after=statistics.describe_calibration(across, gold, numbers),
-        file=str(saved.calibration_folder / CALIBRATION_FILE),
-        decisions=len(gold),
-        per=per,
-        f1_macro=f1,
-        **_measure_by_type(decisions, tempered, groups, coverages),
-        training_rows=len(split.training_rows),
-    )
-    sides = {"before": raw.max(axis=1), "after": across.max(axis=1)}
-    write_calibration_page(saved.calibration_folder, asdict(calibrated), sides, right)
-    return calibrated
+        # 5. Measure what it changes, and write the page.
+        from bertkit.reports.confidence import write_calibration_page
+
+        calibrated = CalibrationResult(
+            model=saved.recipe.model,
+            split=rows.name,
+            source=rows.source,
+            rows=len(rows.rows),
+            temperature=temperature,
+            before=statistics.describe_calibration(raw, gold, row_indices),
+            after=statistics.describe_calibration(across, gold, row_indices),
+            file=str(saved.calibration_folder / CALIBRATION_FILE),
+            decisions=len(gold),
+            per=per,
+            thresholds=thresholds,
+            f1_macro=f1,
+            **_measure_by_type(decisions, tempered, groups, coverages),
+            training_rows=len(rows.training_rows),
+        )
+        confidence = {"before": raw.max(axis=1), "after": across.max(axis=1)}
+        write_calibration_page(saved.calibration_folder, asdict(calibrated), confidence, is_right.astype(int))
+        return calibrated
 
 
 def _measure_by_type(
@@ -239,18 +238,8 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
     """
     saved = find_members(recipe)
     _check_sets(saved)
-    options = _find_thresholds(saved.read_calibration(), recipe, precision, coverage)
+    options = thresholds_for(saved.read_calibration(), recipe, precision, coverage)
     return recipe.model_copy(update={"options": {**recipe.options, **options}})
-
-
-def _find_thresholds(
-    calibration: SavedCalibration | None, recipe: Recipe, precision: float | None, coverage: float | None
-) -> dict[str, Any]:
-    """Find the options for a precision or a coverage, and log what they promise; raises as `thresholds_for` does."""
-    options, lines = thresholds_for(calibration, recipe, precision, coverage)
-    for line in lines:
-        log.info(line)
-    return options
 
 
 def _check_sets(saved: SavedCheckpoint) -> None:

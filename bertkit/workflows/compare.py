@@ -12,7 +12,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
-from bertkit.evaluation.differences import Changes, Extra, Side, find_changes
+from bertkit.evaluation.differences import Changes, Side, find_changes
 from bertkit.evaluation.gates import WorseGate, compare_sides, judge_systems
 from bertkit.evaluation.scoring import decode_rows, find_positive_label, run_model
 from bertkit.evaluation.splits import count_trained, judge_training_rows
@@ -28,9 +28,9 @@ from bertkit.evaluation.stored import (
 from bertkit.evaluation.stored.rows import align, read_column, read_rows
 from bertkit.metrics.basic import describe_positive_label
 from bertkit.metrics.intervals import count_units, find_intervals, take
-from bertkit.metrics.paired import Difference, holm
+from bertkit.metrics.paired import Difference, correct_differences
 from bertkit.progress import stage
-from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.recipe import Recipe, typed_path
 from bertkit.reports.cases import Case
 from bertkit.reports.text import ONE_SEED
 from bertkit.storage.cache import spool
@@ -102,30 +102,32 @@ def compare(
     """Compare runs with the first of them; see `bertkit.metrics.paired`.
 
     Args:
-        paths: run folders, folders of seeds, or what `bertkit eval --output` has written; at least two.
-        settings: what is looked at.
-        recipe: whose metrics to compare; that of the first run by default.
-        split: whose predictions to compare; the first validation split by default.
-        on: a file, or another source of rows: the runs are scored on those of its rows that none was trained on.
+        paths: At least two run folders, folders of seeds, or outputs of `bertkit eval --output`.
+        settings: Slices, shown rows and gate.
+        recipe: Recipe whose metrics are compared; by default that of the first run.
+        split: Split whose predictions are compared; by default the first validation split.
+        on: File or another source of rows: the runs are scored on those of its rows that none was trained on.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If predictions, rows or models cannot be read; see `bertkit.errors`.
     """
     if len(paths) < 2:
         raise UsageError("one run has nothing to be compared with", "name two or more")
     if len({typed_path(path).resolve() for path in paths}) < len(paths):
         raise UsageError("a run is named twice", "name each once")
-    # Without --on, nothing is computed: the predictions of the runs are on disk, and no model is loaded.
+
+    # 1. Read the stored predictions; no model is loaded. With `on`, the models answer the rows of the file instead.
     with stage("reading the predictions", total=1):
         systems = [read_system(path, None if on else split) for path in paths]
         _check_seeds(systems)
     notes: list[str] = []
-    # With --on, the models answer the rows of the file first, and their answers take the place of stored ones.
     if on is not None:
-        systems, of_run, notes = predict_unseen(systems, on, split)
-        recipe = recipe.model_copy(update={"data": of_run.data}) if recipe else of_run
+        systems, run_recipe, notes = predict_unseen(systems, on, split)
+        recipe = recipe.model_copy(update={"data": run_recipe.data}) if recipe else run_recipe
+
+    # 2. Read the rows. Scores are paired, so all systems answer the same rows in the same order: those of the first
+    # system that stores rows.
     with stage("reading the rows", total=1):
-        # Scores are paired, so all systems answer the same rows in the same order: those of the first that has rows.
         scorer = find_scorer(systems, recipe)
         reference = next((run for one in systems for run in one.runs if run.has_rows), systems[0].runs[0])
         bare = [run.name for one in systems for run in one.runs if not run.has_rows]
@@ -134,47 +136,47 @@ def compare(
         rows = read_rows(reference, scorer.task)
         by = settings.by
         extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
-    compared = _compare_systems(scorer, systems, rows, extra, settings)
-    return replace(compared, split=on or compared.split, notes=notes + compared.notes)
 
-
-def _compare_systems(
-    scorer: Scorer, systems: Sequence[StoredSystem], rows: Sequence[Row], extra: Extra, settings: CompareSettings
-) -> Comparison:
-    # Predictions are compared with gold values once; all resamples below only index and add up these arrays.
+    # 3. Compare predictions with gold values once: all resamples only index and add up these arrays.
     sides = [
         Side([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
         for system in systems
     ]
-    scorer, notes = _leave_out_unstored(scorer, systems, sides)
+    scorer, left_out = _leave_out_unstored(scorer, systems, sides)
     positive = find_positive_label(scorer.task, scorer.recipe, scorer.labels)
-    notes += describe_positive_label(scorer.recipe.metrics, positive)
+    notes += [*left_out, *describe_positive_label(scorer.recipe.metrics, positive)]
     if settings.gate:
-        # a wrong name is told before anything is compared
-        settings.gate.choose(scorer, sides[0])
+        settings.gate.choose(scorer, sides[0])  # Raises for a wrong metric before the resampling.
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     notes += [ONE_SEED] * (not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems))
+
+    # 4. Compare each system with the first.
     names = _short_names([system.name for system in systems])
-    first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
-    # Each system is compared with the first alone; the p values of all these tests are corrected together at the end.
     differences: dict[str, dict[str, Difference]] = {}
     changes: dict[str, Changes] = {}
     for name, side in zip(names[1:], sides[1:], strict=True):
         with stage(f"comparing {name} with {names[0]}", total=1):
             differences[name] = compare_sides(scorer, sides[0], side)
             changes[name] = find_changes(scorer, rows, (sides[0], side), extra, settings.shown)
+    # Gates correct the p values of their own tests, so they read the uncorrected ones.
+    gates = judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, settings.gate)
+    # The systems are a family of tests per metric.
+    corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
+    for metric in differences[names[1]]:
+        family = correct_differences([by_metric[metric] for by_metric in differences.values()])
+        for name, difference in zip(differences, family, strict=True):
+            corrected[name][metric] = difference
+
+    first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
     return Comparison(
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
-        split=systems[0].runs[0].split,
+        split=on or systems[0].runs[0].split,
         rows=len(rows),
         units=count_units(sides[0].judged[0]),
         best_metric=scorer.recipe.best_metric,
-        systems=[
-            _describe_system(scorer, name, system, side)
-            for name, system, side in zip(names, systems, sides, strict=True)
-        ],
-        differences=_correct_p_values(differences),
+        systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, sides, strict=True)],
+        differences=corrected,
         changes=changes,
         settings=count_trained({name: run.file.parent for name, run in first_runs.items()})
         + list_settings({name: run.record for name, run in first_runs.items()}),
@@ -182,7 +184,7 @@ def _compare_systems(
         folders={
             name: [str(run.file.parent) for run in system.runs] for name, system in zip(names, systems, strict=True)
         },
-        gates=judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, settings.gate),
+        gates=gates,
     )
 
 
@@ -236,18 +238,6 @@ def _describe_system(scorer: Scorer, name: str, system: StoredSystem, side: Side
     return ComparedSystem(name, [system.runs[0].seed], scores, found.ends)
 
 
-def _correct_p_values(differences: dict[str, dict[str, Difference]]) -> dict[str, dict[str, Difference]]:
-    """Correct the p of several comparisons with one baseline, metric by metric; a single one needs no correction."""
-    if len(differences) < 2:
-        return differences
-    corrected = {name: dict(of_system) for name, of_system in differences.items()}
-    for metric in next(iter(differences.values())):
-        p_values = holm([of_system[metric].p for of_system in differences.values()])
-        for of_system, p in zip(corrected.values(), p_values, strict=True):
-            of_system[metric] = replace(of_system[metric], p_holm=p)
-    return corrected
-
-
 def _short_names(names: Sequence[str]) -> list[str]:
     """Return paths without the folders above that all of them share.
 
@@ -278,80 +268,75 @@ def predict_unseen(
     """Predict the rows of a source that no run of the systems was trained on, each run with its own recipe and columns.
 
     Args:
-        systems: runs whose models are there.
-        source: a file, of which all rows are taken, or another source of rows as ``data.source`` names one.
-        split: which rows of it to take.
+        systems: Runs with their models.
+        source: File, of which all rows are read, or another source of rows as in ``data.source``.
+        split: Split of the source.
 
     Returns:
-        the systems with these predictions instead of those that they have stored; the recipe of the first run with
-        this source; and notes on rows that were left out, and on labels that a run does not have.
+        The systems with these predictions instead of the stored ones; the recipe of the first run with this source; and
+        notes on rows that were left out, and on labels that a run does not have.
 
     Raises:
-        UsageError: a system is a file of predictions, which no model is known of.
-        DataError: all rows are training rows.
-        BertkitError: of the kind that fits, for a source or a model that does not load.
+        UsageError: If a system is a file of predictions, whose model is unknown.
+        DataError: If all rows are training rows.
+        BertkitError: If the source or a model cannot be loaded; see `bertkit.errors`.
     """
-    for run in (run for system in systems for run in system.runs):
-        if not run.record:
-            raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
-    # A label that one run lacks is still a label of the rows: all runs read them with the labels of all.
-    saved = [[find_checkpoint(_with_source(run, source)) for run in system.runs] for system in systems]
-    labels = tuple(dict.fromkeys(name for of_system in saved for one in of_system for name in one.labels))
+    checkpoints: list[list[SavedCheckpoint]] = []
+    for system in systems:
+        checkpoints.append([])
+        for run in system.runs:
+            if not run.record:
+                raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
+            recipe = recipe_of(run, {"model": run.model, "data.source": source})
+            data = recipe.data.model_copy(update={"files": {}, "limit": None})
+            checkpoints[-1].append(find_checkpoint(recipe.model_copy(update={"data": data})))
+    # A label that one run lacks is still a label of the rows, so all runs read them with the labels of all.
+    labels = tuple(dict.fromkeys(name for members in checkpoints for saved in members for name in saved.labels))
+    splits: list[list[Split]] = []
     with stage(f"reading {source}", total=1):
-        read = [[_read_unseen(replace(one, labels=labels), split) for one in of_system] for of_system in saved]
-    # What any run was trained on is left out for all, so that every system answers the same rows.
-    trained = [{part.lines[row] for part in parts for row in part.training_rows} for parts in read]
-    seen, count = set().union(*trained), len(read[0][0].rows)
+        for members in checkpoints:
+            splits.append([])
+            for saved in members:
+                chosen = split or (ALL if unsplit_file(saved.recipe.data) else "validation")
+                to_score = splits_to_score(replace(saved, labels=labels), chosen)
+                splits[-1].append(judge_training_rows(replace(saved, labels=labels), to_score, "keep")[chosen])
+    # Training rows of any run are left out for all, so that every system answers the same rows.
+    trained = [{read.lines[row] for read in members for row in read.training_rows} for members in splits]
+    seen, count = set().union(*trained), len(splits[0][0].rows)
     counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))
-    notes = (
-        [f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({counts})."] if seen else []
-    )
+    notes = []
+    if seen:
+        notes.append(f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({counts}).")
     if len(seen) == count:
         what = f"all {count:,} rows are training rows of one run or another ({counts})"
         raise DataError(what, "name a file with rows that are new to all of them: --on FILE", file=source)
     predicted = []
-    for system, of_system, parts in zip(systems, saved, read, strict=True):
-        runs = [
-            _predict_unseen(run, one, part, seen, labels)
-            for run, one, part in zip(system.runs, of_system, parts, strict=True)
-        ]
+    for system, members, read in zip(systems, checkpoints, splits, strict=True):
+        runs = [_predict_rows(*parts, seen, labels) for parts in zip(system.runs, members, read, strict=True)]
         predicted.append(replace(system, runs=runs))
-        if missing := [name for name in labels if name not in of_system[0].labels]:
+        if missing := [name for name in labels if name not in members[0].labels]:
             notes.append(f"{system.name} does not know {shorten(', '.join(missing))}: it answers no such row right.")
-    recipe = saved[0][0].recipe
+    recipe = checkpoints[0][0].recipe
     return predicted, recipe.model_copy(update={"labels": list(labels)}) if recipe.labels else recipe, notes
 
 
-def _with_source(run: StoredRun, source: str) -> Recipe:
-    """Return the recipe of a run with its model, and with all rows of another source."""
-    recipe = recipe_of(run, {"model": run.model, "data.source": source})
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"files": {}, "limit": None})})
-
-
-def _read_unseen(saved: SavedCheckpoint, split: str | None) -> Split:
-    """Read the rows to score, with those marked that the run was trained on."""
-    chosen = split or (ALL if unsplit_file(saved.recipe.data) else "validation")
-    return judge_training_rows(saved, splits_to_score(saved, chosen), "keep")[chosen]
-
-
-def _predict_unseen(
+def _predict_rows(
     run: StoredRun, saved: SavedCheckpoint, split: Split, left_out: set[int], labels: Sequence[str]
 ) -> StoredRun:
     """Predict rows as `eval` does, but without their gold values: a run need not have all labels."""
-    gold = saved.task.COLUMNS.gold
-    numbers = [index for index, line in enumerate(split.lines) if line not in left_out]
-    rows = split.select(numbers)
-    inputs = rows.without(gold)
+    indices = [index for index, line in enumerate(split.lines) if line not in left_out]
+    rows = split.select(indices)
+    inputs = rows.without(saved.task.COLUMNS.gold)
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     features = encode_split(inputs, checkpoint.setup, saved.task.encode)
     outputs, _ = run_model(checkpoint, features, f"scoring {run.name}")
     predictions = decode_rows(saved.task, outputs, features, inputs.rows, checkpoint.setup)
     records = spool(
-        {"id": number, **row, **prediction}
-        for number, row, prediction in zip(numbers, rows.rows, predictions, strict=True)
+        {"id": index, **row, **prediction}
+        for index, row, prediction in zip(indices, rows.rows, predictions, strict=True)
     )
-    # From here on it passes for a stored run of these rows, whose labels are those of all systems.
+    # The result looks like a stored run of these rows, whose labels are those of all systems.
     record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
     if saved.task.NAMED:
         record["identity"]["labels"] = list(labels)

@@ -1,10 +1,10 @@
-"""Export a fine-tuned model to a folder that ONNX Runtime or OpenVINO runs, without torch."""
+"""Export a fine-tuned model to a graph that ONNX Runtime or OpenVINO runs without torch: in fp32, int8 or bf16."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,11 @@ from bertkit.evaluation.parity import (
     random_texts,
     tabulate_latency,
 )
+from bertkit.evaluation.splits import read_task_splits
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
+from bertkit.metrics.basic import is_lower_better
+from bertkit.modeling.info import info_of
 from bertkit.modeling.load import fingerprint
 from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import Progress, stage, takes_progress
@@ -46,12 +49,49 @@ if TYPE_CHECKING:
     from bertkit.modeling.inference.graphs.convert import Converted
 
 
+QUANTIZED = {
+    "onnx-int8": ("onnx", "int8"),
+    "openvino-int8": ("openvino", "int8"),
+    "openvino-bf16": ("openvino", "bf16"),
+}
+"""`--to` of `bertkit quantize` -> backend and precision."""
+LEAST_COSINE = 0.98
 _COMPARED = 64  # rows whose vectors are compared
 
 
 @dataclass(frozen=True)
+class Source:
+    """Model to export, and the rows that it is scored on."""
+
+    model: str
+    """Run folder, a checkpoint of a run, or any fine-tuned checkpoint."""
+    recipe: str | None = None
+    """Recipe of a checkpoint that bertkit did not train."""
+    data: str | None = None
+    """Rows, or None for those of the recipe."""
+    limit: int | None = None
+    """Maximum number of rows of each split, or None for all."""
+
+
+@dataclass(frozen=True)
+class GraphFormat:
+    """Backend and precision of a graph, and how it is made and measured."""
+
+    backend: str
+    precision: str = "fp32"
+    margin: float = 0.01
+    """Largest acceptable loss of int8 and bf16, as a fraction of the highest score."""
+    rows: int = 256
+    """Number of training rows that determine the ranges of activations (int8)."""
+    timed: bool = True
+    """Whether its speed is compared with the model's."""
+    copied: tuple[str, ...] = ()
+    """Names of additional files of the run to copy."""
+
+
+@dataclass(frozen=True)
 class ExportResult:
-    """What was exported, and how it compares with the model that it was made from."""
+    """An exported model, and how it compares with the model that it was made from."""
 
     model: str
     folder: str
@@ -61,6 +101,14 @@ class ExportResult:
     bytes: int
     parity: Parity
     gates: list[Case]
+
+
+class MarginError(ModelError):
+    """Error for a quantized model that loses too much; `parity` has the measured loss."""
+
+    def __init__(self, what: str, remedy: str, parity: Parity) -> None:
+        super().__init__(what, remedy)
+        self.parity = parity
 
 
 @takes_progress
@@ -74,107 +122,101 @@ def export(
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Export a run or a fine-tuned checkpoint, compare both, and return how they compare.
+    """Export a run or a fine-tuned checkpoint in float32, and compare both.
 
-    The folder appears when it is whole. It has all that `eval` and `predict` need, and says the same.
+    The folder appears when it is complete. It has all that `eval` and `predict` need, and gives the same answers.
 
     Args:
-        model: run folder, a checkpoint of a run, or any fine-tuned checkpoint.
-        output: the folder to write, which must not exist.
+        model: Run folder, a checkpoint of a run, or any fine-tuned checkpoint.
+        output: Folder to write, which must not exist.
         to: ``onnx`` or ``openvino``.
-        recipe: of a checkpoint that is not of a run.
-        data: rows to score both on; those of the recipe by default.
-        limit: score on the first rows only.
-        progress: shows how far the work is; by default bars, in notebooks only.
+        recipe: Recipe of a checkpoint that bertkit did not train.
+        data: Rows to score both on; by default those of the recipe.
+        limit: Maximum number of rows to score.
+        progress: Shows the progress; by default bars, in notebooks only.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: Any error; see `bertkit.errors`.
     """
     return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to))
 
 
+@on_cpu()
 def export_source(source: Source, output: str | Path, target: GraphFormat) -> ExportResult:
-    """Do what `export` does, in float32."""
-    check_backend(target.backend)
-    folder, saved = open_source(source, output)
-    scored = find_split(saved, required=source.data is not None)
-    with stage(f"loading {saved.recipe.model_name}"):
-        before = load_plain(saved)
-    return write_graph(saved, before, folder, target, scored, refuse_different)
+    """Export a model in any format, and write nothing if the graph differs too much from the model.
 
-
-@dataclass(frozen=True)
-class GraphFormat:
-    """What a graph is made for."""
-
-    backend: str
-    precision: str = "fp32"
-    calibration: Any = None
-    """Texts, for int8."""
-    timed: bool = True
-    """Whether its speed is measured beside the model's."""
-    copied: tuple[str, ...] = ()
-    """Names of more files of the run that are copied."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a graph is made from, and the rows that it is scored on."""
-
-    model: str
-    """Run folder, a checkpoint of a run, or any fine-tuned checkpoint."""
-    recipe: str | None = None
-    """The recipe of a checkpoint that is not of a run."""
-    data: str | None = None
-    """Rows; None for those of the recipe."""
-    limit: int | None = None
-    """The first rows of each split; None for all."""
-
-
-def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoint]:
-    """Return the folder to write, and the checkpoint to make it from, checked without its weights."""
+    Raises:
+        MarginError: If a model in int8 or bf16 loses too much; see `refuse_loss`.
+        ModelError: If a graph in float32 computes something else than the model.
+        BertkitError: Any other error; see `bertkit.errors`.
+    """
+    # 1. Check what can be checked before torch is imported.
+    if not 0 < target.margin < 1 or target.rows < 1:
+        what = f"--margin {target.margin:g}, --rows {target.rows}"
+        raise UsageError(what, "give a margin between 0 and 1, and at least one row")
+    is_exact, is_int8 = target.precision == "fp32", target.precision == "int8"
+    check_backend(target.backend, quantizes=is_int8)
     folder = typed_path(output)
     refuse_existing(folder)
     refuse_exported(hub.find_model(source.model))
-    changes = {"data.source": source.data, "data.limit": source.limit}
-    return folder, open_trained(source.model, source.recipe, changes)
+    saved = open_trained(source.model, source.recipe, {"data.source": source.data, "data.limit": source.limit})
+    split, notes = find_split(saved, required=source.data is not None or not is_exact)
+    training_rows = _read_training_rows(saved, target.rows) if is_int8 else []
 
+    # 2. Load the model as it is traced: in float32 on the CPU, by the classes of transformers, with complete layers.
+    with stage(f"loading {saved.recipe.model_name}"):
+        import torch
 
-@on_cpu()
-def write_graph(
-    saved: SavedCheckpoint,
-    before: Checkpoint,
-    folder: Path,
-    target: GraphFormat,
-    scored: tuple[Split | None, list[str]],
-    judge: Callable[[Parity], None],
-) -> ExportResult:
-    """Write the graph of a model with what it needs, unless `judge` raises at how it compares with the model."""
+        plain = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
+        machine = Machine("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
+        machine.announce()
+        before = plain.load(machine)
+    names = [
+        name
+        for name in ("input_ids", "attention_mask", "token_type_ids")
+        if name in before.setup.tokenizer.model_input_names
+    ]
+    # Rows to score must not determine the ranges of activations: they judge the result.
+    reads_rows = info_of(before.model).reads == "windows"
+    calibration = encode_texts(before, training_rows, names, reads_rows=reads_rows) if is_int8 else None
+
     with disk_errors(folder.parent), building(folder) as staging:
+        # 3. Write the graph and everything that is needed to open it.
         with stage(f"exporting to {target.backend}, {target.precision}"):
-            described, graph = convert_checkpoint(saved, before, target, staging)
+            from bertkit.modeling.inference.graphs.convert import convert
+            from bertkit.modeling.inference.graphs.texts import TextGraph
+
+            file = graph_file(target.backend, target.precision)
+            facts = {"recipe": saved.recipe.name, "task": saved.recipe.task, "labels": json.dumps(before.setup.labels)}
+            facts["license"] = find_license(saved.folder) or "unknown"
+            path = staging / file
+            converted = convert(before.model, names, target.backend, path, calibration=calibration, metadata=facts)
+            described = describe_export(saved, before, converted, target, file)
+            write_supporting_files(staging, saved, before, *target.copied)
+            write_manifest(staging, described)
+
+        # 4. Compare the graph, as `predict` opens it, with the model.
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
-        parity = measure(before, after, graph.on_arrays, scored, timed=target.timed)
-        judge(parity)
+        parity = measure(before, after, TextGraph(before.model).on_arrays, split, notes, is_timed=target.timed)
+        if not is_exact:
+            refuse_loss(parity, saved=saved, margin=target.margin)
+        elif not parity.largest <= TOLERANCE:
+            what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
+            raise ModelError(what, "nothing was written; try the other --to")
         write_json(staging / "parity.json", asdict(parity))
         write_manifest(staging, described)
         size = sum(file.stat().st_size for file in staging.rglob("*") if file.is_file())
+
+    # 5. Judge the graph by the gates of the recipe.
+    scores = {name: score["after"] for name, score in parity.scores.items()}
+    group = parity.split or "exported"
+    gates = judge_scores(saved.recipe.gates, group, scores, parity.intervals, parity.ece, size)
     model, recipe = saved.recipe.model, saved.recipe.name
-    after_scores = {name: found["after"] for name, found in parity.scores.items()}
-    split = parity.split or "exported"
-    gates = judge_scores(saved.recipe.gates, split, after_scores, parity.intervals, parity.ece, size)
     return ExportResult(model, str(folder), recipe, target.backend, target.precision, size, parity, gates)
 
 
-def refuse_different(parity: Parity) -> None:
-    """Raise ModelError where a graph in float32 computes something else than the model."""
-    if not parity.largest <= TOLERANCE:
-        what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
-        raise ModelError(what, "nothing was written; try the other --to")
-
-
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
-    """Read the first validation split of a recipe; where it is not at hand, return None and a note that says why."""
+    """Read the first validation split of a recipe; if it is missing and not required, return None and a note."""
     try:
         return next(iter(splits_to_score(saved, None).values())), []
     except (DataError, UnavailableError, UsageError) as error:
@@ -183,40 +225,21 @@ def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None,
         return None, [f"No scores: {error.what} - {error.remedy}; --data names other rows."]
 
 
-def load_plain(saved: SavedCheckpoint) -> Checkpoint:
-    """Load a model as it is traced: in float32 on the CPU, by the classes of transformers, and no layer cut short."""
-    import torch
+def _read_training_rows(saved: SavedCheckpoint, count: int) -> list[Row]:
+    """Read some training rows without their gold values, evenly spread because rows may be sorted by label.
 
-    plain = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
-    machine = Machine("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
-    machine.announce()
-    return plain.load(machine)
-
-
-def convert_checkpoint(
-    saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path
-) -> tuple[Export, Any]:
-    """Write a graph and what it takes to open it; return its manifest, and the model as a graph reads it."""
-    from bertkit.modeling.inference.graphs.convert import convert
-    from bertkit.modeling.inference.graphs.texts import TextGraph
-
-    names, model, file = input_names(before), before.model, graph_file(target.backend, target.precision)
-    facts = {"recipe": saved.recipe.name, "task": saved.recipe.task, "labels": json.dumps(before.setup.labels)}
-    facts["license"] = find_license(saved.folder) or "unknown"
-    converted = convert(model, names, target.backend, staging / file, calibration=target.calibration, metadata=facts)
-    described = describe_export(saved, before, converted, target, file)
-    write_supporting_files(staging, saved, before, *target.copied)
-    write_manifest(staging, described)  # so that it can be opened
-    return described, TextGraph(model)
+    Raises:
+        DataError: If there are none.
+    """
+    splits = read_task_splits(saved.recipe, saved.task, lambda name: name == "train")
+    if not splits:
+        raise DataError("no training rows, which determine the ranges of activations", "name some with --data")
+    rows = splits["train"].rows
+    spread = rows[:: max(1, len(rows) // count)][:count]
+    return [{name: value for name, value in row.items() if name != saved.task.COLUMNS.gold} for row in spread]
 
 
-def input_names(checkpoint: Checkpoint) -> list[str]:
-    """Return the names of the arrays that a graph of a model reads."""
-    known = checkpoint.setup.tokenizer.model_input_names
-    return [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
-
-
-def texts_of(
+def encode_texts(
     checkpoint: Checkpoint, rows: Sequence[Row], inputs: Sequence[str], *, reads_rows: bool = False
 ) -> list[dict[str, Any]]:
     """Return the texts of rows as a graph reads them, a batch (texts, tokens) per row; with `reads_rows`, the rows."""
@@ -233,38 +256,68 @@ def texts_of(
 
 
 def measure(
-    before: Checkpoint,
-    after: Checkpoint,
-    compute: Compute,
-    scored: tuple[Split | None, list[str]],
-    *,
-    timed: bool = True,
+    before: Checkpoint, after: Checkpoint, compute: Compute, split: Split | None, notes: list[str], *, is_timed: bool
 ) -> Parity:
-    """Compare outputs, speed if it is `timed`, and scores of a model and of the graph that was made from it."""
-    split, notes = scored
+    """Compare outputs, speed and scores of a model and of the graph that was made from it.
+
+    Args:
+        before: Model.
+        after: Graph.
+        compute: Computes the outputs of the model.
+        split: Rows to score, or None.
+        notes: Reason why there are no rows.
+        is_timed: Whether to compare the speed.
+    """
     assert isinstance(after.model, ExportedModel)
-    made, limit = after.model.export, int(after.setup.tokenizer.model_max_length)
+    graph, limit = after.model.export, int(after.setup.tokenizer.model_max_length)
     vocabulary = len(after.setup.tokenizer.get_vocab())
-    reads_rows = made.reads == "windows"
-    # Random ids of several shapes: a graph that was traced with one shape may be right for that shape alone.
+    reads_rows = graph.reads == "windows"
+    # Random ids of several shapes: a graph that was traced with one shape may be correct for that shape only.
     shapes = [(texts, min(tokens, limit)) for texts, tokens in SHAPES]
     batches = [
-        random_texts((2, *shape) if reads_rows else shape, made.inputs, vocabulary) for shape in dict.fromkeys(shapes)
+        random_texts((2, *shape) if reads_rows else shape, graph.inputs, vocabulary) for shape in dict.fromkeys(shapes)
     ]
     with stage("comparing outputs"):
         largest, cosine = compare_outputs(compute, after.model.run, batches)
-        # of texts as they come, not of random ones
+        # The cosine of real texts counts, if there are any, because random texts resemble nothing.
         if split is not None and cosine is not None:
-            _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
+            texts = encode_texts(after, split.rows[:_COMPARED], graph.inputs)
+            _, cosine = compare_outputs(compute, after.model.run, texts)
     times = []
-    if timed and not reads_rows:
+    if is_timed and not reads_rows:
         with stage("timing"):
-            times = tabulate_latency(compute, after.model.run, made.inputs, vocabulary, limit)
+            times = tabulate_latency(compute, after.model.run, graph.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
-    # Close outputs can still decide otherwise, so what counts in the end are scores on the same rows.
+    # Close outputs can still decide otherwise, so scores on the same rows count in the end.
     compared = compare_scores(before, after, split)
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
+
+
+def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:
+    """Check that a model in fewer bits gives about the same answers.
+
+    Raises:
+        MarginError: If the score may lose more than the margin, a label depends on the neighbors in the batch, or a
+            vector has a cosine below `LEAST_COSINE`.
+    """
+    metric = saved.recipe.best_metric
+    score, highest = parity.scores[metric], saved.task.HIGHEST
+    # A loss that the rows cannot rule out counts, so the end of the interval decides and not the score.
+    ends = score["interval"] or [score["difference"], score["difference"]]
+    loss = max(ends) if is_lower_better(metric) else -min(ends)
+    remedy = "nothing was written; choose another --to, or a larger --margin"
+    if not loss <= margin * highest:
+        what = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"
+        raise MarginError(what, remedy, parity)
+    # If activations are scaled batch by batch, an answer depends on its neighbors.
+    alone = parity.flips.get("alone", 0)
+    if alone > margin * parity.rows:
+        what = f"{alone} of {parity.rows:,} rows get another label alone than in a batch"
+        raise MarginError(what, remedy, parity)
+    if parity.least_cosine is not None and not parity.least_cosine >= LEAST_COSINE:
+        what = f"the least cosine of vectors is {parity.least_cosine:.4f}, below {LEAST_COSINE}"
+        raise MarginError(what, "nothing was written; choose another --to", parity)
 
 
 _COPIED = (runs.TRAINING_ROWS, "modules.json", SETTINGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +36,14 @@ from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks,
 from bertkit.vectors.text_files import TextSource
 
 if TYPE_CHECKING:
-    from bertkit.reports.map import MapLayer, MapPoint, ShownMap
+    from bertkit.reports.map import MapPage, ShownMap
 
 METHODS = {"pca": "principal components", "umap": "UMAP"}
 
 
 @dataclass(frozen=True)
 class MapSettings:
-    """What is drawn."""
+    """Points of a map, their colors and their layers."""
 
     unit: str = "text"
     """``text``, or ``target`` for the word that the column ``target`` points to."""
@@ -52,7 +52,7 @@ class MapSettings:
     label: str | None = None
     """Column whose values color the points."""
     clusters: int | None = None
-    """The number of clusters that color them instead, found at the last layer that is drawn."""
+    """Number of clusters that color them instead, computed at the last layer that is drawn."""
     layers: str = "all"
     """``all``, ``last``, or numbers such as ``0,3,6``; 0 is the output of the embeddings."""
     reduce: str = "pca"
@@ -61,37 +61,27 @@ class MapSettings:
 
 @dataclass(frozen=True)
 class MapFiles:
-    """Where a map is written."""
+    """Files that a map is written to."""
 
     page: Path
     picture: Path | None = None
     """An SVG file with all layers side by side."""
     fresh: bool = False
-    """Whether files that are there are replaced."""
-
-    @property
-    def points(self) -> Path:
-        """The Parquet file beside the page."""
-        return self.page.with_suffix(".parquet")
-
-    @property
-    def all(self) -> list[Path]:
-        """Every file that is written."""
-        return [self.page, self.points, *([self.picture] if self.picture else [])]
+    """Whether existing files are replaced."""
 
 
 @dataclass(frozen=True)
 class MapResult:
-    """What was drawn, and how well labels lie apart."""
+    """Points and layers of a map, and how well labels are separated."""
 
     points: int
     unit: str
     reduce: str
     labels: dict[str, int]
-    """Label, or name of a cluster -> how many points have it, the most frequent first."""
+    """Label, or name of a cluster -> number of points, the most frequent first."""
     are_clusters: bool
     most_frequent: float | None
-    """Share of the most frequent label, which is what guessing reaches; None for clusters."""
+    """Fraction of the most frequent label, which a constant guess reaches; None for clusters."""
     layers: list[MappedLayer]
     shown: ShownMap
     written: list[str] = field(default_factory=list)
@@ -100,79 +90,96 @@ class MapResult:
 def draw_map(
     reader: LayerReader, source: TextSource, files: MapFiles, settings: MapSettings = MapSettings()
 ) -> MapResult:
-    """Draw a map as a page that opens from disk, and write its points beside it.
+    """Draw a map as a page that opens from disk, and write its points next to it.
 
     Args:
-        reader: the encoder.
-        source: the file with the texts.
-        files: what is written.
-        settings: what is drawn.
+        reader: Encoder.
+        source: File with the texts.
+        files: Files to write.
+        settings: Points, colors and layers.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If settings, rows, model or files are wrong; see `bertkit.errors`.
     """
-    # Settings, layers, outputs and points are checked before the encoder is loaded.
-    files = replace(files, page=typed_path(files.page), picture=files.picture and typed_path(files.picture))
-    _check_settings(files, settings)
+    # 1. Check settings, layers and outputs before the encoder is loaded.
+    page, picture = typed_path(files.page), files.picture and typed_path(files.picture)
+    for file, ending, option in ((page, ".html", "--output"), (picture, ".svg", "--picture")):
+        if file is not None and file.suffix != ending:
+            raise UsageError(f"{option} {file}", f"its name ends in {ending}")
+    unit = unit_of(settings.unit, settings.words)
+    if settings.label is not None and settings.clusters is not None:
+        raise UsageError("--label and --clusters", "points have one color: leave one of them out")
+    check_method(settings.reduce)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
-    _check_outputs(files, source)
+    outputs = [page, page.with_suffix(".parquet"), *([picture] if picture else [])]
+    _check_outputs(outputs, source, fresh=files.fresh)
+
+    # 2. Read the points.
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
     if len(points) < (least := max(LEAST_POINTS, settings.clusters or 0)):
         found = f"{len(points)} point{'s' * (len(points) > 1)}"
         raise DataError(f"{found}, and a map needs {least}", "give more rows", file=source.name)
+
     # All files are claimed before the work, so that two maps do not mix their files.
     with ExitStack() as held:
-        for file in files.all:
+        for file in outputs:
             held.enter_context(claimed(file))
-        unit = unit_of(settings.unit, settings.words)
+
+        # 3. Compute vectors and planes. All layers have the labels or the clusters of the last one: a color means the
+        # same in each picture.
         with located(file=source.name):
             vectors = reader.read([point.row for point in points], unit)
         layers = layers or read_layers(settings.layers, vectors.layers)
-        # Clusters are those of the last layer, and all layers show them: colors must mean the same in each picture.
         labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
         planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed)
-        with stage(f"writing {files.page.name}"), disk_errors(files.page.parent), ExitStack() as unfinished:
-            if not files.fresh:  # what stands beside no page would be in the way of the same command
-                for file in files.all[1:]:
+
+        # 4. Write the files, the page last.
+        with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as unfinished:
+            if not files.fresh:  # Files without a page would be in the way of the same command.
+                for file in outputs[1:]:
                     unfinished.callback(file.unlink, missing_ok=True)
-            write_records(_point_records(points, planes, layers, labeling), files.points)
-            shown = _write_pages(
-                files, points, planes, measured, labeling, _title(points, settings, reader.model, unit)
-            )
+            write_records(_point_records(points, planes, layers, labeling), outputs[1])
+            from bertkit.reports.map import MapLayer, MapPoint, draw_layers, write_map
+
+            drawn = [
+                MapPoint(point.id, point.text, label_id, point.span)
+                for point, label_id in zip(points, labeling.numbers.tolist(), strict=True)
+            ]
+            drawn_layers = [
+                MapLayer(f"layer {layer.layer}", plane.points, describe_layer(layer))
+                for plane, layer in zip(planes, measured, strict=True)
+            ]
+            described = _describe_page(points, settings, Path(reader.model).name, labeling, measured)
+            if picture is not None:
+                write_text(picture, draw_layers(drawn, drawn_layers, labeling.names, name=described.title))
+            shown = write_map(page, drawn, drawn_layers, labeling.names, described)
             unfinished.pop_all()
-        return MapResult(
-            points=len(points),
-            unit=unit,
-            reduce=settings.reduce,
-            labels=labeling.counts(),
-            are_clusters=settings.clusters is not None,
-            most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
-            layers=measured,
-            shown=shown,
-            written=[str(file) for file in files.all],
-        )
+    return MapResult(
+        points=len(points),
+        unit=unit,
+        reduce=settings.reduce,
+        labels=labeling.counts(),
+        are_clusters=labeling.are_clusters,
+        most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
+        layers=measured,
+        shown=shown,
+        written=list(map(str, outputs)),
+    )
 
 
-def _check_settings(files: MapFiles, settings: MapSettings) -> None:
-    """Check what needs no model and no rows."""
-    for file, ending, option in ((files.page, ".html", "--output"), (files.picture, ".svg", "--picture")):
-        if file is not None and file.suffix != ending:
-            raise UsageError(f"{option} {file}", f"its name ends in {ending}")
-    unit_of(settings.unit, settings.words)
-    if settings.label is not None and settings.clusters is not None:
-        raise UsageError("--label and --clusters", "points have one color: leave one of them out")
-    read_layers(settings.layers, None)
-    check_method(settings.reduce)
+def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) -> None:
+    """Check that no input and no existing file would be overwritten, except a page of bertkit.
 
-
-def _check_outputs(files: MapFiles, source: TextSource) -> None:
-    """Check that nothing that is read, or that is there already, would be overwritten; the page is written last."""
-    replaces = files.fresh or was_interrupted(files.page)
-    for file in files.all:
+    Raises:
+        UsageError: If one would be.
+    """
+    page = outputs[0]
+    replaces = fresh or was_interrupted(page)  # The page is written last, so other files may be left without it.
+    for file in outputs:
         refuse_inputs(file, [("the file to map", typed_path(source.file))] if source.file is not None else [])
         is_kept = file.exists() or file.is_symlink()
-        if is_kept and not replaces and not (file == files.page and is_own(file)):
-            sweep_locks(files.all)
+        if is_kept and not replaces and not (file == page and is_own(file)):
+            sweep_locks(outputs)
             what = "the file exists already, and is kept as it is"
             raise UsageError(what, "name another file, or replace it with --fresh", file=file)
 
@@ -191,55 +198,36 @@ def _point_records(
         yield record
 
 
-def _write_pages(
-    files: MapFiles,
+def _describe_page(
     points: Sequence[Occurrence],
-    planes: Sequence[Plane],
-    measured: Sequence[MappedLayer],
+    settings: MapSettings,
+    model: str,
     labeling: Labeling,
-    page: tuple[str, list[str]],
-) -> ShownMap:
-    from bertkit.reports.map import MapLayer, MapPage, MapPoint, draw_layers, write_map
+    measured: Sequence[MappedLayer],
+) -> MapPage:
+    """Return the title of a page, the sentences under it, and its table of layers."""
+    from bertkit.reports.map import MapPage
 
-    drawn: list[MapPoint] = [
-        MapPoint(point.id, point.text, number, point.span)
-        for point, number in zip(points, labeling.numbers.tolist(), strict=True)
-    ]
-    layers: list[MapLayer] = [
-        MapLayer(f"layer {one.layer}", plane.points, describe_layer(one))
-        for plane, one in zip(planes, measured, strict=True)
-    ]
-    title, notes = page
-    if files.picture is not None:
-        write_text(files.picture, draw_layers(drawn, layers, labeling.names, name=title))
-    table = layer_rows(measured, are_clusters=labeling.are_clusters)
-    return write_map(files.page, drawn, layers, labeling.names, MapPage(title, notes, table, _about_table(labeling)))
-
-
-def _about_table(labeling: Labeling) -> str:
-    share = most_frequent_share(labeling.labels)
-    if share is None or labeling.are_clusters:
-        return ""
-    return (
-        "Labels are compared in all dimensions, not in the plane. Nearest is the other point with the highest cosine. "
-        "The silhouette has Euclidean distances of vectors with length 1. "
-        f"The most frequent label is that of {share:.1%} of the points."
-    )
-
-
-def _title(points: Sequence[Occurrence], settings: MapSettings, model: str, unit: str) -> tuple[str, list[str]]:
-    """Return the title of a page, and the sentences under it."""
     what = "texts"
-    if unit == "target":
-        found = Counter(point.text[slice(*point.span)].casefold() for point in points if point.span)
-        words = list(settings.words) or list(found)
+    if settings.words or settings.unit == "target":
+        words = list(settings.words)
+        words = words or list(Counter(point.text[slice(*point.span)].casefold() for point in points if point.span))
         what = f"occurrences of {' or '.join(words)}" if len(words) <= 4 else "words in their texts"
-    notes = [f"Vectors of {Path(model).name}, one point each. Point at one to read it; a lasso lists what is inside."]
+    notes = [f"Vectors of {model}, one point each. Point at one to read it; a lasso lists what is inside."]
+    turned = "rotated or mirrored to match the layer after it"
     if settings.reduce == "pca":
-        notes.append(
-            "Each layer has its own first two principal components, rotated or mirrored to match the layer after it."
-        )
+        notes.append(f"Each layer has its own first two principal components, {turned}.")
     else:
-        notes.append("Each layer has its own UMAP, rotated or mirrored to match the layer after it. It keeps neighbors "
-                     "together; distances and sizes of groups mean nothing.")  # fmt: skip
-    return f"{len(points):,} {what}", notes
+        notes.append(
+            f"Each layer has its own UMAP, {turned}. It keeps neighbors together; distances and sizes of groups mean "
+            "nothing."
+        )
+    about_table, share = "", most_frequent_share(labeling.labels)
+    if share is not None and not labeling.are_clusters:
+        about_table = (
+            "Labels are compared in all dimensions, not in the plane. Nearest is the other point with the highest "
+            "cosine. The silhouette has Euclidean distances of vectors with length 1. "
+            f"The most frequent label is that of {share:.1%} of the points."
+        )
+    table = layer_rows(measured, are_clusters=labeling.are_clusters)
+    return MapPage(f"{len(points):,} {what}", notes, table, about_table)

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.sources import as_recorded
-from bertkit.errors import DataError, ModelError, RecipeError, ResourceError, UsageError
+from bertkit.errors import ModelError, RecipeError, ResourceError, UsageError
 from bertkit.progress import log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
-from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
-from bertkit.storage.summaries import flatten_keys
-from bertkit.training.run import wait_for_all
+from bertkit.storage.summaries import flatten_keys, read_log
+from bertkit.training.run import compare_identities, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
 _RECIPE = "recipe.yaml"
 _LOCATION = ("source", "config", "revision", "files")  # keys of `data` that say where it is
 _WEIGHTS = (".safetensors", ".bin")
 _MACHINE = ("device", "precision", "threads", "matmul_backend")
-_HELD_OUT = "held-out text"
 _INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity
 
 
@@ -103,16 +100,16 @@ def rerun(
     recipe = _recorded_recipe(folder, record, changes or {})
     if isinstance(recipe, PretrainRecipe):
         # The model first, since preparing a corpus can take hours.
-        _check_changes(record["identity"], pretrain_data.model_digests(recipe), ignore_changes)
+        _check_inputs(record["identity"], pretrain_data.model_digests(recipe), ignore_changes)
         text = pretrain_data.read_pretrain_data(recipe, target)
-        _check_changes(record["identity"], text.plan.identity, ignore_changes)
+        _check_inputs(record["identity"], text.plan.identity, ignore_changes)
         plan = replace(text.plan, machine=record["machine"])
         pretrain.pretrain_corpus(replace(text, plan=plan), fresh=fresh)
     else:
         with stage("reading the data", total=1):
             # As the run held out its rows and as its machine computed: what differs then is the environment.
             rows = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
-        _check_changes(record["identity"], rows.plan.identity, ignore_changes)
+        _check_inputs(record["identity"], rows.plan.identity, ignore_changes)
         train = distill.distill_inputs if "compared_models" in record else finetune.finetune_rows
         train(rows.on(record["machine"]), fresh=fresh)
     wait_for_all()
@@ -122,74 +119,62 @@ def rerun(
 def compare_runs(before: Path, now: Path) -> Rerun:
     """Compare two finished runs by their records and logs."""
     old, new = runs.read_record(before) or {}, runs.read_record(now) or {}
+    old_scores, new_scores = _list_scores(old), _list_scores(new)
     scores = [
-        RepeatedScore(split, metric, old_scores.get(metric), new_scores.get(metric))
-        for split, old_scores, new_scores in _pairs(_scores_of(old), _scores_of(new), {})
-        for metric in dict.fromkeys([*old_scores, *new_scores])
+        RepeatedScore(split, metric, old_scores.get((split, metric)), new_scores.get((split, metric)))
+        for split, metric in dict.fromkeys([*old_scores, *new_scores])
     ]
-    weights = [_weights_of(record) for record in (old, new)]
+    old_weights, new_weights = (
+        {name: entry["sha256"] for name, entry in record.get("files", {}).items() if name.endswith(_WEIGHTS)}
+        for record in (old, new)
+    )
+    steps = (
+        entry_before.get("step", entry_now.get("step"))
+        for entry_before, entry_now in zip_longest(read_log(before), read_log(now), fillvalue={})
+        if entry_before != entry_now
+    )
     return Rerun(
         run=str(before),
         folder=str(now),
         scores=scores,
-        weights_agree=weights[0] == weights[1] if all(weights) else None,
-        first_difference=_first_difference(before / "metrics.jsonl", now / "metrics.jsonl"),
+        weights_agree=old_weights == new_weights if old_weights and new_weights else None,
+        first_difference=next(steps, None),
         differences=find_differences(old, new),
     )
 
 
+def _list_scores(record: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
+    """Return (split, metric) -> score; a pretraining run only has scores of held-out text."""
+    results = record.get("results", [])
+    if "result" in record:
+        results = [{"split": "held-out text", "scores": record["result"]["scores"]}]
+    return {(result["split"], metric): score for result in results for metric, score in result["scores"].items()}
+
+
 def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
-    """List what two records say differently of what a result may depend on: versions, machine, settings, data, model.
+    """List the differences between two records that a result may depend on: versions, machine, settings, data, model.
 
     >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
     [RecordDifference(what='machine.threads', before=1, now=2)]
     """
-    before, after = (flatten_keys(_circumstances(record)) for record in (old, new))
-    return [RecordDifference(what, one, two) for what, one, two in _pairs(before, after, None) if one != two]
+    before, after = (flatten_keys(_list_circumstances(record)) for record in (old, new))
+    return [
+        RecordDifference(name, before.get(name), after.get(name))
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
 
 
-def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a result may depend on; the part of a record that says how the machine was chosen is left out."""
+def _list_circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
+    # The parts of `machine` that describe how it was chosen are left out, except the name of an accelerator.
     machine = record.get("machine", {})
     processor = machine.get("reason", "").partition(":")[0] if machine.get("device", "cpu") != "cpu" else None
-    identity = record.get("identity", {})
     return {
         "versions": record.get("versions", {}),
         "machine": {name: machine.get(name) for name in _MACHINE} | {"processor": processor},
         "platform": record.get("platform"),
-        **{"settings" if name == "recipe" else name: value for name, value in identity.items()},
+        **{"settings" if name == "recipe" else name: value for name, value in record.get("identity", {}).items()},
     }
-
-
-def _pairs(old: Mapping[str, Any], new: Mapping[str, Any], missing: object) -> Iterator[tuple[str, Any, Any]]:
-    for name in dict.fromkeys([*old, *new]):
-        yield name, old.get(name, missing), new.get(name, missing)
-
-
-def _scores_of(record: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Return split -> scores; a pretraining has scores of held-out text alone."""
-    if "result" in record:
-        return {_HELD_OUT: record["result"]["scores"]}
-    return {result["split"]: result["scores"] for result in record.get("results", [])}
-
-
-def _weights_of(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the checksum of each file with weights."""
-    return {name: entry["sha256"] for name, entry in record.get("files", {}).items() if name.endswith(_WEIGHTS)}
-
-
-def _first_difference(old: Path, new: Path) -> int | None:
-    """Return the first step at which two logs say something different; None where none does or one is not there."""
-    if not (old.is_file() and new.is_file()):
-        return None
-    lines = (split_lines(file.read_text(encoding="utf-8")) for file in (old, new))
-    for before, now in zip_longest(*lines):
-        if before != now:
-            try:
-                return int(json.loads(before or now)["step"])
-            except (ValueError, KeyError, TypeError):  # not a log of bertkit
-                return None
-    return None
 
 
 def _read_finished(folder: Path) -> RunRecord:
@@ -259,7 +244,7 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     return recipe
 
 
-def _check_changes(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool) -> None:
+def _check_inputs(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool) -> None:
     """Compare the inputs that are known by now with the record; if `ignored`, log the differences.
 
     Raises:
@@ -268,12 +253,11 @@ def _check_changes(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool
     """
     names = [name for name in _INPUTS if name in old and name in new]
     before, now = ({name: identity[name] for name in names} for identity in (old, new))
-    changes = runs.differences(before, now)
+    changes, fault = compare_identities(before, now)
     if not changes:
         return
     message = f"not the inputs of the run: {'; '.join(changes)}"
     if ignored:
         log.warning(f"warning: {message}")
         return
-    fault = DataError if all(change.startswith("data.") for change in changes) else ModelError
     raise fault(message, "restore them, name them with --data and --model, or --ignore-changes to repeat it anyway")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from bertkit.errors import BertkitError, UsageError, shorten
 from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval
-from bertkit.metrics.paired import Difference, holm
+from bertkit.metrics.paired import Difference, correct_differences
 from bertkit.progress import get_progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage import runs
@@ -199,8 +199,6 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
             # A p value of predictions that do not give the score of the table would be of something else.
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
-    differences = [compare_sides(scorer, sides[0], side)[metric] for side in sides[1:]]
     # A column is a family of tests: each of its models against the first.
-    corrected = holm([one.p for one in differences]) if len(differences) > 1 else [None] * len(differences)
-    differences = [replace(one, p_holm=p) for one, p in zip(differences, corrected, strict=True)]
-    return [replace(cell, difference=one) for cell, one in zip(column[1:], differences, strict=True)]
+    differences = correct_differences([compare_sides(scorer, sides[0], side)[metric] for side in sides[1:]])
+    return [replace(cell, difference=difference) for cell, difference in zip(column[1:], differences, strict=True)]

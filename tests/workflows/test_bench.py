@@ -62,24 +62,19 @@ def test_tokens_and_padding_are_those_of_the_batches_of_a_training(tiny_model, r
     assert speed.rows_per_second == pytest.approx(speed.tokens_per_second * 20 / tokens)
     assert speed.epoch_seconds == pytest.approx(sum(LENGTHS) / speed.tokens_per_second)
     evaluation = 6 / speed.evaluation_rows_per_second  # one, at the end
-    assert speed.recipe_seconds == pytest.approx(20 * speed.epoch_seconds + evaluation + speed.preparing_seconds)
+    preparing = speed.recipe_seconds - (20 * speed.epoch_seconds + evaluation)
+    assert 0 < preparing < 60
 
 
-def test_the_figures_are_medians_of_the_steps_and_count_operations_as_the_formula_does(tiny_model, rows, monkeypatch):
+def test_the_figures_are_medians_of_the_steps(tiny_model, rows, monkeypatch):
     clock = iter(range(10_000))
     monkeypatch.setattr("bertkit.hardware.device.time.perf_counter", lambda: 0.5 * next(clock))
-    monkeypatch.setattr(workflow, "fastest_products", lambda device, precision, hidden, intermediate: 1e9)
     recipe = recipe_of(tiny_model, rows)
     (speed,) = bench([recipe], steps=3).speeds
     batches = timed_batches(recipe, 3)
-    # the clock is read by others too, so a step takes a multiple of half a second
-    assert speed.step_seconds % 0.5 == 0
-    operations = sorted(
-        3 * 2 * (2 * sum(batch) * (4 * 32**2 + 2 * 32 * 64) + sum(4 * n**2 * 32 for n in batch)) for batch in batches
-    )
-    assert speed.operations_per_second * speed.step_seconds == pytest.approx(operations[1])
-    assert speed.tokens_per_second * speed.step_seconds == pytest.approx(sorted(map(sum, batches))[1])
-    assert speed.peak_share == pytest.approx(speed.operations_per_second / 1e9)
+    # Other code reads the clock too, so each step takes the same multiple of half a second.
+    seconds = sorted(map(sum, batches))[1] / speed.tokens_per_second
+    assert seconds % 0.5 == pytest.approx(0.0) or seconds % 0.5 == pytest.approx(0.5)
 
 
 @pytest.mark.slow
@@ -132,7 +127,6 @@ def test_every_family_is_measured_on_demo_rows(name, tiny_model):
     (speed,) = bench([load_recipe(name, changes)], steps=2).speeds
     assert speed.tokens_per_second > 0
     assert 0 <= speed.padding_share < 1
-    assert speed.peak_share > 0
     assert speed.notes == ()
 
 
@@ -144,16 +138,14 @@ def test_a_recipe_that_trains_nothing_says_so(run, tiny_model, temporary):
 
 
 @pytest.mark.slow
-def test_hidden_states_are_kept_nowhere_and_leave_no_share_of_peak(run, tiny_model, temporary, tmp_path, monkeypatch):
+def test_hidden_states_are_not_kept(run, tiny_model, temporary, tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     options = ("--data", "demo", "--limit", 40, "--precision", "fp32", "--steps", 2, "--set", "options.layers=last")
     sizes = ("--batch-size", 4, "--batch-size", 8)
     ended = run("bench", "ner", "--model", tiny_model, *options, *sizes, "--json")
     assert ended.code == 0, ended.err
     for speed in json.loads(ended.out)["speeds"]:
-        assert speed["peak_share"] is None
         assert speed["tokens_per_second"] > 0
-        assert any("the encoder was run before the steps" in note for note in speed["notes"])
     assert not (tmp_path / "cache").exists()
     assert list(temporary.iterdir()) == []
 
@@ -173,13 +165,6 @@ def test_what_does_not_fit_has_a_line_too(run, tiny_model, rows, monkeypatch):
     assert first["notes"] == ["fp32, batch 6: out of memory"]
     assert first["tokens_per_second"] is None
     assert second["tokens_per_second"] > 0
-
-
-def test_a_model_of_another_build_has_no_share_of_peak(tiny_model, rows, monkeypatch):
-    monkeypatch.setattr("bertkit.workflows.bench.layer_sizes", lambda config: None)
-    (speed,) = bench([recipe_of(tiny_model, rows)], steps=1).speeds
-    assert speed.peak_share is None
-    assert speed.notes[-1] == "of peak: unknown for a bert model, whose operations are not counted"
 
 
 MISTAKES = {

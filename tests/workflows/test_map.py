@@ -93,4 +93,4 @@ def test_targets_of_rows_are_drawn_and_clusters_color_them(tmp_path, tiny_model)
     )
     assert result.are_clusters and sum(result.labels.values()) == 30 and len(result.labels) == 3
     assert [one.layer for one in result.layers] == [2]
-    assert [row["word"] for row in read(files.points)] == [row["tokens"][1] for row in rows]
+    assert [row["word"] for row in read(files.page.with_suffix(".parquet"))] == [row["tokens"][1] for row in rows]

@@ -10,8 +10,7 @@ import pytest
 from bertkit.errors import UsageError
 from bertkit.evaluation.parity import Parity
 from bertkit.recipe import load_recipe
-from bertkit.workflows.export import Source
-from bertkit.workflows.quantize import MarginError, quantize, refuse_loss
+from bertkit.workflows.export import GraphFormat, MarginError, Source, export_source, refuse_loss
 from tests.conftest import toy_rows, write_csv
 
 
@@ -59,7 +58,7 @@ def test_rows_must_get_the_same_label_alone_as_in_a_batch():
 @pytest.mark.parametrize("options", [{"margin": 0}, {"margin": 1.5}, {"rows": 0}], ids=str)
 def test_options_that_mean_nothing_are_refused(options, tmp_path):
     with pytest.raises(UsageError):
-        quantize(Source("demo"), tmp_path / "out", **options)
+        export_source(Source("demo"), tmp_path / "out", GraphFormat("openvino", "int8", **options))
 
 
 @pytest.mark.slow

@@ -73,7 +73,6 @@ def _speed_line(speed: Speed, *, is_fastest: bool) -> dict[str, Any]:
         "tokens/s": _format_value(speed.tokens_per_second, "{:,.0f}"),
         "rows/s": _format_value(speed.rows_per_second, "{:,.1f}"),
         "padding": _format_value(speed.padding_share, "{:.1%}"),
-        "of peak": _format_value(speed.peak_share, "{:.1%}"),
         "memory": "-" if speed.peak_memory_bytes is None else f"{speed.peak_memory_bytes / 1e6:,.0f} MB",
         "": "fastest" if is_fastest else "",
     }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.completion import complete_column
 from bertkit.cli.options import (
@@ -30,7 +28,7 @@ from bertkit.cli.output import (
 from bertkit.reports.text import p_text
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.differences import ChangedRow, Changes
+    from bertkit.evaluation.differences import Changes
     from bertkit.metrics.paired import Difference
     from bertkit.workflows.compare import Comparison
 
@@ -99,63 +97,51 @@ def command(
     settings = CompareSettings(by, rows, gate)
     compared = compare(runs, settings, recipe=loaded, split=split, on=on)
     if report is not None:
-        _write_report(compared, report)
+        from bertkit.reports.cases import add_measured, write_cases
+
+        title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
+        measured = [
+            (name, metric, f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
+            for name, differences in compared.differences.items()
+            for metric, found in differences.items()
+        ]
+        write_cases(report, title, add_measured(compared.gates, measured))
     print_gated(compared, _print_comparison, compared.gates, page=output, write=write_page)
 
 
-def _write_report(compared: Comparison, file: Path) -> None:
-    from bertkit.reports.cases import add_measured, write_cases
-
-    title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
-    measured = [
-        (name, metric, f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
-        for name, differences in compared.differences.items()
-        for metric, found in differences.items()
-    ]
-    write_cases(file, title, add_measured(compared.gates, measured))
-
-
 def _print_comparison(compared: Comparison) -> None:
-    baseline = compared.systems[0]
-    rows = format_rows(compared.rows) + ("" if compared.rows == compared.units else f", {compared.units:,} queries")
-    print_text(f"{compared.recipe}, {compared.split}: {rows}; baseline: {_with_seeds(baseline.name, baseline.seeds)}")
-    print_notes(compared.notes)
-    # Always "this system - the first": a difference has a sign, and the first run is the one to be beaten.
-    for system in compared.systems[1:]:
-        print_text(f"{_with_seeds(system.name, system.seeds)} - {baseline.name}")
-        differences = compared.differences[system.name]
-        print_table("scores", _tabulate_differences(differences, baseline.name, system.name))
-        print_text(f"  p: {describe_tests(differences)}")
-        print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
-        _print_changes(compared.changes[system.name], system.name, baseline.name)
-    print_table("settings that differ", compared.settings, max_rows=40)
-
-
-def _with_seeds(name: str, seeds: list[int | None]) -> str:
-    return name if len(seeds) < 2 else f"{name} ({len(seeds)} seeds)"
-
-
-def _tabulate_differences(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
     from bertkit.metrics.basic import with_direction
 
-    return [
-        {
-            "metric": with_direction(metric),
-            baseline: found.first,
-            name: found.second,
-            **difference_cells(found),
-            "McNemar": "" if found.mcnemar is None else p_text(found.mcnemar),
-        }
-        for metric, found in differences.items()
-    ]
-
-
-def describe_tests(differences: Mapping[str, Difference]) -> str:
-    """Say which tests p comes from, and that of McNemar where there is one."""
-    tests = ", ".join(dict.fromkeys(found.test for found in differences.values()))
-    corrected = any(found.p_holm is not None for found in differences.values())
-    exact = any(found.mcnemar is not None for found in differences.values())
-    return tests + ("; Holm over the systems" if corrected else "") + ("; McNemar's test is exact" if exact else "")
+    # A folder of seeds is named with their number.
+    name_seeds = (f" ({len(system.seeds)} seeds)" if len(system.seeds) > 1 else "" for system in compared.systems)
+    baseline, *named = (f"{system.name}{seeds}" for system, seeds in zip(compared.systems, name_seeds, strict=True))
+    first = compared.systems[0].name
+    units = "" if compared.rows == compared.units else f", {compared.units:,} queries"
+    print_text(f"{compared.recipe}, {compared.split}: {format_rows(compared.rows)}{units}; baseline: {baseline}")
+    print_notes(compared.notes)
+    # A difference has a sign: it is always "this system - the first", which is the one to be beaten.
+    for title, (name, differences) in zip(named, compared.differences.items(), strict=True):
+        print_text(f"{title} - {first}")
+        table = [
+            {
+                "metric": with_direction(metric),
+                first: difference.first,
+                name: difference.second,
+                **difference_cells(difference),
+                "McNemar": "" if difference.mcnemar is None else p_text(difference.mcnemar),
+            }
+            for metric, difference in differences.items()
+        ]
+        print_table("scores", table)
+        tests = ", ".join(dict.fromkeys(difference.test for difference in differences.values()))
+        if any(difference.p_holm is not None for difference in differences.values()):
+            tests += "; Holm over the systems"
+        if any(difference.mcnemar is not None for difference in differences.values()):
+            tests += "; McNemar's test is exact"
+        print_text(f"  p: {tests}")
+        print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
+        _print_changes(compared.changes[name], name, first)
+    print_table("settings that differ", compared.settings, max_rows=40)
 
 
 def describe_power(found: Difference, compared: Comparison) -> str:
@@ -178,34 +164,27 @@ def describe_power(found: Difference, compared: Comparison) -> str:
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:
     from bertkit.metrics.basic import with_direction
 
-    of = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
+    judged = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
     print_text(
         f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
-        f" and loses {changes.lost:,}{of}"
+        f" and loses {changes.lost:,}{judged}"
     )
-    for title, rows in ((f"won by {name}", changes.won_rows), (f"lost by {name}", changes.lost_rows)):
-        _print_rows(title, rows, name, baseline)
-    print_table(
-        f"{with_direction(changes.slice_metric)} by slice (not tested)",
-        [
-            {
-                "slice": f"{part.by}: {part.value}",
-                "rows": part.rows,
-                baseline: part.first,
-                name: part.second,
-                "difference": format_signed(part.second - part.first),
-                "won": part.won,
-                "lost": part.lost,
-            }
-            for part in changes.slices
-        ],
-        max_rows=60,
-    )
-
-
-def _print_rows(title: str, rows: list[ChangedRow], name: str, baseline: str) -> None:
-    if rows:
-        print_text(f"  {title}")
-    for row in rows:
-        print_text(f"    {row.id}: {row.text}")
-        print_text(f"      gold {row.gold}; {baseline}: {row.first}; {name}: {row.second}")
+    for verb, rows in (("won", changes.won_rows), ("lost", changes.lost_rows)):
+        if rows:
+            print_text(f"  {verb} by {name}")
+        for row in rows:
+            print_text(f"    {row.id}: {row.text}")
+            print_text(f"      gold {row.gold}; {baseline}: {row.first}; {name}: {row.second}")
+    slices = [
+        {
+            "slice": f"{part.by}: {part.value}",
+            "rows": part.rows,
+            baseline: part.first,
+            name: part.second,
+            "difference": format_signed(part.second - part.first),
+            "won": part.won,
+            "lost": part.lost,
+        }
+        for part in changes.slices
+    ]
+    print_table(f"{with_direction(changes.slice_metric)} by slice (not tested)", slices, max_rows=60)

@@ -121,11 +121,11 @@ def quantize_run(
     Both models are scored on validation rows. Nothing is written unless the paired 95% interval of the loss is within
     the margin, and, of vectors, the least cosine is at least 0.98.
     """
-    from bertkit.workflows.export import Source
-    from bertkit.workflows.quantize import MarginError, quantize
+    from bertkit.workflows.export import QUANTIZED, GraphFormat, MarginError, Source, export_source
 
     try:
-        exported = quantize(Source(run, recipe, data, limit), output, to=to, margin=margin, rows=rows)
+        target = GraphFormat(*QUANTIZED[to], margin=margin, rows=rows)
+        exported = export_source(Source(run, recipe, data, limit), output, target)
     except MarginError as error:
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)

@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.cli.commands.export import print_package, print_parity, tabulate_scores
 from bertkit.evaluation.parity import Parity
-from bertkit.workflows import quantize as workflow
+from bertkit.workflows import export as workflow
 from bertkit.workflows.package import PackageResult
 
 PARITY = Parity(
@@ -75,7 +75,7 @@ def refused(monkeypatch):
     def refuse(*_, **__):
         raise workflow.MarginError("accuracy may lose 0.0200", "nothing was written", PARITY)
 
-    monkeypatch.setattr(workflow, "quantize", refuse)
+    monkeypatch.setattr(workflow, "export_source", refuse)
 
 
 def test_a_refusal_has_the_table_and_its_exit_code(run, refused):
