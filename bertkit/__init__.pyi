@@ -8,6 +8,8 @@ from bertkit.recipe.space import make_search as make_search
 from bertkit.vectors.embedder import Embedder as Embedder
 from bertkit.vectors.reranker import Reranker as Reranker
 from bertkit.vectors.sparse import SparseEmbedder as SparseEmbedder
+from bertkit.workflows.api import LoadedModel as LoadedModel
+from bertkit.workflows.api import load as load
 from bertkit.workflows.bench import bench as bench
 from bertkit.workflows.distill import distill as distill
 from bertkit.workflows.evaluate import evaluate as evaluate
@@ -18,8 +20,6 @@ from bertkit.workflows.finetune.call import with_rows as with_rows
 from bertkit.workflows.finetune.seeds import finetune_seeds as finetune_seeds
 from bertkit.workflows.package import package as package
 from bertkit.workflows.predict import predict as predict
-from bertkit.workflows.predict.loaded import LoadedModel as LoadedModel
-from bertkit.workflows.predict.loaded import load as load
 from bertkit.workflows.pretrain import pretrain as pretrain
 from bertkit.workflows.push import push as push
 from bertkit.workflows.sweep import sweep as sweep

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from bertkit.data.files import find_splits
+from bertkit.data.in_memory import DataFrame, Rows, as_records, is_dataframe
 from bertkit.data.sources import ALL
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.scoring import Result
 from bertkit.progress import Events, Progress, takes_progress, use_progress
 from bertkit.recipe import Recipe, Training, load_recipe
 from bertkit.storage.runs import run_folder
+from bertkit.workflows.api import Changes, LoadedModel, load
 from bertkit.workflows.finetune import finetune as run
-from bertkit.workflows.predict.in_memory import DataFrame, Rows, as_records, is_dataframe
-from bertkit.workflows.predict.loaded import Changes, LoadedModel, load
 
 
 class FinetuneOptions(TypedDict, total=False):

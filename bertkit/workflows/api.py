@@ -10,18 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from bertkit.data.output import PLAIN, FileLayout
-from bertkit.data.sources import ALL, ROWS
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
-from bertkit.evaluation.scoring import Result
-from bertkit.evaluation.splits import Choice, judge_training_rows
-from bertkit.progress import Progress, takes_progress
-from bertkit.recipe import Recipe, load_recipe, typed_path
-from bertkit.storage.recipes import find_run, recipe_of
-from bertkit.tasks import row_columns
-from bertkit.workflows.evaluate import score_splits, splits_to_score
-from bertkit.workflows.predict import load_to_predict, predict_records, warn_of_unread
-from bertkit.workflows.predict.in_memory import (
+from bertkit.data.in_memory import (
     DataFrame,
     DataFrameT,
     Rows,
@@ -30,6 +19,18 @@ from bertkit.workflows.predict.in_memory import (
     is_dataframe,
     map_given,
 )
+from bertkit.data.output import PLAIN, FileLayout
+from bertkit.data.sources import ALL, ROWS
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.rows_to_predict import read_chunks, warn_of_unread
+from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
+from bertkit.progress import Progress, takes_progress
+from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.storage.recipes import find_run, recipe_of
+from bertkit.tasks import row_columns
+from bertkit.workflows.evaluate import score_splits
+from bertkit.workflows.predict import answer, load_to_predict
 
 if TYPE_CHECKING:
     from bertkit.workflows.explain import ExplainedRow
@@ -214,7 +215,8 @@ class LoadedModel:
             return
         with _COMPUTING:
             checkpoint, saved = self._ready(), self._saved_for(tuple(records[0]))
-            yield from predict_records(saved, enumerate(records, 1), ROWS, layout, lambda _: checkpoint)
+            chunks = read_chunks(saved, enumerate(records, 1), ROWS)
+            yield from answer(saved, chunks, checkpoint, layout)
 
     def _ready(self) -> Checkpoint:
         """Return the loaded model after setting torch's matrix products to its precision."""
