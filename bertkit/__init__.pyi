@@ -9,7 +9,9 @@ from bertkit.vectors.embedder import Embedder as Embedder
 from bertkit.vectors.reranker import Reranker as Reranker
 from bertkit.vectors.sparse import SparseEmbedder as SparseEmbedder
 from bertkit.workflows.api import Finetuned as Finetuned
+from bertkit.workflows.api import LoadedModel as LoadedModel
 from bertkit.workflows.api import finetune as finetune
+from bertkit.workflows.api import load as load
 from bertkit.workflows.api import with_rows as with_rows
 from bertkit.workflows.bench import bench as bench
 from bertkit.workflows.distill import distill as distill
@@ -17,8 +19,6 @@ from bertkit.workflows.evaluate import evaluate as evaluate
 from bertkit.workflows.export import export as export
 from bertkit.workflows.package import package as package
 from bertkit.workflows.predict import predict as predict
-from bertkit.workflows.predict.loaded import LoadedModel as LoadedModel
-from bertkit.workflows.predict.loaded import load as load
 from bertkit.workflows.pretrain import pretrain as pretrain
 from bertkit.workflows.push import push as push
 from bertkit.workflows.seeds import finetune_seeds as finetune_seeds

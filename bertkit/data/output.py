@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ Records = Iterable[dict[str, Any]]
 _CHUNK_ROWS = 4096
 _EXACT = 2**53  # up to here, every integer is a float too
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_JSON_TYPES = (str, int, float, list, dict, type(None))
+_LINES = "records"  # column of packed records with their JSON
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _ValueType = tuple[type | str, Any]
@@ -291,6 +294,55 @@ def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequen
         return record
 
     return types_by_column, spool(map(note, map(_without_nested, records)))
+
+
+def pack_records(records: Records) -> bytes:
+    """Return records as bytes, from which `unpack_records` restores every value that a file is written from.
+
+    The records are JSON. Columns of dates, times or bytes, which JSON does not have, are Arrow columns next to them.
+    """
+    import pyarrow
+    from pyarrow import ipc
+
+    packed = list(records)
+    samples: dict[str, dict[_ValueType, Any]] = {}
+    for record in packed:
+        for name, value in record.items():
+            if not isinstance(value, _JSON_TYPES):
+                samples.setdefault(name, {}).setdefault(_type_of(value), value)
+    types = {name: _find_type(name, values) for name, values in samples.items()}
+    # Every format writes the other values as text, which JSON does too.
+    types = {name: arrow_type for name, arrow_type in types.items() if arrow_type != pyarrow.string()}
+    # NaN is kept, because csv has it.
+    lines = [
+        json.dumps(record | {name: None for name in types if name in record}, ensure_ascii=False, default=str)
+        for record in packed
+    ]
+    columns = [pyarrow.array([record.get(name) for record in packed], type=types[name]) for name in types]
+    table = pyarrow.Table.from_arrays([pyarrow.array(lines, type=pyarrow.string()), *columns], [_LINES, *types])
+    content = pyarrow.BufferOutputStream()
+    with ipc.new_stream(content, table.schema) as stream:
+        stream.write_table(table)
+    packed_bytes: bytes = content.getvalue().to_pybytes()
+    return packed_bytes
+
+
+def unpack_records(content: Any) -> Iterator[dict[str, Any]]:
+    """Yield the records of `pack_records`.
+
+    Args:
+        content: Bytes, or a buffer of Arrow.
+    """
+    from pyarrow import ipc
+
+    table = ipc.open_stream(content).read_all()
+    lines, *columns = (column.to_pylist() for column in table.itercolumns())
+    for index, line in enumerate(lines):
+        record = json.loads(line)
+        for name, values in zip(table.column_names[1:], columns, strict=True):
+            if name in record:
+                record[name] = values[index]
+        yield record
 
 
 def _without_nested(record: dict[str, Any]) -> dict[str, Any]:

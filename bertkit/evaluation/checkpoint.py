@@ -12,7 +12,6 @@ from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
-from bertkit.evaluation.output_parts import OutputParts
 from bertkit.hardware.device import asked_device
 from bertkit.hardware.precision import Machine, product_widths, restore_hardware, use_matmul_backend
 from bertkit.hardware.process import fitting_threads
@@ -47,8 +46,6 @@ class Checkpoint:
     """How many of the labels, the last ones, its model has no output for."""
     calibration: SavedCalibration | None = None
     """The calibration that is in force."""
-    parts: OutputParts | None = None
-    """Where outputs are kept that several processes share."""
 
     def use_machine(self) -> None:
         """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""

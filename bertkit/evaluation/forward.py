@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from bertkit.evaluation.output_parts import OutputParts, Share
 from bertkit.hardware.device import Device, device_of, find_device
 from bertkit.hardware.process import fitting_threads, map_in_threads
 from bertkit.hardware.tensors import to_device
@@ -38,6 +36,8 @@ if TYPE_CHECKING:
 Output = dict[str, Any]
 Computed = tuple[Output, float, int]
 """The outputs of a batch as arrays, the sum of its loss, and over how many items that is."""
+Share = tuple[dict[int, Output], float, int]
+"""Outputs of a process by the index of their feature, the sum of their losses, and the number of items."""
 Tick = Callable[[int], None]
 
 
@@ -48,11 +48,10 @@ def forward(
     *,
     precision: str,
     tick: Tick = lambda rows: None,
-    parts: OutputParts | None = None,
 ) -> tuple[Sequence[Output], float | None]:
-    """Run the model over features; several processes share the work and all get the whole result.
+    """Run the model over features; several processes divide the work, and each gets the outputs of all.
 
-    With `parts`, they share it by files, as `OutputParts` says. An exported model is run whole by the one that reads.
+    Each process runs an exported model over all features.
 
     Returns:
         the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
@@ -61,18 +60,18 @@ def forward(
     from bertkit.runtime import ExportedModel, forward_exported
 
     if isinstance(model, ExportedModel):
-        if parts and not parts.reads:
-            return [], None
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
-    process, processes = parts.rank_and_size if parts else rank_and_size()
+    process, processes = rank_and_size()
     losses: list[Sequence[Any]] = []  # over some items, and how many these are
     collate, lengths = few_shapes(model, features, collate)
+    # All processes must make the same batches, even if their machines differ.
+    tokens = gather_from_all(tokens_at_once())[0] if processes > 1 else None
 
     def run(start: int) -> Share:
         outputs: dict[int, Output] = {}
         total, count = 0.0, 0
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
-        batches = sorted_batches(lengths[start : start + IN_MEMORY], parts.tokens if parts else None)
+        batches = sorted_batches(lengths[start : start + IN_MEMORY], tokens)
         numbered = [[start + number for number in batched] for batched in batches[process::processes]]
         computed = _run_batches(model, features, collate, numbered, precision)
         for numbers, (arrays, loss, items) in zip(numbered, computed, strict=True):
@@ -89,8 +88,7 @@ def forward(
     def gather(start: int) -> list[Output]:
         outputs: dict[int, Output] = {}
         # outputs go by the number of their row, so those of all processes merge in any order
-        shares = parts.gather(start // IN_MEMORY, partial(run, start)) if parts else gather_from_all(run(start))
-        for of_process, *of_losses in shares:
+        for of_process, *of_losses in gather_from_all(run(start)):
             outputs |= of_process
             losses.append(of_losses)
         return [outputs[number] for number in sorted(outputs)]

@@ -118,7 +118,7 @@ def score_split(
     With `tune`, the task's options are tuned on the split first. With `alone`, each row is a batch of its own.
     """
     if features is None:
-        checkpoint = _for_split(split, checkpoint)
+        checkpoint = _with_labels_of(split, checkpoint)
         features = _encode_split(split, checkpoint)
     task, setup = checkpoint.task, checkpoint.setup
     outputs, loss = run_model(checkpoint, features, f"scoring {split.name}", alone=alone)
@@ -130,17 +130,9 @@ def score_split(
     return _score_predictions(decoded, checkpoint, split, features, loss)
 
 
-def compute_outputs(checkpoint: Checkpoint, split: Split) -> None:
-    """Run the model for its `parts` alone, of which one process scores all."""
-    checkpoint = _for_split(split, checkpoint)
-    features = _encode_split(split, checkpoint)
-    run = run_members if checkpoint.members else run_model
-    run(checkpoint, features, f"scoring {split.name}")
-
-
 def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[Scored, list[Scored]]:
     """Score an ensemble as `score_split` does, and each of its members by itself."""
-    checkpoint = _for_split(split, checkpoint)
+    checkpoint = _with_labels_of(split, checkpoint)
     features = _encode_split(split, checkpoint)
     by_member = run_members(checkpoint, features, f"scoring {split.name}")
     outputs = _combine_outputs(checkpoint, by_member, features)
@@ -150,13 +142,6 @@ def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[Scored, list[S
         for member, own in zip(checkpoint.members, by_member, strict=True)
     ]
     return _score_outputs(checkpoint, split, features, outputs, None), members
-
-
-def _for_split(split: Split, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint that keeps outputs under the name of a split, if it keeps any, and knows all its labels."""
-    if checkpoint.parts:
-        checkpoint = replace(checkpoint, parts=checkpoint.parts.of(split.fingerprint()[:16]))
-    return _with_labels_of(split, checkpoint)
 
 
 def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
@@ -252,8 +237,7 @@ def run_model(
         return _combine_outputs(checkpoint, run_members(checkpoint, features, title), features), None
     collate = checkpoint.task.collator(checkpoint.setup)
     with stage(title, len(features)) as tick:
-        machine, parts = checkpoint.machine, checkpoint.parts
-        run = partial(forward, checkpoint.model, collate=collate, precision=machine.precision, tick=tick, parts=parts)
+        run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
     return spool(
         _with_logits(output, checkpoint.lacking) for output in outputs
@@ -285,13 +269,9 @@ def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], featu
 def run_members(checkpoint: Checkpoint, features: Features, title: str) -> list[Sequence[Any]]:
     """Return the outputs of each member of an ensemble."""
     count = len(checkpoint.members)
-    members = [
-        replace(member, parts=checkpoint.parts and checkpoint.parts.of(number))
-        for number, member in enumerate(checkpoint.members)
-    ]
     return [
         run_model(member, features, f"{title} ({number} of {count})")[0]
-        for number, member in enumerate(members, start=1)
+        for number, member in enumerate(checkpoint.members, start=1)
     ]
 
 

@@ -11,6 +11,15 @@ import numpy as np
 
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
+from bertkit.data.labels import (
+    CORRECT,
+    list_names,
+    name_split,
+    placeholder_names,
+    say_counted,
+    spelled_names,
+    with_unseen,
+)
 from bertkit.data.row_digests import (
     Digests,
     digest_trained,
@@ -20,13 +29,15 @@ from bertkit.data.row_digests import (
     write_digests,
 )
 from bertkit.data.rows import Split
-from bertkit.data.sources import ALL, Choose, is_validation, read_splits
+from bertkit.data.sources import ALL, Choose, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.metrics.basic import check_metrics
 from bertkit.progress import log
 from bertkit.recipe import Recipe
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
+from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task
 
 
@@ -171,3 +182,47 @@ def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Sp
         return split
     log.info(f"{what}: they are left out")
     return split.select(index for index in range(count) if index not in seen)
+
+
+def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool = True) -> dict[str, Split]:
+    """Read the splits to score, with gold values as the checkpoint's label names.
+
+    Args:
+        saved: Model.
+        split: Name of the split; by default, the validation splits.
+        strict: Reject labels that the checkpoint lacks. If the recipe declares the labels, they are always rejected.
+    """
+    recipe, task = saved.recipe, saved.task
+    check_metrics(recipe, task.METRICS)  # Opening a model does not need them.
+    file = unsplit_file(recipe.data)
+    is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
+    if split is None and file and not is_own:
+        split = ALL  # The run held out rows of another file, so all rows of this one are new.
+    splits = read_task_splits(recipe, task, is_validation if split is None else lambda name: name == split)
+    if not splits:
+        raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
+    if not task.NAMED:
+        return splits
+    gold, is_open = task.COLUMNS.gold, not strict and not recipe.labels
+    for rows in splits.values() if not recipe.labels else ():  # Declared labels define how they are counted.
+        say_counted(rows.column(gold), saved.labels)
+    return {
+        name: name_split(
+            rows,
+            gold,
+            with_unseen(saved.labels, rows.column(gold)) if is_open else saved.labels,
+            recipe.data,
+            _label_remedy(saved, rows, gold),
+        )
+        for name, rows in splits.items()
+    }
+
+
+def _label_remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
+    """Return the remedy for a label that the checkpoint lacks; the names of its outputs may be placeholders."""
+    label_names = sorted({name for value in split.column(gold) for name in spelled_names(value)})
+    outputs = len(saved.labels)
+    if saved.recipe.labels or (len(label_names) != outputs and list(saved.labels) != placeholder_names(outputs)):
+        return CORRECT
+    names = list_names(label_names) if len(label_names) == outputs else "..."
+    return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"

@@ -92,6 +92,16 @@ class Launch:
         self._wait_for([f"bertkit/{name}"])
         return str(self.store.get(f"bertkit/{name}").decode())
 
+    def form_group(self) -> None:
+        """Form a process group, so that the processes of a launcher divide each forward pass of the model."""
+        if self.store is None:
+            return
+        from torch import distributed
+
+        # Outputs are exchanged as objects on the CPU, whatever device computes them.
+        if not distributed.is_initialized():
+            distributed.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size)
+
     def finish(self) -> None:
         """Let the first process wait until all others are here."""
         if self.store is not None:

@@ -1,24 +1,273 @@
-"""Fine-tune as a program asks for it: as `bertkit finetune` does, also with rows that are in memory."""
+"""The Python API: a fine-tuned model that stays in memory, and fine-tuning on rows in memory."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 from bertkit.data.files import find_splits
-from bertkit.data.sources import ALL
+from bertkit.data.in_memory import (
+    DataFrame,
+    DataFrameT,
+    Rows,
+    add_columns,
+    as_records,
+    is_dataframe,
+    map_given,
+)
+from bertkit.data.output import PLAIN, FileLayout
+from bertkit.data.sources import ALL, ROWS
 from bertkit.errors import DataError, UsageError, closest
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.rows_to_predict import read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
 from bertkit.progress import Events, Progress, takes_progress, use_progress
-from bertkit.recipe import Recipe, Training, load_recipe
+from bertkit.recipe import Recipe, Training, load_recipe, typed_path
+from bertkit.storage.recipes import find_run, recipe_of
 from bertkit.storage.runs import run_folder
-from bertkit.workflows.finetune import finetune as run
-from bertkit.workflows.predict.in_memory import DataFrame, Rows, as_records, is_dataframe
-from bertkit.workflows.predict.loaded import Changes, LoadedModel, load
+from bertkit.tasks import row_columns
+from bertkit.workflows.evaluate import score_splits
+from bertkit.workflows.finetune import finetune as finetune_recipe
+from bertkit.workflows.predict import answer, load_to_predict
+
+if TYPE_CHECKING:
+    from bertkit.workflows.explain import ExplainedRow
+
+_SHOWN = 50  # rows of a table in a notebook
+# All models compute one after the other: each takes all cores, and torch's settings are those of the process. Threads
+# of a program may call any of them.
+_COMPUTING = threading.RLock()
+
+
+Changes = Mapping[str, Any]
+"""Dotted keys of a recipe -> values, as ``--set`` has them: ``{"options.abstain_below": 0.8}``."""
+
+
+class Predictions(list[dict[str, Any]]):
+    """One record per row, in order; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        names = list(dict.fromkeys(name for record in self[:_SHOWN] for name in record))
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(_as_text(record.get(name)))}</td>" for name in names) + "</tr>"
+            for record in self[:_SHOWN]
+        )
+        more = f"<p>{len(self) - _SHOWN:,} more</p>" if len(self) > _SHOWN else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+
+
+class LoadedModel:
+    """A trained model, loaded once; `bertkit.load` makes it.
+
+    Threads may share it. A copy in another process loads the model there. Called with a batch of columns, it returns
+    the batch with the columns of its predictions. So it is what ``datasets.map`` (with ``batched=True``), Ray Data and
+    Spark take.
+    """
+
+    def __init__(self, given: Recipe) -> None:
+        self.given = given
+        self._by_columns: dict[tuple[str, ...], SavedCheckpoint] = {}
+
+    def __repr__(self) -> str:
+        return f"bertkit.load({self.given.model!r})"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that rows are read by."""
+        return self.saved.recipe
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the labels, in the order of the model's outputs; empty where it predicts no labels."""
+        return self.saved.labels
+
+    @cached_property
+    def saved(self) -> SavedCheckpoint:
+        """The checkpoint on disk."""
+        return find_members(self.given)
+
+    @cached_property
+    def _checkpoint(self) -> Checkpoint:
+        return load_to_predict(self.saved)
+
+    @cached_property
+    def _to_explain(self) -> Checkpoint:
+        """The model again, as it was trained: explanations need its gradients."""
+        return self.saved.load()
+
+    def load(self) -> LoadedModel:
+        """Load the weights now, not with the first row, and return this model.
+
+        Raises:
+            BertkitError: no such model, an untrained head, or damaged weights.
+        """
+        with _COMPUTING:
+            _ = self._checkpoint
+        return self
+
+    @overload
+    def predict(self, rows: DataFrameT, *, progress: Progress | None = None) -> DataFrameT: ...
+
+    @overload
+    def predict(self, rows: Rows, *, progress: Progress | None = None) -> Predictions: ...
+
+    @takes_progress
+    def predict(self, rows: DataFrame | Rows, *, progress: Progress | None = None) -> Any:
+        """Predict rows as `bertkit predict` does.
+
+        Args:
+            rows: texts; tuples with the inputs of a row in the order of the task's columns; lists of words for a model
+                that tags them; dictionaries with the columns of the data that the model was trained on, or canonical
+                ones; a `datasets.Dataset`; or a DataFrame of pandas or polars. A text or a dictionary is one row.
+            progress: shows how far the work is; by default a bar, in notebooks only.
+
+        Returns:
+            a record per row, in order, as the command writes them; or the dataframe with the columns that the
+            command adds to a file of columns, unrounded.
+
+        Raises:
+            DataError: a column is missing, or a value is of a wrong type; it says in which row.
+        """
+        if not is_dataframe(rows):
+            return Predictions(self._predict(self._read_rows(rows)))
+        dataframe: Any = rows
+        records = as_records(dataframe)
+        return add_columns(dataframe, self._predict_columns(records))
+
+    def __call__(self, batch: Any) -> Any:
+        """Return a batch of columns, a dictionary or a dataframe, with the columns of its predictions."""
+        if is_dataframe(batch):
+            return self.predict(batch)
+        columns = {name: list(values) for name, values in batch.items()}
+        records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return {**batch, **self._predict_columns(as_records(records))}
+
+    @takes_progress
+    def evaluate(
+        self,
+        rows: DataFrame | Rows | None = None,
+        *,
+        training_rows: Choice = "refuse",
+        progress: Progress | None = None,
+    ) -> Result:
+        """Score the model on labeled rows, given as for `predict`, as `bertkit eval` does.
+
+        Args:
+            rows: dictionaries, a data set or a dataframe with gold answers; by default the recipe's validation rows.
+            training_rows: what becomes of rows that the model was trained on: ``refuse``, ``drop`` or ``keep``.
+            progress: as of `predict`.
+
+        Raises:
+            DataError: rows are wrong, or the model was trained on them.
+        """
+        saved, split = self.saved, None
+        if rows is not None:
+            records, split = as_records(rows), ALL
+            columns = saved.task.COLUMNS
+            data = map_given(list(records[0]) if records else [], [*columns.names], saved.recipe.data)
+            data = data.with_rows({ALL: records}).model_copy(update={"split_column": None, "limit": None})
+            saved = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
+        splits = judge_training_rows(saved, splits_to_score(saved, split, strict=False), training_rows)
+        with _COMPUTING:
+            return score_splits(self._ready(), saved, splits, None)[0]
+
+    @takes_progress
+    def explain(
+        self, rows: DataFrame | Rows, *, progress: Progress | None = None, **settings: Any
+    ) -> list[ExplainedRow]:
+        """Explain what the model predicts for rows, given as for `predict`, as `bertkit explain` does.
+
+        Args:
+            rows: as `predict` takes them.
+            progress: as of `predict`.
+            settings: Keyword arguments of `bertkit.insight.explanations.explain`: ``targets`` and ``max_steps``.
+        """
+        from bertkit.workflows.explain import explain_records
+
+        records = self._read_rows(rows)
+        if not records:
+            return []
+        with _COMPUTING:
+            saved = self._saved_for(tuple(records[0]))
+            self._to_explain.use_machine()
+            return list(explain_records(self._to_explain, saved, enumerate(records, 1), **settings))
+
+    def _read_rows(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
+        task = self.saved.task
+        inputs = [name for name, is_needed in row_columns(task, self.recipe).items() if is_needed]
+        return as_records(rows, inputs, task.COLUMNS)
+
+    def _saved_for(self, names: tuple[str, ...]) -> SavedCheckpoint:
+        """Return the checkpoint with a recipe that reads rows of these columns, and warn of columns that it ignores."""
+        if names not in self._by_columns:
+            saved = self.saved
+            data = map_given(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
+            reader = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
+            warn_of_unread(names, reader)
+            self._by_columns[names] = reader
+        return self._by_columns[names]
+
+    def _predict(self, records: list[dict[str, Any]], layout: FileLayout | None = None) -> Iterator[dict[str, Any]]:
+        if not records:
+            return
+        with _COMPUTING:
+            checkpoint, saved = self._ready(), self._saved_for(tuple(records[0]))
+            chunks = read_chunks(saved, enumerate(records, 1), ROWS)
+            yield from answer(saved, chunks, checkpoint, layout)
+
+    def _ready(self) -> Checkpoint:
+        """Return the loaded model after setting torch's matrix products to its precision."""
+        self._checkpoint.use_machine()
+        return self._checkpoint
+
+    def _predict_columns(self, records: list[dict[str, Any]]) -> dict[str, list[Any]]:
+        predicted = list(self._predict(records, PLAIN))
+        given = set(records[0]) if records else set()
+        names = dict.fromkeys(name for record in predicted for name in record if name not in given and name != "id")
+        return {name: [record.get(name) for record in predicted] for name in names}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what to load alone, so that another process loads the model itself."""
+        return {"given": self.given, "_by_columns": {}}
+
+
+def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Changes | None = None) -> LoadedModel:
+    """Load a trained model, once for all rows that it is to predict.
+
+    Args:
+        model: a run, one of its checkpoints, a folder of several seeds (an ensemble), an exported folder (which needs
+            no torch), or any fine-tuned model: its folder, or its name on the hub.
+        recipe: name or file of the recipe of a model that brings none along.
+        changes: of the recipe; ``{"task": "zero_shot"}`` takes its labels as descriptions in words.
+
+    Raises:
+        UsageError: nothing says what the model was trained for.
+        ModelError: no such model, an unfinished run, an untrained head, or damaged weights.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    folder = typed_path(model)
+    # a worker process may have another working folder
+    name = str(folder.absolute()) if folder.is_dir() else str(model)
+    if isinstance(recipe, Recipe):
+        return LoadedModel(recipe.model_copy(update={"model": name})).load()
+    recipe = recipe or recipe_of(str(find_run(str(model))), "name a run folder, or the recipe: load(MODEL, RECIPE)")
+    return LoadedModel(load_recipe(recipe, {**(changes or {}), "model": name})).load()
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_as_text(inner)}" for name, inner in value.items())
+    return "" if value is None else str(value)
 
 
 class FinetuneOptions(TypedDict, total=False):
@@ -104,7 +353,7 @@ def finetune(
         loaded = with_rows(loaded, data)
     fresh = options.get("fresh", False)
     with use_progress(None if events is None else Events(events)):
-        results = run(loaded, pinned=options.get("pinned"), output=output, fresh=fresh)
+        results = finetune_recipe(loaded, pinned=options.get("pinned"), output=output, fresh=fresh)
         return Finetuned(results, run_folder(output, loaded.name))
 
 

@@ -21,7 +21,7 @@ from bertkit.evaluation.calibration import (
 )
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
 from bertkit.evaluation.scoring import score_split
-from bertkit.evaluation.splits import Choice, judge_training_rows
+from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
 from bertkit.metrics import Numbers, statistics
 from bertkit.metrics import calibration as metrics
 from bertkit.metrics.basic import f1_macro
@@ -29,7 +29,6 @@ from bertkit.metrics.calibration import Decisions, Fold
 from bertkit.progress import stage
 from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
-from bertkit.workflows.evaluate import splits_to_score
 
 _LEAST_ROWS = 20
 _PRECISIONS = (0.9, 0.95, 0.99)

@@ -15,7 +15,7 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.differences import Changes, Side, find_changes
 from bertkit.evaluation.gates import WorseGate, compare_sides, judge_systems
 from bertkit.evaluation.scoring import decode_rows, find_positive_label, run_model
-from bertkit.evaluation.splits import count_trained, judge_training_rows
+from bertkit.evaluation.splits import count_trained, judge_training_rows, splits_to_score
 from bertkit.evaluation.stored import (
     Scorer,
     StoredRun,
@@ -37,7 +37,6 @@ from bertkit.storage.cache import spool
 from bertkit.storage.runs import RunRecord
 from bertkit.storage.summaries import list_settings, read_log
 from bertkit.tokens.feature_cache import encode_split
-from bertkit.workflows.evaluate import splits_to_score
 
 
 @dataclass(frozen=True)

@@ -3,51 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.checks import describe_lacking
-from bertkit.data.labels import (
-    CORRECT,
-    list_names,
-    name_split,
-    placeholder_names,
-    say_counted,
-    spelled_names,
-    with_unseen,
-)
 from bertkit.data.rows import Split
-from bertkit.data.sources import ALL, is_validation, unsplit_file
-from bertkit.errors import DataError, UsageError
+from bertkit.data.sources import is_validation, unsplit_file
 from bertkit.evaluation.baselines import describe_split, judge_baselines, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
-from bertkit.evaluation.forward import tokens_at_once
 from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.languages import LanguageMean, average_languages
-from bertkit.evaluation.output_parts import OutputParts
 from bertkit.evaluation.scoring import (
     Result,
     Scored,
-    compute_outputs,
     score_ensemble,
     score_split,
     write_predictions,
 )
-from bertkit.evaluation.splits import Choice, judge_training_rows, read_task_splits
-from bertkit.evaluation.stored.folder import begin_evaluation, check_output, describe_maker, finish_evaluation
-from bertkit.hardware.launch import Launch, refuse_launch
-from bertkit.metrics.basic import check_metrics
+from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
+from bertkit.evaluation.stored.folder import begin_evaluation, check_output, finish_evaluation
+from bertkit.hardware.launch import Launch
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
-from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed
-from bertkit.storage.parts import PartFolder
 
 
 @takes_progress
@@ -60,53 +44,29 @@ def evaluate(
     strict_labels: bool = False,
     progress: Progress | None = None,
 ) -> list[Result]:
-    """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on `split`.
+    """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on another split.
 
-    With `output`, a folder, predictions are written there under the names they have in a run folder, with a record of
-    the scores and of the model; see `bertkit.evaluation.stored.folder`. Rows that the
-    checkpoint was trained on are refused, dropped or kept as `training_rows` says; see `judge_training_rows`. A label
-    that the checkpoint lacks counts as wrong, or is refused with `strict_labels`.
+    The processes of a launch divide the rows. All of them return the results, and the first one writes them.
+
+    Args:
+        recipe: Recipe of the checkpoint.
+        split: Name of the split.
+        output: Folder for predictions, under the names that they have in a run folder, and for a record of the scores
+            and of the model; see `bertkit.evaluation.stored.folder`.
+        training_rows: Treatment of rows that the checkpoint was trained on; see `judge_training_rows`.
+        strict_labels: Reject labels that the checkpoint lacks; by default, such rows count as wrong.
+        progress: Shows how far the work is.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
     """
     folder = None if output is None else typed_path(output)
     with stage("reading the data", total=1):
         saved = find_members(recipe)
         split = split or _choose_split(saved)
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=strict_labels), training_rows)
-    launch = Launch.join()
-    if launch.size > 1:
-        return _evaluate_together(saved, splits, folder, launch)
-    with ExitStack() as claim:
-        if folder is not None and runs.is_main_process():
-            check_output(folder, splits)
-            claim.enter_context(claimed(folder / "predictions.jsonl"))
+    with _claimed(folder, splits):
         return score_splits(_load_checkpoint(saved), saved, splits, folder)
-
-
-def _evaluate_together(
-    saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, launch: Launch
-) -> list[Result]:
-    """Run the model as one of several processes, and score as the one that joins their outputs; else return nothing."""
-    if folder is None:
-        raise UsageError("several processes without an --output", "name the folder that all of them work on")
-    check_output(folder, splits)
-    parts = PartFolder(folder / "predictions.jsonl", describe_maker(saved), launch)
-    outputs, loaded = OutputParts(parts), list[Checkpoint]()
-
-    def load(settled: str | None) -> str:
-        # Outputs of two precisions, or of batches that are split otherwise, would differ in rounding.
-        precision, tokens = settled.split() if settled else (None, tokens_at_once())
-        outputs.tokens = int(tokens)
-        loaded.append(replace(_load_checkpoint(saved.in_precision(precision)), parts=outputs))
-        return f"{loaded[0].machine.precision} {tokens}"
-
-    with parts.opened(load):
-        for split in splits.values():
-            compute_outputs(loaded[0], split)
-        with parts.joined(outputs.files) as outputs.reads:
-            return score_splits(loaded[0], saved, splits, folder) if outputs.reads else []
 
 
 def evaluate_languages(
@@ -117,45 +77,55 @@ def evaluate_languages(
     training_rows: Choice = "refuse",
     strict_labels: bool = False,
 ) -> tuple[dict[str, list[Result]], list[LanguageMean]]:
-    """Score one checkpoint on rows of several languages, as `evaluate` scores it on those of one.
+    """Score a checkpoint on rows of several languages, each as `evaluate` does.
 
     Args:
-        recipes: language -> the recipe with its data; they differ in nothing else.
-        split: as `evaluate` takes it.
-        output: folder that gets a folder of predictions for each language.
-        training_rows: as `evaluate` takes it.
-        strict_labels: as `evaluate` takes it.
+        recipes: Language -> recipe; only the data differs.
+        split: As for `evaluate`.
+        output: Folder that gets a folder of predictions per language.
+        training_rows: As for `evaluate`.
+        strict_labels: As for `evaluate`.
 
     Returns:
-        The results of each language, and the means of the metric that chooses the checkpoint.
+        Results of each language, and the means of the metric that chooses the checkpoint.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
     """
     folder = None if output is None else typed_path(output)
-    refuse_launch("--languages in several processes", "score each language by a command of its own")
     with stage("reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         split = split or _choose_split(saved)
-        # One checkpoint, many languages: only the data of the recipes differ, so it is checked and loaded once.
+        # Only the data of the recipes differs, so the checkpoint is checked and loaded once.
         by_language = {language: replace(saved, recipe=recipe) for language, recipe in recipes.items()}
         splits = {
-            language: judge_training_rows(of, splits_to_score(of, split, strict=strict_labels), training_rows)
-            for language, of in by_language.items()
+            language: judge_training_rows(
+                language_saved, splits_to_score(language_saved, split, strict=strict_labels), training_rows
+            )
+            for language, language_saved in by_language.items()
         }
-    # All folders are claimed before anything is scored, so that no other process writes one of them in between.
-    with ExitStack() as claim:
-        if folder is not None and runs.is_main_process():
-            check_output(folder, {})
-            for language in recipes:
-                check_output(folder / language, splits[language])
-                claim.enter_context(claimed(folder / language / "predictions.jsonl"))
+    # All folders are claimed before the first split is scored, so that no other process writes one in the meantime.
+    with ExitStack() as claims:
+        claims.enter_context(_claimed(folder, {}))
+        for language in recipes:
+            claims.enter_context(_claimed(folder and folder / language, splits[language]))
         checkpoint = _load_checkpoint(saved)
         results = {
-            language: score_splits(checkpoint, of, splits[language], folder and folder / language)
-            for language, of in by_language.items()
+            language: score_splits(checkpoint, language_saved, splits[language], folder and folder / language)
+            for language, language_saved in by_language.items()
         }
     return results, average_languages(results, saved.recipe.best_metric)
+
+
+@contextmanager
+def _claimed(folder: Path | None, splits: Mapping[str, Split]) -> Iterator[None]:
+    """Check the folder of an evaluation and hold its lock; only the first process of a launch writes into it."""
+    if folder is None or not runs.is_main_process():
+        yield
+        return
+    check_output(folder, splits)
+    with claimed(folder / "predictions.jsonl"):
+        yield
 
 
 def _choose_split(saved: SavedCheckpoint) -> str | None:
@@ -170,8 +140,18 @@ def _choose_split(saved: SavedCheckpoint) -> str | None:
 
 
 def _load_checkpoint(saved: SavedCheckpoint) -> Checkpoint:
+    """Load the model in each process of a launch.
+
+    All processes compute in the precision that the first one has chosen: outputs of another one would differ in
+    rounding.
+    """
+    launch = Launch.join()
+    launch.form_group()
     with stage(f"loading {saved.recipe.model_name}"):
-        return saved.load(inference=True)
+        precision = launch.wait_for("precision") if launch.rank > 0 else None
+        checkpoint = saved.in_precision(precision).load(inference=True)
+        launch.publish("precision", checkpoint.machine.precision)
+        return checkpoint
 
 
 def score_splits(
@@ -225,44 +205,3 @@ def _score_split(
     names = [member.folder.name for member in saved.members]
     rows = [{"run": name, **null_for_nan(single.scores)} for name, single in zip(names, singles, strict=True)]
     return scored, {"members of the ensemble": [{k: "n/a" if v is None else v for k, v in row.items()} for row in rows]}
-
-
-def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool = True) -> dict[str, Split]:
-    """Read the splits to score, with gold values as the checkpoint's label names.
-
-    Unless it is `strict`, or the recipe declares the labels, gold values may be labels that the checkpoint lacks.
-    """
-    recipe, task = saved.recipe, saved.task
-    check_metrics(recipe, task.METRICS)  # To open a model, they are not needed.
-    file = unsplit_file(recipe.data)
-    is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
-    if split is None and file and not is_own:
-        split = ALL  # not the file whose rows the run held out, so all of it is new
-    splits = read_task_splits(recipe, task, is_validation if split is None else lambda name: name == split)
-    if not splits:
-        raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
-    if not task.NAMED:
-        return splits
-    gold, is_open = task.COLUMNS.gold, not strict and not recipe.labels
-    for rows in splits.values() if not recipe.labels else ():  # a recipe says how it counts
-        say_counted(rows.column(gold), saved.labels)
-    return {
-        name: name_split(
-            rows,
-            gold,
-            with_unseen(saved.labels, rows.column(gold)) if is_open else saved.labels,
-            recipe.data,
-            _remedy(saved, rows, gold),
-        )
-        for name, rows in splits.items()
-    }
-
-
-def _remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
-    """Return what to do about a label that the checkpoint does not have: its outputs may have names that are no use."""
-    label_names = sorted({name for value in split.column(gold) for name in spelled_names(value)})
-    outputs = len(saved.labels)
-    if saved.recipe.labels or (len(label_names) != outputs and list(saved.labels) != placeholder_names(outputs)):
-        return CORRECT
-    names = list_names(label_names) if len(label_names) == outputs else "..."
-    return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from bertkit.data.sources import ROWS
 from bertkit.data.text import Record
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
+from bertkit.evaluation.rows_to_predict import Chunk, find_input_files, open_rows, read_chunks
 from bertkit.evaluation.scoring import run_model
 from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
@@ -21,7 +22,6 @@ from bertkit.storage.cache import spool_sorted
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
-from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of
 
 if TYPE_CHECKING:
     from bertkit.insight.explanations import Answered, Explanation
@@ -75,7 +75,7 @@ def explain_records(
     checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], **settings: Any
 ) -> Iterator[ExplainedRow]:
     """Do what `explain` does with rows in memory and a checkpoint that is loaded already, to be trained."""
-    chunks = read_chunks(records, saved, ROWS)
+    chunks = read_chunks(saved, records, ROWS)
     return _explain_answers(checkpoint, _run_chunks(checkpoint, chunks), "", **settings)
 
 
@@ -105,7 +105,7 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
     from bertkit.reports.explain import write_explanations
 
     output = typed_path(output)
-    refuse_inputs(output, input_files(source, find_checkpoint(recipe)))
+    refuse_inputs(output, find_input_files(source, find_checkpoint(recipe)))
     with claimed(output):
         found = [row.as_record() for row in rows]
         write_explanations(output, found, model=recipe.model_name)
@@ -115,40 +115,38 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
 def _answer_rows(recipe: Recipe, asked: AskedRows) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
     """Load the checkpoint, and return with it the rows as they are given, each with what the model answers."""
     saved = find_checkpoint(recipe)
-    if asked.row is not None:
-        saved = replace(saved, recipe=with_columns_of(asked.row, saved.recipe, saved.task))
     if asked.mistakes is not None:
         rows = _find_mistaken_rows(recipe.model, asked.mistakes)
-        chunks = iter([([dict(one) for one in rows], rows)])
+        chunks = iter([Chunk(str(recipe.model), 0, list(map(dict, rows)), rows)])
     else:
-        records: Iterable[Record] = first_of(open_records(asked.source, asked.row, saved.recipe), asked.limit)
-        chunks = read_chunks(records, saved, str(asked.source or "--row"))
-    first = next(chunks)  # a bad row is found before the model is loaded
+        saved, records = open_rows(saved, asked.source, asked.row)
+        chunks = read_chunks(saved, first_of(records, asked.limit), str(asked.source or "--row"))
+    first = next(chunks)  # A wrong row is reported before the model is loaded.
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()
     return checkpoint, _run_chunks(checkpoint, itertools.chain([first], chunks))
 
 
-def _run_chunks(
-    checkpoint: Checkpoint, chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]]
-) -> Iterator[tuple[Any, dict[str, Any], Answered]]:
+def _run_chunks(checkpoint: Checkpoint, chunks: Iterable[Chunk]) -> Iterator[tuple[Any, dict[str, Any], Answered]]:
     from bertkit.insight.explanations import Answered
 
-    task, number = checkpoint.task, itertools.count()
-    for originals, rows in chunks:
+    task = checkpoint.task
+    for chunk in chunks:
+        rows = chunk.rows
         features = task.encode(rows, checkpoint.setup)
         with use_progress(SILENT):
             outputs, _ = run_model(checkpoint, features, "")
         predictions = task.decode(outputs, features, rows, checkpoint.setup)
-        # A row may have several features, as windows or choices: an explanation is of one of them.
-        of_row: list[list[int]] = [[] for _ in rows]
+        # A row can have several features (windows or choices), one of which is explained.
+        positions: list[list[int]] = [[] for _ in rows]
         for position, feature in enumerate(features):
-            of_row[feature["row"]].append(position)
+            positions[feature["row"]].append(position)
         with stage("explaining", len(rows)) as tick:
-            for original, row, prediction, own in zip(originals, rows, predictions, of_row, strict=True):
-                name = row.get("id", original.get("id", next(number)))
-                mine = Answered(row, prediction, [features[one] for one in own], [outputs[one] for one in own])
-                yield name, original, mine
+            for index, original in enumerate(chunk.originals):
+                row, used = rows[index], positions[index]
+                row_id = row.get("id", original.get("id", chunk.start + index))
+                row_features, row_outputs = [features[one] for one in used], [outputs[one] for one in used]
+                yield row_id, original, Answered(row, predictions[index], row_features, row_outputs)
                 tick(1)
 
 

@@ -24,7 +24,7 @@ from bertkit.evaluation.parity import (
     random_texts,
     tabulate_latency,
 )
-from bertkit.evaluation.splits import read_task_splits
+from bertkit.evaluation.splits import read_task_splits, splits_to_score
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
 from bertkit.metrics.basic import is_lower_better
@@ -43,7 +43,6 @@ from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.storage.runs import take
-from bertkit.workflows.evaluate import splits_to_score
 
 if TYPE_CHECKING:
     from bertkit.modeling.inference.graphs.convert import Converted

@@ -20,6 +20,7 @@ from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, cl
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
 from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, Submission, SubmissionFile, summarize
+from bertkit.evaluation.rows_to_predict import read_chunks
 from bertkit.evaluation.scoring import Result, read_results
 from bertkit.modeling.load import fingerprint
 from bertkit.progress import get_progress, log, stage
@@ -32,7 +33,7 @@ from bertkit.storage.runs import without_folder
 from bertkit.training.stopping import first_failure, keep_going
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
-from bertkit.workflows.predict import predict_records
+from bertkit.workflows.predict import answer
 
 SUMMARY = "glue.json"
 _SCHEMA = 1
@@ -245,7 +246,7 @@ def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Reci
         return
     log.info(f"{file.name}: predicting {file.rows:,} rows")
     saved = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
-    predicted = list(predict_records(saved, records, file.name))
+    predicted = list(answer(saved, read_chunks(saved, records, file.name)))
     lines = submission_lines(task, file, recipe.labels or (), predicted)
     write_text(target, "\n".join([_HEADER, *lines, ""]))
     made[file.name] = {**identity, "sha256": file_fingerprint(target)}

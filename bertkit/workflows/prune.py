@@ -19,7 +19,7 @@ from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import measure_ece
-from bertkit.evaluation.splits import judge_training_rows
+from bertkit.evaluation.splits import judge_training_rows, splits_to_score
 from bertkit.metrics.paired import Difference
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_tokenizer, quiet_transformers, read_config, weight_bytes
@@ -34,7 +34,6 @@ from bertkit.storage.files import check_space, disk_errors
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.tasks import load_task
 from bertkit.tokens.feature_cache import encode_split
-from bertkit.workflows.evaluate import splits_to_score
 
 _RECIPE = "recipe.yaml"
 

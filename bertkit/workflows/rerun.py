@@ -128,9 +128,10 @@ def compare_runs(before: Path, now: Path) -> Rerun:
         {name: entry["sha256"] for name, entry in record.get("files", {}).items() if name.endswith(_WEIGHTS)}
         for record in (old, new)
     )
+    no_entry: dict[str, Any] = {}
     steps = (
         entry_before.get("step", entry_now.get("step"))
-        for entry_before, entry_now in zip_longest(read_log(before), read_log(now), fillvalue={})
+        for entry_before, entry_now in zip_longest(read_log(before), read_log(now), fillvalue=no_entry)
         if entry_before != entry_now
     )
     return Rerun(

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from bertkit.compression.choose_units import load_to_measure
 from bertkit.evaluation.checkpoint import open_checkpoint
+from bertkit.evaluation.splits import splits_to_score
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
-from bertkit.workflows.evaluate import splits_to_score
 
 
 def load_measured(folder: Path, rows: int = 12):

@@ -36,6 +36,7 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.errors import UsageError
+from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
     from bertkit.evaluation.languages import LanguageMean
@@ -101,8 +102,7 @@ def command(
 
     loaded = load_recipe(recipe, changes)
     results = evaluate(loaded, **scoring)
-    if results:  # else another process writes them
-        _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
+    _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
@@ -143,7 +143,7 @@ def _print_and_exit(
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
         scored = result.scores.items()
         measured += [(group, metric, format_scored(score, result.intervals.get(metric))) for metric, score in scored]
-    if report is not None:
+    if report is not None and is_main_process():
         write_cases(report, ", ".join(results), add_measured(gates, measured))
     print_gated(printed, show, gates)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import csv
 import shutil
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+from bertkit.evaluation import rows_to_predict
 from bertkit.hardware.launch import Launch
 from bertkit.storage import cache
 from bertkit.workflows import predict as workflow
@@ -80,19 +85,38 @@ def test_parts_of_a_killed_shard_are_done_by_the_same_command(when, commands, tm
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(workflow, "CHUNK", 3)
+    monkeypatch.setattr(rows_to_predict, "CHUNK_ROWS", 3)
     monkeypatch.setattr(cache, "IN_MEMORY", 3)
 
 
-def test_every_value_of_a_prediction_survives_its_part(run, trained, small_chunks):
-    """A part holds JSON: what a row holds besides is read from the row again."""
-    write_csv(Path("rows.csv"), [{"text": row["text"], "when": "2024-01-01"} for row in toy_rows(8, seed=1)])
-    assert run("predict", trained, "rows.csv", "-o", "one.jsonl").code == 0
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_shards_write_every_type_of_value_as_one_process_does(ending, run, trained, small_chunks):
+    rows = toy_rows(8, seed=1)
+    columns = {
+        "text": [row["text"] for row in rows],
+        "day": [date(2024, 1, 1), None] * 4,
+        "time": [datetime(2024, 1, 1, 12, tzinfo=UTC)] * 8,
+        "price": [Decimal("1.50")] * 8,
+        "raw": [b"\x00\xff"] * 8,
+        "number": [1.5, float("nan")] * 4,
+        "list": [[1, 2]] * 8,
+    }
+    parquet.write_table(pyarrow.table(columns), "rows.parquet")
+    assert run("predict", trained, "rows.parquet", "-o", f"one.{ending}").code == 0
     for shard in ("1/3", "3/3", "2/3"):
-        ended = run("predict", trained, "rows.csv", "-o", "out.jsonl", "--shard", shard)
+        ended = run("predict", trained, "rows.parquet", "-o", f"out.{ending}", "--shard", shard)
         assert ended.code == 0, ended.err
-        assert ended.out == ("out.jsonl: 8 rows\n" if shard == "2/3" else "")
-    assert Path("out.jsonl").read_bytes() == Path("one.jsonl").read_bytes()
+        assert ended.out == (f"out.{ending}: 8 rows\n" if shard == "2/3" else "")
+    assert Path(f"out.{ending}").read_bytes() == Path(f"one.{ending}").read_bytes()
+
+
+def test_parts_of_another_layout_are_refused(run, trained, small_chunks):
+    write_csv(Path("rows.csv"), [{"text": row["text"]} for row in toy_rows(8, seed=1)])
+    shards = ["predict", trained, "rows.csv", "-o", "out.csv"]
+    assert run(*shards, "--shard", "1/2", "--digits", 2).code == 0
+    ended = run(*shards, "--shard", "2/2")
+    assert ended.code == 2
+    assert "layout.digits: 2 there, 4 asked" in ended.last
 
 
 def test_rows_that_change_meanwhile_are_refused(run, trained, small_chunks, monkeypatch):

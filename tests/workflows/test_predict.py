@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.evaluation import rows_to_predict
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 
@@ -96,11 +97,9 @@ def test_written_files_can_be_read_back(run, trained, tmp_path, ending):
 
 
 def test_rows_are_streamed_in_chunks(run, trained, tmp_path, monkeypatch):
-    from bertkit.workflows import predict as workflow
-
     file = write_csv(tmp_path / "rows.csv", [{"text": row["text"]} for row in toy_rows(30, seed=9)])
     whole = predict(run, trained, file)
-    monkeypatch.setattr(workflow, "CHUNK", 7)
+    monkeypatch.setattr(rows_to_predict, "CHUNK_ROWS", 7)
     chunked = predict(run, trained, file)
     assert [record["prediction"] for record in chunked] == [record["prediction"] for record in whole]
     assert [record["id"] for record in chunked] == list(range(30))
@@ -188,7 +187,7 @@ def test_families_say_what_their_predictions_have(recipe):
 
     sometimes = {"ner": {"entities", "spans", "words"}, "squad": {"null_odds"}}
     documented = (
-        Path(__file__).parents[3].joinpath("docs/recipes.md").read_text().split("## Predictions")[1].split("\n## ")[0]
+        Path(__file__).parents[2].joinpath("docs/recipes.md").read_text().split("## Predictions")[1].split("\n## ")[0]
     )
     task = load_recipe(recipe).task
     (line,) = [line for line in documented.splitlines() if line.startswith(f"| `{task}`")]

@@ -1,0 +1,240 @@
+"""Predict any number of rows: find the model, read rows in chunks, load, answer chunk by chunk, and write.
+
+One record per row is written, in order. The model is loaded after the first chunk has been read, so that a wrong file
+is reported at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.columns import refuse_clash
+from bertkit.data.output import (
+    PLAIN,
+    FileLayout,
+    as_columns,
+    check_layout,
+    follow_source,
+    pack_records,
+    unpack_records,
+    write_records,
+    writer_for,
+)
+from bertkit.errors import UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.rows_to_predict import Chunk, find_input_files, open_rows, read_chunks, warn_of_unread
+from bertkit.evaluation.scoring import answer_rows
+from bertkit.evaluation.stored.folder import describe_maker
+from bertkit.hardware.launch import Launch, refuse_launch
+from bertkit.progress import Progress, stage, takes_progress
+from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.parts import PartFolder, is_whole, read_part, write_part
+from bertkit.tasks import Prediction
+
+if TYPE_CHECKING:
+    from bertkit.tokens.truncation import Truncation
+
+Records = Iterator[dict[str, Any]]
+
+
+@takes_progress
+def predict(
+    recipe: Recipe,
+    *,
+    source: str | Path | None = None,
+    row: Row | None = None,
+    progress: Progress | None = None,
+) -> Records:
+    """Predict the rows of a file (``-`` for standard input), or a single row given by canonical columns.
+
+    Returns:
+        One record per row, in order: ``id`` (the row's, or its index from 0), its original columns, and the
+        prediction of the task family.
+
+    Raises:
+        BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
+    """
+    refuse_launch("several processes without an --output", "name the file that all of them work on")
+    saved, records = open_rows(find_members(recipe), source, row)
+    return answer(saved, read_chunks(saved, records, str(source or "--row")))
+
+
+def predict_to_file(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    source: str | Path | None = None,
+    row: Row | None = None,
+    layout: FileLayout = PLAIN,
+) -> int | None:
+    """Predict as `predict` does, write the records with `write_records`, and return their number.
+
+    Numbers are rounded in csv and tsv. Settings that the layout leaves open are copied from the file with the rows.
+    The processes of a launch, or shards, divide the rows. Chunks that a killed process finished are not predicted
+    again by the same command.
+
+    Returns:
+        Number of records, or None if another process writes them.
+
+    Raises:
+        UsageError: If the layout does not fit the output; if the output is the file with the rows, a file of the
+            recipe's data or a file of the model; or if several processes have no file to divide.
+        ResourceError: If another process is writing the output, or it cannot be written.
+        BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
+    """
+    # 1. Check the output against all files that are read, before the model is loaded.
+    output = typed_path(output)
+    writer_for(output)
+    layout = check_layout(layout, output)
+    saved = find_members(recipe)
+    refuse_inputs(output, find_input_files(source, saved))
+    launch = Launch.join()
+    if launch.size > 1 and (source is None or str(source) == "-"):
+        raise UsageError("several processes without a file to predict", "name a FILE, which each of them reads")
+
+    # 2. Read the rows. A file with columns has one column per label, in which numbers are rounded.
+    saved, rows = open_rows(saved, source, row)
+    chunks = read_chunks(saved, rows, str(source or "--row"))
+    columns = None if output.suffix == ".jsonl" else layout
+
+    def write(records: Iterable[dict[str, Any]]) -> int:
+        return write_records(records, output, follow_source(layout, output, source, saved.recipe.data))
+
+    # 3. A single process writes records as they are computed. Several processes write parts, which one of them joins.
+    if launch.size == 1:
+        with claimed(output):
+            return write(answer(saved, chunks, columns=columns))
+    identity = {"checkpoint": describe_maker(saved), "layout": {**asdict(layout), "columns": list(layout.columns)}}
+    return _predict_in_parts(saved, chunks, columns, PartFolder(output, identity, launch), write)
+
+
+def answer(
+    saved: SavedCheckpoint,
+    chunks: Iterator[Chunk],
+    checkpoint: Checkpoint | None = None,
+    columns: FileLayout | None = None,
+) -> Records:
+    """Return a record for each row; the first chunk is read and checked before the model is loaded.
+
+    Args:
+        saved: Model.
+        chunks: Rows.
+        checkpoint: The same model if it is loaded already.
+        columns: Layout of a file with columns, whose records have one field per column.
+    """
+    chunks = _check_first(saved, chunks, columns, warns=checkpoint is None)
+    return _answer_chunks(checkpoint or load_to_predict(saved), chunks, columns)
+
+
+def _check_first(
+    saved: SavedCheckpoint, chunks: Iterator[Chunk], columns: FileLayout | None, *, warns: bool
+) -> Iterator[Chunk]:
+    """Read the first chunk, check its columns, and return all chunks.
+
+    Raises:
+        DataError: If a row is wrong, or a column has a name that predictions have too.
+    """
+    first = next(chunks)
+    example = first.originals[0]
+    predicted = _as_fields(_predicted_fields(saved), columns and replace(columns, digits=None))
+    refuse_clash(example, predicted, "predictions have", first.source)
+    if warns:
+        warn_of_unread(example, saved)
+    return itertools.chain([first], chunks)
+
+
+def _predicted_fields(saved: SavedCheckpoint) -> dict[str, Any]:
+    """Return the fields that every prediction of a checkpoint has."""
+    fields: dict[str, Any] = dict.fromkeys(("prediction", *saved.task.COLUMNS.predicted))
+    if "probabilities" in fields:
+        fields["probabilities"] = dict.fromkeys(saved.labels)
+        fields["prediction"] = None if saved.recipe.options.get("multi_label") else saved.labels[0]
+    return fields
+
+
+def load_to_predict(saved: SavedCheckpoint) -> Checkpoint:
+    """Load a model that computes predictions but no loss; raises what `SavedCheckpoint.load` raises."""
+    with stage(f"loading {saved.recipe.model_name}"):
+        checkpoint = saved.load(inference=True)
+        checkpoint.pack_texts()
+        return checkpoint
+
+
+def _answer_chunks(checkpoint: Checkpoint, chunks: Iterable[Chunk], columns: FileLayout | None) -> Records:
+    truncation = _count_truncation(checkpoint)
+    for chunk in chunks:
+        yield from _answer_chunk(checkpoint, chunk, columns, truncation)
+    truncation.say()
+
+
+def _count_truncation(checkpoint: Checkpoint) -> Truncation:
+    from bertkit.tokens.truncation import Truncation
+
+    return Truncation(checkpoint.setup, checkpoint.task.encode)
+
+
+def _answer_chunk(checkpoint: Checkpoint, chunk: Chunk, columns: FileLayout | None, truncation: Truncation) -> Records:
+    """Encode the rows of a chunk, run the model, decode its outputs, and yield a record per row."""
+    features = checkpoint.task.encode(chunk.rows, checkpoint.setup)
+    truncation.add(features, chunk.rows)
+    predictions = answer_rows(checkpoint, features, chunk.rows, "predicting")
+    answered = zip(chunk.originals, chunk.rows, predictions, strict=True)
+    for index, (original, row, prediction) in enumerate(answered, chunk.start):
+        fields = _as_fields(prediction, columns)
+        # Some predictions have fields that the first one lacks, so every row is checked.
+        refuse_clash(original, fields, "predictions have", chunk.source)
+        yield {**_id_field(index, original, row.get("id"), columns), **original, **fields}
+
+
+def _as_fields(prediction: Prediction, columns: FileLayout | None) -> dict[str, Any]:
+    """Return the predicted fields of a record: one per column in a file with columns."""
+    return prediction if columns is None else as_columns(prediction, columns.digits)
+
+
+def _id_field(index: int, original: Row, given: object, columns: FileLayout | None) -> dict[str, Any]:
+    """Return the field ``id`` of a record: the row's id, or its index.
+
+    Programs find it in every record of JSON. A file with columns has none if another column is the id already.
+    """
+    if columns is not None and (given is not None or any(name.lower() == "id" for name in original)):
+        return {}
+    return {"id": index if given is None else given}
+
+
+def _predict_in_parts(
+    saved: SavedCheckpoint,
+    chunks: Iterator[Chunk],
+    columns: FileLayout | None,
+    parts: PartFolder,
+    write: Callable[[Iterable[dict[str, Any]]], int],
+) -> int | None:
+    """Write the finished records of this process's chunks as parts; the last process joins the parts of all.
+
+    Every process reads all chunks, because the name of a part has a checksum of its rows.
+
+    Returns:
+        Number of records, or None if another process joins the parts.
+    """
+    chunks = _check_first(saved, chunks, columns, warns=True)
+    loaded, files = list[Checkpoint](), list[Path]()
+
+    def load(precision: str | None) -> str:
+        loaded.append(load_to_predict(saved.in_precision(precision)))
+        return loaded[0].machine.precision
+
+    with parts.opened(load):
+        (checkpoint,) = loaded
+        truncation = _count_truncation(checkpoint)
+        for index, chunk in enumerate(chunks):
+            files.append(parts.file(index, chunk.digest()))
+            if parts.launch.owns(index) and not is_whole(files[-1]):
+                write_part(files[-1], pack_records(_answer_chunk(checkpoint, chunk, columns, truncation)))
+        truncation.say()
+        with parts.joined(files) as joins:
+            records = itertools.chain.from_iterable(unpack_records(read_part(file)) for file in files)
+            return write(records) if joins else None
