@@ -11,7 +11,6 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.parity import Parity
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.metrics.basic import is_lower_better
-from bertkit.modeling.info import info_of
 from bertkit.progress import stage
 from bertkit.runtime.sessions import check_backend
 from bertkit.workflows.export import (
@@ -88,7 +87,7 @@ def read_training_rows(saved: SavedCheckpoint, count: int) -> list[Any]:
 def calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, Any]]:
     """Return the texts of rows as a graph reads them, to calibrate int8 on."""
     inputs = [{name: value for name, value in row.items() if name != before.task.COLUMNS.gold} for row in rows]
-    return texts_of(before, inputs, input_names(before), reads_rows=info_of(before.model).reads == "windows")
+    return texts_of(before, inputs, input_names(before), reads_rows=getattr(before.model, "reads", "text") == "windows")
 
 
 def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:

@@ -16,7 +16,7 @@ from transformers import MODEL_MAPPING
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.memory import derive, on_host
 from bertkit.modeling.dropout import set_dropout
-from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.encoder import pool
@@ -36,6 +36,8 @@ class VectorHead:
     Each child is put before a class of transformers, and has the method ``_embed``.
     """
 
+    reads = "texts"
+    takes_row_mask = True
     sentence = SentenceModules()
     loss: Any = None
     texts_at_once: int | None = None
@@ -195,7 +197,7 @@ def load_sentence_head(
     if dropout is not None:
         set_dropout(config, dropout)
     config_class: type = type(config)
-    model, _ = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
+    model, _ = load_weights(with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     refuse_non_finite(model.named_parameters(), folder)
     set_up(model, modules, loss, texts_at_once)
     return model
@@ -214,5 +216,4 @@ def set_up(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int
         if name == "pooler":
             module.requires_grad_(False)
     model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
-    info_of(model).reads, info_of(model).takes_row_mask = "texts", True
     info_of(model).compares_rows = loss is not None and loss.name in COMPARING

@@ -18,6 +18,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.memory import on_host
+from bertkit.modeling.heads.mixins import extend
 from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse
@@ -69,7 +70,9 @@ class SparseLoss:
 
 
 class SparseHead(VectorHead):
-    """What is put before a masked language model of transformers; no weights."""
+    """Mixin for a masked language model of transformers; it adds no weights."""
+
+    reads = "sparse"
 
     def save_pretrained(self, folder: Path | str, **named: object) -> None:
         """Write the masked language model, with the files that sentence-transformers reads beside it."""
@@ -180,11 +183,8 @@ def load_sparse_head(
     """
     config = load_config(folder)
     masked = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
-    # under the name of its class, which transformers writes into the config
-    model_class = type(masked.__name__, (SparseHead, masked), {"__module__": SparseHead.__module__})
-    model = load_to_pretrain(model_class, folder, config)
+    model = load_to_pretrain(extend(masked, SparseHead), folder, config)
     set_up(model, modules, loss, texts_at_once)
-    info_of(model).reads = "sparse"
     if loss is not None:
         loss.info = info_of(model)
         loss.info.compares_rows = True  # the penalty does, whatever the other term

@@ -58,7 +58,7 @@ class StepScorer:
         report_tokens(checkpoint.setup.tokenizer, self.features["train"])
         run_features = partial(run_part, checkpoint)
         # Vectors need no training, so the encoder is a baseline: what training adds is the lead over it.
-        if info_of(checkpoint.model).reads in ("texts", "sparse"):
+        if getattr(checkpoint.model, "reads", "text") in ("texts", "sparse"):
             for name, by_baseline in self.baselines.judged.items():
                 scored = self._score_split(name, checkpoint)
                 by_baseline[_UNTRAINED], self.baselines.scores[name][_UNTRAINED] = scored.compared, scored.scores
