@@ -172,7 +172,7 @@ def test_a_batch_whose_rows_are_compared_is_not_split():
     batch = {"input_ids": torch.zeros(32, 2, 100), "attention_mask": torch.ones(32, 2, 100)}
     model = SimpleNamespace(config=SimpleNamespace(), device=torch.device("cpu"))
     micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)
-    info_of(model).compares_rows = True
+    model.compares_rows = True
     assert micro_batches.rows_at_once(batch, 640, model) == 32
     assert info_of(model).tokens_at_once == 640
     with pytest.raises(RecipeError, match="compares all texts of one - leave it out"):

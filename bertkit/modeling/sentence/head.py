@@ -42,6 +42,11 @@ class VectorHead:
     loss: Any = None
     texts_at_once: int | None = None
 
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the loss compares the rows of a batch with one another, so that a batch must not be split."""
+        return self.loss is not None and self.loss.name in COMPARING
+
     def forward(
         self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
     ) -> Tensors:
@@ -216,4 +221,3 @@ def set_up(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int
         if name == "pooler":
             module.requires_grad_(False)
     model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
-    info_of(model).compares_rows = loss is not None and loss.name in COMPARING

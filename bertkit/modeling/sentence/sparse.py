@@ -74,6 +74,11 @@ class SparseHead(VectorHead):
 
     reads = "sparse"
 
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the model is trained: the penalty compares the rows of a batch, whatever the other term does."""
+        return self.loss is not None
+
     def save_pretrained(self, folder: Path | str, **named: object) -> None:
         """Write the masked language model, with the files that sentence-transformers reads beside it."""
         super().save_pretrained(folder, **named)  # type: ignore[misc]
@@ -187,5 +192,4 @@ def load_sparse_head(
     set_up(model, modules, loss, texts_at_once)
     if loss is not None:
         loss.info = info_of(model)
-        loss.info.compares_rows = True  # the penalty does, whatever the other term
     return model

@@ -97,7 +97,7 @@ def test_the_loss_is_cross_entropy_and_the_cost_of_products():
 def test_the_penalty_grows_with_the_square_of_progress(masked_model, progress, share):
     loss = SparseLoss("mnrl", 1.0, 0.0, warmup=0.5)
     model = load_sparse_head(masked_model, MODULES, loss)
-    assert info_of(model).compares_rows
+    assert model.compares_rows
     info_of(model).progress = progress
     vectors, missing = torch.ones(2, 2, 5), torch.zeros(2, 2, dtype=torch.bool)
     assert loss(vectors, None, missing).item() == pytest.approx(math.log(2) + share * 5)
