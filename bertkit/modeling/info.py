@@ -91,8 +91,6 @@ class ModelInfo:
     """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
     fit_head: Callable[[], None] | None = None
     """Fits the head that training leaves as it is to the vectors of the training rows, before the model is scored."""
-    tokens_at_once: int | None = None
-    """The tokens, padding included, that fit into memory of a batch that may not be split; None where all do."""
     input_gradients: bool = False
     """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
     static_widths: tuple[int, ...] = ()

@@ -19,7 +19,7 @@ from torch import nn
 
 from bertkit.errors import RecipeError, ResourceError
 from bertkit.hardware.device import Device, device_of
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 
@@ -51,7 +51,7 @@ def rows_at_once(batch: Batch, tokens: int | None, model: Model) -> int:
     All, where the loss compares them with one another; the model then reads as many tokens at once itself.
     """
     if getattr(model, "compares_rows", False):
-        info_of(model).tokens_at_once = tokens
+        model.tokens_at_once = tokens
         return len(batch["input_ids"])
     if tokens:
         return tokens // tokens_of(batch)

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from bertkit.errors import RecipeError, ResourceError
-from bertkit.modeling.info import info_of
 from bertkit.recipe import Training
 from bertkit.training import micro_batches
 from bertkit.training.micro_batches import fastest_rows, split_batch, tokens_that_fit, try_step
@@ -174,6 +173,6 @@ def test_a_batch_whose_rows_are_compared_is_not_split():
     micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)
     model.compares_rows = True
     assert micro_batches.rows_at_once(batch, 640, model) == 32
-    assert info_of(model).tokens_at_once == 640
+    assert model.tokens_at_once == 640
     with pytest.raises(RecipeError, match="compares all texts of one - leave it out"):
         micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)

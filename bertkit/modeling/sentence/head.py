@@ -41,6 +41,8 @@ class VectorHead:
     sentence = SentenceModules()
     loss: Any = None
     texts_at_once: int | None = None
+    tokens_at_once: int | None = None
+    """Tokens, padding included, that fit into the memory of a GPU at once; None if a whole batch does."""
 
     @property
     def compares_rows(self) -> bool:
@@ -99,7 +101,7 @@ class VectorHead:
     def _texts_at_once(self, width: int, device: torch.device) -> int:
         if self.texts_at_once is not None:
             return self.texts_at_once
-        tokens = info_of(self).tokens_at_once or (_TOKENS_AT_ONCE if device.type == "cpu" else None)
+        tokens = self.tokens_at_once or (_TOKENS_AT_ONCE if device.type == "cpu" else None)
         return max(1, tokens // width) if tokens else 2**62
 
     def _same_dropout(self) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
