@@ -97,8 +97,6 @@ class ModelInfo:
     """The widths of its batches, where a device compiles a graph per shape; none before its first batch."""
     static_texts: int = 1
     """The texts of each of their rows there, where it has several."""
-    progress: float = 1.0
-    """The share of training that is done, for losses that change with it."""
     while_training: ExitStack = field(default_factory=ExitStack)
     """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
