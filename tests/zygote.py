@@ -33,7 +33,7 @@ MODULES = (
     "sklearn.linear_model",
     "bertkit.evaluation.forward",
     "bertkit.metrics.linear",
-    "bertkit.modeling.heads.generic",
+    "bertkit.modeling.heads.text",
     "bertkit.reports.html",
     "bertkit.runtime.forward",
     "bertkit.training.fit",

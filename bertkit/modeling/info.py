@@ -73,8 +73,6 @@ class ModelInfo:
     It is no module: nothing trains the teacher, counts it or saves it, and a wrapper for several processes ignores it.
     """
 
-    reads: str = "text"
-    """What a row is to it: one text, which may be read in windows, or its ``choices``, ``passages`` or ``texts``."""
     gives_probabilities: bool = False
     """Whether its scores are probabilities, and not logits."""
     new_weights: list[str] = field(default_factory=list)
@@ -93,20 +91,12 @@ class ModelInfo:
     """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
     fit_head: Callable[[], None] | None = None
     """Fits the head that training leaves as it is to the vectors of the training rows, before the model is scored."""
-    compares_rows: bool = False
-    """Whether its loss compares the rows of a batch with one another, so that no batch may be split."""
-    takes_row_mask: bool = False
-    """Whether its ``forward`` takes a ``row_mask``, and its loss leaves out the rows that only fill a batch."""
-    tokens_at_once: int | None = None
-    """The tokens, padding included, that fit into memory of a batch that may not be split; None where all do."""
     input_gradients: bool = False
     """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
     static_widths: tuple[int, ...] = ()
     """The widths of its batches, where a device compiles a graph per shape; none before its first batch."""
     static_texts: int = 1
     """The texts of each of their rows there, where it has several."""
-    progress: float = 1.0
-    """The share of training that is done, for losses that change with it."""
     while_training: ExitStack = field(default_factory=ExitStack)
     """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
@@ -118,9 +108,14 @@ def is_sharded(model: nn.Module) -> bool:
     return splitting is not None and isinstance(model, splitting.FSDPModule)
 
 
+def unwrap(model: Model) -> Model:
+    """Return the model inside a wrapper for several processes, or the model itself."""
+    return getattr(model, "module", model)
+
+
 def info_of(model: Model) -> ModelInfo:
     """Return the record of a model, or of the model inside a wrapper for several processes; new where it has none."""
-    model = getattr(model, "module", model)
+    model = unwrap(model)
     if not hasattr(model, _INFO):
         setattr(model, _INFO, ModelInfo())
     info: ModelInfo = getattr(model, _INFO)

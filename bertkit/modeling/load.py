@@ -257,14 +257,14 @@ def load_model(
             untrained head.
     """
     quiet_transformers()
-    from bertkit.modeling.heads import generic
+    from bertkit.modeling.heads import text
 
     config = load_config(folder)
     saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
     saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
     config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
     config.problem_type = problem_type
-    find_class = partial(generic.model_class, auto_class) if isinstance(auto_class, str) else auto_class
+    find_class = partial(text.model_class, auto_class) if isinstance(auto_class, str) else auto_class
     saved_head = tagger_head(config)
     set_tagger_head(config, head)
     model, report = load_weights(find_class(type(config)), folder, config)

@@ -21,7 +21,6 @@ from bertkit.data.rows import FILL_IN, NO_LABEL, read_texts
 from bertkit.metrics import calibration
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.probabilities import mean_probabilities
-from bertkit.modeling.heads.choices import mask_missing_choices
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
 from bertkit.tasks import (
@@ -100,8 +99,10 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
+    from bertkit.modeling.heads.mixins import MaskedChoices, extend_model
+
     model = load_for_setup("AutoModelForMultipleChoice", folder, placeholder_names(2), setup, new_head=new_head)
-    mask_missing_choices(model)
+    extend_model(model, MaskedChoices)
     return model
 
 

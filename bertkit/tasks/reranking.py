@@ -16,7 +16,6 @@ from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import read_number
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.retrieval import average_queries, score_rankings
-from bertkit.modeling.heads.relevance import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import read_config
@@ -79,6 +78,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
+    from bertkit.modeling.heads.mixins import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
+
     # it chooses the loss of transformers' head, and of a student: of single passages or, None, of one in a list
     problem_type = "multi_label_classification" if _is_pointwise(setup) else None
     if not new_head:

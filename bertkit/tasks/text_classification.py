@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.data.json_objects import parse_json
 from bertkit.data.labels import VECTOR, plain, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL
-from bertkit.errors import closest, located
+from bertkit.errors import ModelError, closest, located
 from bertkit.metrics import Numbers, calibration
 from bertkit.metrics.linear import (
     TFIDF,
@@ -32,6 +32,7 @@ from bertkit.metrics.linear import (
 from bertkit.metrics.probabilities import choose_labels, mean_of_each_label, mean_probabilities, sigmoid, softmax, vote
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
+from bertkit.modeling.load import read_config
 from bertkit.tasks import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -83,6 +84,7 @@ _option = partial(read_option, OPTIONS)
 Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
 AUTO_CLASS = "AutoModelForSequenceClassification"
+_POOLED = "ForWindowClassification"  # end of the names of classes with `WindowPooling`
 # as arrays of numpy are written
 _UNREAD_LIST = re.compile(r"""(\[|array\().*[,'"\s].*[\])]|[({]\s*['"].*[)}]""", re.DOTALL)
 _FREQUENT = "most frequent label"
@@ -148,17 +150,21 @@ def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_he
     """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
     way = truncation.long_text(setup.recipe)
     if way == truncation.HIERARCHICAL:
-        from bertkit.modeling.heads.window_pooling import load_window_pooling
+        from bertkit.modeling.heads.base import with_head
+        from bertkit.modeling.heads.text import WindowPooling
+        from bertkit.modeling.load import load_model as load
 
         cls_only = setup.recipe.training.cls_only_last_layer
-        return load_window_pooling(folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
-    from bertkit.modeling.heads import windows
+        pooled = partial(with_head, WindowPooling, ending=_POOLED)
+        return load(pooled, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
+    from bertkit.modeling.heads.mixins import Windows, extend_model
 
-    if not new_head:
-        windows.refuse_window_pooling(folder)
+    # A head over windows would be loaded as one for single texts, and lose its attention.
+    if not new_head and (read_config(folder).get("architectures") or [""])[0].endswith(_POOLED):
+        raise ModelError("its head reads the windows of a text", "--set options.long_text=hierarchical", file=folder)
     model = load_for_setup(AUTO_CLASS, folder, labels, setup, new_head=new_head, problem=problem_type)
     if way in truncation.WINDOWS:
-        windows.run_on_windows(model)
+        extend_model(model, Windows)
     return model
 
 

@@ -192,7 +192,7 @@ def captures_steps(
     reasons = {
         "in several processes": arguments.world_size > 1,
         "of layers that are trained one after the other": any(getattr(training, key, None) for key in stages),
-        "whose loss compares the texts of a batch": info_of(model).compares_rows,
+        "whose loss compares the texts of a batch": getattr(model, "compares_rows", False),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     if training.cuda_graphs and reason:

@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from bertkit.errors import DivergedError
 from bertkit.hardware.process import CoreWatch
-from bertkit.modeling.info import info_of, is_sharded
+from bertkit.modeling.info import is_sharded
 from bertkit.modeling.sharding import gather
 from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import get_progress
@@ -82,7 +82,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Let the model know how far training is; that follows from the step, so a resumed run knows the same."""
         self.loading += time.perf_counter() - self.idle_since
         share = self.budget.share if self.budget else state.global_step / state.max_steps
-        info_of(self.trainer.model).progress = share
+        if set_progress := getattr(self.trainer.model, "set_progress", None):
+            set_progress(share)
         # of what an evaluation has left, which is no part of a step
         self.trainer.device.end_graph()
         self.step_began = time.perf_counter()

@@ -106,7 +106,7 @@ def task_terms(loss: Loss | None) -> Terms:
     import torch
 
     from bertkit.modeling.heads.filled import run_filled, without_fillers
-    from bertkit.modeling.heads.windows import sum_over_rows, sum_over_windows
+    from bertkit.modeling.heads.mixins import sum_over_rows, sum_over_windows
 
     def sums(model: Model, batch: Batch) -> Batch:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,

@@ -19,7 +19,7 @@ from torch import nn
 
 from bertkit.errors import RecipeError, ResourceError
 from bertkit.hardware.device import Device, device_of
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 
@@ -50,9 +50,8 @@ def rows_at_once(batch: Batch, tokens: int | None, model: Model) -> int:
 
     All, where the loss compares them with one another; the model then reads as many tokens at once itself.
     """
-    info = info_of(model)
-    if info.compares_rows:
-        info.tokens_at_once = tokens
+    if getattr(model, "compares_rows", False):
+        model.tokens_at_once = tokens
         return len(batch["input_ids"])
     if tokens:
         return tokens // tokens_of(batch)
@@ -66,7 +65,7 @@ def check_shares(model: Model, training: CommonTraining, processes: int) -> None
     Raises:
         RecipeError: the recipe splits them.
     """
-    if not info_of(model).compares_rows:
+    if not getattr(model, "compares_rows", False):
         return
     if training.gradient_accumulation > 1:
         what = "training.gradient_accumulation splits batches, and this loss compares all texts of one"

@@ -28,7 +28,6 @@ from bertkit.evaluation.splits import read_task_splits, splits_to_score
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
 from bertkit.metrics.basic import is_lower_better
-from bertkit.modeling.info import info_of
 from bertkit.modeling.load import fingerprint
 from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import Progress, stage, takes_progress
@@ -176,7 +175,7 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
         if name in before.setup.tokenizer.model_input_names
     ]
     # Rows to score must not determine the ranges of activations: they judge the result.
-    reads_rows = info_of(before.model).reads == "windows"
+    reads_rows = getattr(before.model, "reads", "text") == "windows"
     calibration = encode_texts(before, training_rows, names, reads_rows=reads_rows) if is_int8 else None
 
     with disk_errors(folder.parent), building(folder) as staging:

@@ -107,7 +107,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     features = encode_splits(data, setup)
     truncated = report_truncation(data, setup, features)
     evaluator = Evaluator(data, checkpoint, features)
-    if info_of(checkpoint.model).reads in ("texts", "sparse"):
+    if getattr(checkpoint.model, "reads", "text") in ("texts", "sparse"):
         for name in baselines.scores:
             scored = evaluator.score(name, checkpoint)
             baselines.judged[name][_UNTRAINED] = scored.compared

@@ -333,13 +333,15 @@ def _make_card(data: FinetuneData, facts: Facts, model: Model) -> str:
     recipe, columns = data.recipe, data.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")
+    is_of_transformers = type(model).__module__.startswith("transformers.")
     is_local = recipe.model == "demo" or Path(recipe.model).exists()
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
     # the one that does not count
     length = "steps" if recipe.training.steps is None else "epochs"
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
-        auto_class=f"AutoModelFor{head}" if type(model).__module__.startswith("transformers.") else "",
+        # A sparse encoder has a class of transformers, but its vectors are made by sentence-transformers.
+        auto_class=f"AutoModelFor{head}" if is_of_transformers and getattr(model, "reads", "") != "sparse" else "",
         dataset=name_paths(recipe.data.source or ", ".join(recipe.data.files.values())),
         rows=data.rows,
         columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],

@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.heads.generic import model_class
+from bertkit.modeling.heads.text import model_class
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_model
 from bertkit.pretraining.objectives import clm

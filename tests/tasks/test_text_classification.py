@@ -7,7 +7,7 @@ import pytest
 import sklearn.metrics
 from scipy.special import expit, softmax
 
-from bertkit.errors import DataError
+from bertkit.errors import DataError, ModelError
 from bertkit.metrics.linear import TFIDF
 from bertkit.recipe import load_recipe
 from bertkit.tasks import CLASSIFICATION, Setup
@@ -239,3 +239,13 @@ def test_models_of_an_ensemble_are_combined_window_by_window():
     combined = task.combine(outputs, {}, setup)
     [record] = task.decode([combined], [], [], setup)
     assert list(record["probabilities"].values()) == pytest.approx([0.525, 0.2875, 0.1875])
+
+
+def test_a_head_over_windows_is_refused_for_single_texts(tiny_model, tmp_path):
+    hierarchical = setup_of(**{"options.long_text": "hierarchical"})
+    task.load_model(tiny_model, hierarchical, new_head=True).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    task.load_model(tmp_path, hierarchical, new_head=False)
+    remedy = "--set options.long_text=hierarchical"
+    with pytest.raises(ModelError, match=f"its head reads the windows of a text .* - {remedy}"):
+        task.load_model(tmp_path, setup_of(), new_head=False)

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from bertkit.errors import RecipeError, ResourceError
-from bertkit.modeling.info import info_of
 from bertkit.recipe import Training
 from bertkit.training import micro_batches
 from bertkit.training.micro_batches import fastest_rows, split_batch, tokens_that_fit, try_step
@@ -172,8 +171,8 @@ def test_a_batch_whose_rows_are_compared_is_not_split():
     batch = {"input_ids": torch.zeros(32, 2, 100), "attention_mask": torch.ones(32, 2, 100)}
     model = SimpleNamespace(config=SimpleNamespace(), device=torch.device("cpu"))
     micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)
-    info_of(model).compares_rows = True
+    model.compares_rows = True
     assert micro_batches.rows_at_once(batch, 640, model) == 32
-    assert info_of(model).tokens_at_once == 640
+    assert model.tokens_at_once == 640
     with pytest.raises(RecipeError, match="compares all texts of one - leave it out"):
         micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)

@@ -14,8 +14,7 @@ from bertkit.evaluation.baselines import ScoredBaselines
 from bertkit.evaluation.forward import few_shapes, sorted_batches
 from bertkit.hardware.device import Device
 from bertkit.modeling.heads.filled import texts_of_rows
-from bertkit.modeling.heads.windows import find_windows
-from bertkit.modeling.info import info_of
+from bertkit.modeling.heads.mixins import find_windows
 from bertkit.recipe import Training, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
 from bertkit.tokens.several import several_collator
@@ -186,7 +185,7 @@ def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch
     most = 0
     for _ in range(4):
         model, share = nn.Linear(1, 1), int(random.integers(2, 17))
-        info_of(model).reads = "choices" if way == "choices" else "text"
+        model.reads = "choices" if way == "choices" else "text"
         rows = texts_of(random, int(random.integers(50, 400)), int(random.integers(2, 301)), way)
         named = {"batch_size": share * accumulation, "gradient_accumulation": accumulation, "max_length": 301}
         training = Training(batching="sorted", **named)

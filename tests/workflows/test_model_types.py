@@ -18,7 +18,7 @@ from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.storage.hub import find_model
 from tests.conftest import write_jsonl
 from tests.kills import TRAINING_STEP, check_equal, read_lines, slow_unless
-from tests.modeling.heads.test_generic import CHOICE, HEADS, QUESTION
+from tests.modeling.heads.test_text import CHOICE, HEADS, QUESTION
 from tests.modeling.tiny_models import make_tiny
 
 LACKING = {"squad": HEADS[QUESTION], "choose": HEADS[CHOICE]}

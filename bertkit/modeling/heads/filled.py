@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from bertkit.modeling.heads.relevance import list_loss
-from bertkit.modeling.heads.windows import Loss, sum_over_rows, text_loss
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.heads.mixins import Loss, list_loss, sum_over_rows, text_loss
+from bertkit.modeling.info import Model, info_of, unwrap
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch, Features, Tensors
 from bertkit.tokens.static_shapes import Texts
@@ -45,7 +44,7 @@ def texts_of_rows(model: Model, features: Features) -> Texts:
     info, count = info_of(model), int((lengths_of(features) // longest_of(features)).max())
     if count > 1:
         info.static_texts = count = max(count, info.static_texts)
-    return Texts(count, are_windows=info.reads in ("text", "windows"))
+    return Texts(count, are_windows=getattr(model, "reads", "text") in ("text", "windows"))
 
 
 def without_fillers(model: Model, batch: Batch) -> Batch:
@@ -55,7 +54,7 @@ def without_fillers(model: Model, batch: Batch) -> Batch:
     """
     labels = batch.get("labels")
     is_skipped = labels is None or not labels.is_floating_point()  # by its value
-    if ROW_MASK not in batch or is_skipped or info_of(model).takes_row_mask or _loss_of_numbers(model) is not None:
+    if ROW_MASK not in batch or is_skipped or _takes_row_mask(model) or _loss_of_numbers(model) is not None:
         return batch
     is_row = batch[ROW_MASK]
     return {name: values[is_row] for name, values in batch.items() if name != ROW_MASK}
@@ -65,7 +64,7 @@ def run_filled(model: Model, batch: Batch) -> Tensors:
     """Run a model on a batch; its loss is the mean over the rows, or labels, that do not only fill the batch."""
     inputs = {name: values for name, values in batch.items() if name != ROW_MASK}
     is_row = batch.get(ROW_MASK)
-    takes_mask = is_row is not None and info_of(model).takes_row_mask
+    takes_mask = is_row is not None and _takes_row_mask(model)
     outputs: Tensors = model(**inputs, **({"row_mask": is_row} if takes_mask else {}))
     if is_row is None or takes_mask:
         return outputs
@@ -102,10 +101,15 @@ def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
     return torch.stack(losses).mean()
 
 
+def _takes_row_mask(model: Model) -> bool:
+    """Return whether a head takes a ``row_mask``, and leaves the rows that only fill a batch out of its loss."""
+    return getattr(unwrap(model), "takes_row_mask", False)
+
+
 def _loss_of_numbers(model: Model) -> Loss | None:
     """Return the loss that a head of float labels has, as a sum over rows; None where it is not known."""
-    info = info_of(model)
-    problem = getattr(model, "module", model).config.problem_type
-    if problem in ("regression", "multi_label_classification"):
-        return text_loss(getattr(model, "module", model).config)
-    return (lambda logits, labels: list_loss(logits, labels).sum()) if info.reads == "passages" else None
+    model = unwrap(model)
+    if model.config.problem_type in ("regression", "multi_label_classification"):
+        return text_loss(model.config)
+    reads_lists = getattr(model, "reads", "text") == "passages"
+    return (lambda logits, labels: list_loss(logits, labels).sum()) if reads_lists else None

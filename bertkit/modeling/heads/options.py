@@ -22,7 +22,7 @@ from transformers import MODEL_MAPPING
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling.architectures import architecture_of, first_position
-from bertkit.modeling.heads.generic import EncoderHead, class_with_head, head_dropout
+from bertkit.modeling.heads.base import EncoderHead, head_dropout, with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORED
 from bertkit.tokens.questions import ORDINAL
@@ -105,7 +105,7 @@ def takes_positions(config: Config) -> bool:
 
 def option_class(config_class: type) -> type[Model]:
     """Return the class of an encoder of a config class with this head."""
-    return class_with_head(OptionHead, config_class, "ForTypedQuestions")
+    return with_head(OptionHead, config_class, "ForTypedQuestions")
 
 
 def option_loss(logits: torch.Tensor, parts: Parts, labels: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.hardware.tensors import on_host
-from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
 from bertkit.modeling.info import Config, Model, info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
@@ -115,7 +115,7 @@ class _StateReader(nn.Module):
 
 def tagger_class(config_class: type) -> type:
     """Build the class of a tagger over a config class's encoder, which loads from any checkpoint of that encoder."""
-    return class_with_head(LayerTagger, config_class, "ForLayerTagging")
+    return with_head(LayerTagger, config_class, "ForLayerTagging")
 
 
 def compute_states(model: Model, features: Features, run: Callable[..., Any]) -> Iterator[Any]:

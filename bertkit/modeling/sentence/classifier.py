@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from bertkit.errors import ModelError
 from bertkit.metrics import Numbers
-from bertkit.modeling.heads.generic import class_with_head
+from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_model
 from bertkit.modeling.sentence.head import SentenceHead, refuse_dense, set_up
@@ -73,7 +73,7 @@ def load_sentence_classifier(
     if len(modules.pooling) > 1:
         what = f"its vectors are of several poolings: {', '.join(modules.pooling)}"
         raise ModelError(what, "choose one: --set options.pooling=mean", file=folder)
-    find_class = partial(class_with_head, SentenceClassifier, ending="ForTextClassification")
+    find_class = partial(with_head, SentenceClassifier, ending="ForTextClassification")
     model = load_model(find_class, folder, labels, new_head=new_head, problem_type="single_label_classification")
     set_up(model, replace(modules, dimension=None), loss)  # the layer reads whole vectors
     # it is fitted, or set, before anything is computed with it

@@ -16,7 +16,7 @@ from transformers import MODEL_MAPPING
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.dropout import set_dropout
-from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.encoder import pool
@@ -36,9 +36,18 @@ class VectorHead:
     Each child is put before a class of transformers, and has the method ``_embed``.
     """
 
+    reads = "texts"
+    takes_row_mask = True
     sentence = SentenceModules()
     loss: Any = None
     texts_at_once: int | None = None
+    tokens_at_once: int | None = None
+    """Tokens, padding included, that fit into the memory of a GPU at once; None if a whole batch does."""
+
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the loss compares the rows of a batch with one another, so that a batch must not be split."""
+        return self.loss is not None and self.loss.name in COMPARING
 
     def forward(
         self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
@@ -92,7 +101,7 @@ class VectorHead:
     def _texts_at_once(self, width: int, device: torch.device) -> int:
         if self.texts_at_once is not None:
             return self.texts_at_once
-        tokens = info_of(self).tokens_at_once or (_TOKENS_AT_ONCE if device.type == "cpu" else None)
+        tokens = self.tokens_at_once or (_TOKENS_AT_ONCE if device.type == "cpu" else None)
         return max(1, tokens // width) if tokens else 2**62
 
     def _same_dropout(self) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
@@ -195,7 +204,7 @@ def load_sentence_head(
     if dropout is not None:
         set_dropout(config, dropout)
     config_class: type = type(config)
-    model, _ = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
+    model, _ = load_weights(with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     refuse_non_finite(model.named_parameters(), folder)
     set_up(model, modules, loss, texts_at_once)
     return model
@@ -214,5 +223,3 @@ def set_up(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int
         if name == "pooler":
             module.requires_grad_(False)
     model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
-    info_of(model).reads, info_of(model).takes_row_mask = "texts", True
-    info_of(model).compares_rows = loss is not None and loss.name in COMPARING

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import on_host
-from bertkit.modeling.heads.generic import class_with_head
+from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.formats import PROJECTION, write_late
@@ -144,7 +144,7 @@ def load_late_head(
         what = f"options.dimension is {dimension}, and the vectors of the model have {saved.outputs}"
         raise RecipeError(what, "leave it out, or start from another model")
     config_class: type = type(config)
-    model, _ = load_weights(class_with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
+    model, _ = load_weights(with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
     projection = nn.Linear(config.hidden_size, saved.outputs if saved else dimension or _DIMENSION, bias=False)
     if saved:
         load_projection(projection, saved.folder)

@@ -6,7 +6,7 @@ model computes it, and 0 where that logit is negative.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import on_host
-from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
+from bertkit.modeling.heads.mixins import extend
+from bertkit.modeling.info import Model, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse
 from bertkit.modeling.sentence.head import VectorHead, set_up
@@ -30,7 +31,7 @@ from bertkit.tokens.features import Tensors
 _TOKENS = 2**10  # whose logits over the whole vocabulary are in memory at a time
 
 
-@dataclass
+@dataclass(frozen=True)
 class SparseLoss:
     """A loss over dot products, and a penalty for what they cost (Paria et al. 2020; Formal et al. 2022).
 
@@ -45,8 +46,8 @@ class SparseLoss:
     document_weight: float
     warmup: float = 1 / 3
     """The share of training until the penalty has its whole weight."""
-    info: ModelInfo | None = None
-    """What is known of the model, such as how far training is."""
+    progress: float = 1.0
+    """Fraction of training that is done."""
 
     def __call__(
         self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, filled: bool = False
@@ -63,18 +64,34 @@ class SparseLoss:
             means = shares / shares.sum(dim=1, keepdim=True) @ vectors.flatten(0, 1)
             query_cost, document_cost = means.square().sum(dim=1)
             penalty = self.query_weight * query_cost + self.document_weight * document_cost
-            progress = self.info.progress if self.info else 1.0
-            total: torch.Tensor = loss + min(1.0, progress / max(self.warmup, 1e-9)) ** 2 * penalty
+            total: torch.Tensor = loss + min(1.0, self.progress / max(self.warmup, 1e-9)) ** 2 * penalty
             return total
 
 
 class SparseHead(VectorHead):
-    """What is put before a masked language model of transformers; no weights."""
+    """Mixin for a masked language model of transformers; it adds no weights."""
+
+    reads = "sparse"
+    progress = 1.0
+    """Fraction of training that is done, which sets the weight of the penalty."""
+
+    @property
+    def compares_rows(self) -> bool:
+        """Whether the model is trained: the penalty compares the rows of a batch, whatever the other term does."""
+        return self.loss is not None
 
     def save_pretrained(self, folder: Path | str, **named: object) -> None:
         """Write the masked language model, with the files that sentence-transformers reads beside it."""
         super().save_pretrained(folder, **named)  # type: ignore[misc]
         write_sparse(Path(folder), self.sentence, self.config.vocab_size)  # type: ignore[attr-defined]
+
+    def set_progress(self, fraction: float) -> None:
+        """Set the fraction of training that is done, before each step."""
+        self.progress = fraction
+
+    def _loss_of(self, mask: torch.Tensor) -> SparseLoss | None:
+        loss: SparseLoss | None = self.loss
+        return loss and replace(loss, progress=self.progress)
 
     def _output(self, vectors: torch.Tensor) -> Tensors:
         """Return the values of vectors and the tokens that have them, (rows, texts, most of any text)."""
@@ -180,12 +197,6 @@ def load_sparse_head(
     """
     config = load_config(folder)
     masked = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
-    # under the name of its class, which transformers writes into the config
-    model_class = type(masked.__name__, (SparseHead, masked), {"__module__": SparseHead.__module__})
-    model = load_to_pretrain(model_class, folder, config)
+    model = load_to_pretrain(extend(masked, SparseHead), folder, config)
     set_up(model, modules, loss, texts_at_once)
-    info_of(model).reads = "sparse"
-    if loss is not None:
-        loss.info = info_of(model)
-        loss.info.compares_rows = True  # the penalty does, whatever the other term
     return model

@@ -16,7 +16,7 @@ from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import derive, select
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
-from bertkit.modeling.heads.generic import INPUTS
+from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import match_layers
 from bertkit.recipe import Distillation

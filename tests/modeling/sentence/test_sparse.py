@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from bertkit.hardware.device import Device
-from bertkit.modeling.info import info_of
 from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
@@ -97,10 +96,10 @@ def test_the_loss_is_cross_entropy_and_the_cost_of_products():
 def test_the_penalty_grows_with_the_square_of_progress(masked_model, progress, share):
     loss = SparseLoss("mnrl", 1.0, 0.0, warmup=0.5)
     model = load_sparse_head(masked_model, MODULES, loss)
-    assert info_of(model).compares_rows
-    info_of(model).progress = progress
+    assert model.compares_rows
+    model.set_progress(progress)
     vectors, missing = torch.ones(2, 2, 5), torch.zeros(2, 2, dtype=torch.bool)
-    assert loss(vectors, None, missing).item() == pytest.approx(math.log(2) + share * 5)
+    assert model._loss_of(missing)(vectors, None, missing).item() == pytest.approx(math.log(2) + share * 5)
 
 
 def test_what_is_saved_is_a_masked_language_model(masked_model, tmp_path):

@@ -63,7 +63,7 @@ def convert(
     """
     refuse_untraceable(model)
     graph = TextGraph(model)
-    inputs = example_inputs(names, model.config.vocab_size, reads_rows=info_of(model).reads == "windows")
+    inputs = example_inputs(names, model.config.vocab_size, reads_rows=graph.reads == "windows")
     dynamic = {name: dict.fromkeys(range(values.dim()), torch.export.Dim.DYNAMIC) for name, values in inputs.items()}
     with _quiet(), plain_precision(), torch.no_grad():
         outputs = tuple(graph(**inputs))
@@ -91,8 +91,8 @@ def convert(
         left = {value.name for value in program.graph.inputs}
     else:
         left = {name for port in program.inputs for name in port.get_names()}
-    info, kept = info_of(model), tuple(name for name in names if name in left)
-    return Converted(kept, outputs, info.reads, info.gives_probabilities)
+    kept = tuple(name for name in names if name in left)
+    return Converted(kept, outputs, graph.reads, info_of(model).gives_probabilities)
 
 
 def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:

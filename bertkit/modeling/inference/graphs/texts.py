@@ -17,8 +17,8 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
-from bertkit.modeling.heads.generic import INPUTS
-from bertkit.modeling.info import Model, info_of, tagger_head
+from bertkit.modeling.heads.base import INPUTS
+from bertkit.modeling.info import Model, tagger_head
 from bertkit.tokens.features import Tensors
 
 _OUTPUTS = ("logits", "start_logits", "end_logits")
@@ -29,7 +29,9 @@ class TextGraph(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.model, self.compute = model.eval(), _COMPUTE[info_of(model).reads]
+        self.model, self.reads = model.eval(), getattr(model, "reads", "text")
+        """What a row is to the model: a key of `_COMPUTE`."""
+        self.compute = _COMPUTE[self.reads]
         for module in model.modules():
             # a head may be patched to be computed in float32, as a graph is anyway
             if type(module) is nn.Linear:
@@ -81,16 +83,16 @@ def _from_vectors(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments:
 
 def _from_masked_head(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
     """Compute the highest logit of each token of the vocabulary, as the sparse head does with less memory."""
-    logits = _run_class(model, ids, mask, segments, skip=1).logits
+    logits = _run_class(model, ids, mask, segments).logits
     highest = logits.masked_fill(mask.unsqueeze(-1) == 0, torch.finfo(logits.dtype).min).amax(dim=1)
     return {"vectors": highest.relu().log1p()}
 
 
-def _run_class(model: Model, *inputs: torch.Tensor | None, skip: int = 0) -> ModelOutput:
-    """Run the forward of a model's class, and none that was put on the model itself; `skip` leaves out subclasses."""
+def _run_class(model: Model, *inputs: torch.Tensor | None) -> ModelOutput:
+    """Run the forward of a model's class without the mixin that `extend` has added, which reads rows."""
     named = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
-    owners: list[type[Model]] = [one for one in type(model).__mro__ if "forward" in vars(one)]
-    return owners[skip].forward(model, **named)
+    plain: type[Model] = getattr(type(model), "extended_class", type(model))
+    return plain.forward(model, **named)
 
 
 _COMPUTE: Mapping[str, Callable[[Model, torch.Tensor, torch.Tensor, torch.Tensor | None], Tensors]] = {

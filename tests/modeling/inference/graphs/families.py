@@ -83,8 +83,7 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
     names = [one for one in ("input_ids", "attention_mask", "token_type_ids") if one in tokenizer.model_input_names]
     graph = TextGraph(model)
     if backend == "torch":
-        info = info_of(model)
-        made = Converted(tuple(names), (), info.reads, info.gives_probabilities)
+        made = Converted(tuple(names), (), graph.reads, info_of(model).gives_probabilities)
     else:
         made = convert(model, names, backend, folder / graph_file(backend, "fp32"))
     tokenizer.save_pretrained(folder)

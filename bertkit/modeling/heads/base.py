@@ -1,0 +1,67 @@
+"""Heads of bertkit's own over any encoder of transformers.
+
+They are saved as transformers' own are: the weights of the encoder keep their names, so AutoModel loads them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+
+import torch
+from torch import nn
+from transformers import MODEL_MAPPING, PreTrainedModel
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
+from transformers.utils import ModelOutput
+
+from bertkit.modeling.info import Config
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""Names of the inputs that encoders read from a batch."""
+
+
+class EncoderHead:
+    """Base of all heads: an encoder without a pooler, and how to run it.
+
+    `with_head` puts a head in front of the class that transformers derives all models of an encoder from.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        encoder = MODEL_MAPPING[type(config)]
+        options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
+        setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
+
+    def run_encoder(self, *texts: torch.Tensor | None, **named: object) -> ModelOutput:
+        """Run the encoder, which may know no token types, on `INPUTS` in their order or by name."""
+        inputs = {**dict(zip(INPUTS, texts, strict=False)), **named}
+        return self.base_model(**{name: values for name, values in inputs.items() if values is not None})  # type: ignore[attr-defined]
+
+
+def head_dropout(config: Config) -> nn.Dropout:
+    """Return the dropout before a classifier: at the config's own rate for it, or at that of its layers."""
+    rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
+    return nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
+
+
+@cache
+def with_head(head: type, config_class: type, ending: str) -> type:
+    """Return the class of an encoder with a head, which loads from any checkpoint of that encoder.
+
+    Args:
+        head: Subclass of `EncoderHead`.
+        config_class: Config class of the encoder.
+        ending: End of the name, such as ``ForLayerTagging``.
+    """
+    encoder = MODEL_MAPPING[config_class]
+    # The parent of BertModel is BertPreTrainedModel, and so on. It brings the config and the initialization, as it does
+    # for transformers' own models with a head.
+    base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
+    family = encoder.__name__.removesuffix("Model")
+    # transformers renames weights by the name of a class, as its own classes of this encoder do
+    if renamed := get_checkpoint_conversion_mapping(f"{family}ForTokenClassification"):
+        register_checkpoint_conversion_mapping(family + ending, renamed, overwrite=True)
+    return type(family + ending, (head, base), {"__module__": head.__module__})

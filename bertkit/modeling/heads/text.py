@@ -1,0 +1,120 @@
+"""Heads for answers and choices, if transformers has none for a model type, and for the windows of long texts."""
+
+from __future__ import annotations
+
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional
+from transformers.modeling_outputs import (
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+)
+
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, head_dropout, with_head
+from bertkit.modeling.heads.mixins import find_windows, run_windows, sum_over_rows, text_loss
+from bertkit.modeling.info import Config, Model
+
+
+class AnswerHead(EncoderHead):
+    """Two logits per token, as in BERT's model for questions."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        **inputs: torch.Tensor,
+    ) -> QuestionAnsweringModelOutput:
+        """Compute where an answer starts and where it ends, (rows, tokens) each."""
+        states = self.run_encoder(**inputs).last_hidden_state
+        start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)  # type: ignore[attr-defined]
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
+
+
+class ChoiceHead(EncoderHead):
+    """One logit per choice, from a pooler over the first token as in BERT's model."""
+
+    # `classifier_pooling` of a config is for the heads of transformers.
+    reads_first_token = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = head_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(self, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> MultipleChoiceModelOutput:
+        """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
+        texts = {name: inputs[name].flatten(0, 1) for name in INPUTS if inputs.get(name) is not None}
+        first = self.run_encoder(**{**inputs, **texts}).last_hidden_state[:, 0]
+        logits = self.classifier(self.dropout(self.dense(first).tanh())).view(inputs["input_ids"].shape[:2])
+        loss = None if labels is None else functional.cross_entropy(logits, labels)
+        return MultipleChoiceModelOutput(loss=loss, logits=logits)
+
+
+class WindowPooling(EncoderHead):
+    """Attention over the vectors of a row's windows, and a classifier ("hierarchical").
+
+    The windows are weighted as in Yang et al. 2016 ("Hierarchical Attention Networks", section 2.2): by a softmax over
+    the windows. The vector of a window is the last hidden state of its first token.
+    """
+
+    reads = "windows"
+    takes_row_mask = True
+    # `classifier_pooling` of a config is for the heads of transformers.
+    reads_first_token = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
+        self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
+        self.dropout = head_dropout(config)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **named: torch.Tensor
+    ) -> SequenceClassifierOutput:
+        """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
+        is_window = find_windows(named["attention_mask"])
+        inputs = {name: named.pop(name, None) for name in INPUTS}
+
+        # (rows, windows, width); a window that a row lacks is zero, and its weight is zero as well.
+        vectors = run_windows(
+            lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs, row_mask, 0.0
+        )
+        logits = self.classify(vectors.float(), is_window)
+        loss = None
+        if labels is not None:
+            is_row = torch.ones_like(is_window[:, 0]) if row_mask is None else row_mask
+            loss = sum_over_rows(text_loss(self.config), logits, labels, is_row) / is_row.sum()  # type: ignore[attr-defined]
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def classify(self, vectors: torch.Tensor, is_window: torch.Tensor) -> torch.Tensor:
+        """Compute logits (rows, labels) of the vectors of windows (rows, windows, width), some of which are none."""
+        scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
+        weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
+        pooled = (weights[..., None] * vectors).sum(dim=1)
+        logits: torch.Tensor = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
+        return logits
+
+
+_HEADS = {"AutoModelForQuestionAnswering": AnswerHead, "AutoModelForMultipleChoice": ChoiceHead}
+
+
+def model_class(auto_class: str, config_class: type) -> type[Model]:
+    """Return one of transformers' Auto classes, or a class with a head of bertkit if it lacks a model type."""
+    found: type[Model] = getattr(transformers, auto_class)
+    if auto_class not in _HEADS or config_class in found._model_mapping:
+        return found
+    return with_head(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))
