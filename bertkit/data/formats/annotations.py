@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.formats import Format
 from bertkit.data.spans import report_unread
 from bertkit.data.text import Record, Source, excerpt, read_lines, read_text, require_path
 from bertkit.errors import DataError
@@ -86,9 +85,3 @@ def _read_docbin(spacy: Any, source: Source, name: str) -> Iterator[Record]:
 def _read_document(document: Any) -> dict[str, Any]:
     spans = [{"start": entity.start_char, "end": entity.end_char, "label": entity.label_} for entity in document.ents]
     return {"text": document.text, "spans": spans if document.has_annotation("ENT_IOB") else None}
-
-
-FORMATS = (
-    Format("brat", read_brat, endings=(".ann",), running_text=False, folder="*.ann"),
-    Format("spacy", read_spacy, endings=(".spacy",), magic=b"x\x9c", running_text=False),
-)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, StrictBool, StrictInt, StrictStr, ValidationError
 
-from bertkit.data.formats import Format
 from bertkit.data.json_objects import DECODER, TYPE_NAMES, Item, as_data_error, check_objects, has_suspect_escape
 from bertkit.data.spans import flatten_exports
 from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_lines, read_text
@@ -246,9 +245,3 @@ def _describe_line_fault(error: json.JSONDecodeError, line: str, row: int) -> tu
         return f"the last line is truncated: {excerpt(line)}", "delete it, or get the file again"
     reason = error.msg.removesuffix(" starting at")
     return f"not JSON, character {error.pos + 1}: {reason}: {excerpt(line)}", "write one JSON object per line"
-
-
-FORMATS = (
-    Format("json", read, endings=(".json",)),
-    Format("jsonl", read_jsonl, endings=(".jsonl", ".ndjson")),
-)
