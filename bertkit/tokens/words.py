@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.json_objects import parse_json
+from bertkit.data.formats.json import parse_json
 from bertkit.errors import DataError, ModelError
 from bertkit.metrics import Numbers
 from bertkit.tokens.features import Tokenizer, tokenize_texts
