@@ -16,8 +16,8 @@ import pytest
 from pyarrow import parquet
 
 from bertkit.data.files import read_records
-from bertkit.data.row_digests import read_digests
 from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, UsageError
+from bertkit.evaluation.splits import read_digests
 from bertkit.modeling.weights import load_config, load_weights
 from bertkit.recipe import Data, load_recipe
 from bertkit.storage import files, runs

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.data.checks import share_of
-from bertkit.data.row_digests import digest_trained, write_digests
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.splits import find_training_rows, judge_training_rows
+from bertkit.evaluation.splits import digest_trained, find_training_rows, judge_training_rows, write_digests
 from tests.conftest import toy_rows, write_csv
 
 
