@@ -18,9 +18,9 @@ from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.run_list import flatten_keys
 from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
-from bertkit.storage.summaries import flatten_keys
 from bertkit.training.run import wait_for_all
 from bertkit.workflows import distill, finetune, pretrain
 from bertkit.workflows.finetune import inputs as finetune_inputs

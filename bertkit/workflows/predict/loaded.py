@@ -17,7 +17,7 @@ from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.splits import Choice, judge_training_rows
 from bertkit.progress import Progress, takes_progress
 from bertkit.recipe import Recipe, load_recipe, typed_path
-from bertkit.storage.recipes import find_run, recipe_of
+from bertkit.storage.hub.models import find_run, recipe_of
 from bertkit.tasks import row_columns
 from bertkit.workflows.evaluate import score_splits, splits_to_score
 from bertkit.workflows.predict import load_to_predict, predict_records, warn_of_unread
