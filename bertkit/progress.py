@@ -58,7 +58,7 @@ class Silent:
 SILENT = Silent()
 
 
-class Bars:
+class Bars(Silent):
     """Shows a bar of tqdm for each stage that takes longer than a second."""
 
     def __init__(self) -> None:
@@ -76,9 +76,6 @@ class Bars:
         if figures:
             bar.set_postfix(figures, refresh=False)
         bar.update(done - bar.n)
-
-    def record(self, entry: Mapping[str, Any]) -> None:
-        """Show nothing: figures have the last loss and score."""
 
     def finish(self) -> None:
         """End the innermost stage."""

@@ -16,15 +16,15 @@ import pytest
 from pyarrow import parquet
 
 from bertkit.data.files import read_records
-from bertkit.data.row_digests import read_digests
 from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, UsageError
+from bertkit.evaluation.splits import read_digests
 from bertkit.modeling.weights import load_config, load_weights
 from bertkit.recipe import Data, load_recipe
 from bertkit.storage import files, runs
-from bertkit.storage.checksums import check_model
 from bertkit.storage.columns import map_npy, read_arrays
 from bertkit.storage.exports import read_export, write_export
 from bertkit.storage.fingerprints import list_files, with_digest
+from bertkit.storage.hub.models import check_model
 from bertkit.vectors.search.build import add_to_index, build_index
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.manifest import MANIFEST, Manifest
@@ -71,7 +71,7 @@ HELD = {
         "test_security.py::test_a_lock_that_is_a_link_is_not_written",
         "test_security.py::test_a_run_with_a_link_is_neither_resumed_nor_pushed",
         "test_security.py::test_nothing_is_added_to_an_index_with_a_link",
-        "storage/test_removal.py::test_what_is_no_run_is_refused",
+        "storage/test_run_list.py::test_what_is_no_run_is_refused",
     ),
     "An archive cannot place files on your disk": ("test_security.py::test_no_archive_is_unpacked",),
     "A request cannot learn a path of the server": (

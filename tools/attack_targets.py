@@ -210,9 +210,9 @@ def setting_targets() -> Iterator[Target]:
 
 def read_run(folder: Path) -> None:
     """Read a run, or several, as `runs show`, `runs list`, `doctor` and `predict` do."""
-    from bertkit.storage.checksums import check_model
+    from bertkit.storage.hub.models import check_model
+    from bertkit.storage.run_list import find_runs, list_changes, summarize
     from bertkit.storage.runs import read_record
-    from bertkit.storage.summaries import find_runs, list_changes, summarize
     from bertkit.workflows.doctor import examine_folder
 
     run = summarize(folder)

@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bertkit.checks.repeats import Repeats
-from bertkit.data.files import read_records
-from bertkit.data.formats import format_of
+from bertkit.data.files import format_of, read_records
 from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records
 from bertkit.data.rows import NO_LABEL, NO_TEXT, Place, Split, place_row
 from bertkit.data.sources import files_by_split, single_file

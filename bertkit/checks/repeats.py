@@ -15,8 +15,7 @@ from bertkit.checks import Finding, level_of, pairs_of
 from bertkit.checks.texts import digest_inputs, digest_others, read_texts
 from bertkit.data.checks import find_contradictions, share_of
 from bertkit.data.columns import Columns
-from bertkit.data.row_digests import Digests
-from bertkit.data.rows import Split
+from bertkit.data.rows import Digests, Split
 from bertkit.data.text import normalize
 from bertkit.progress import SILENT, use_progress
 from bertkit.vectors.minhash import Shingles, cut_shingles, find_near, find_repeated, sign

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from bertkit.data.columns import Columns
-from bertkit.data.row_digests import Digests
+from bertkit.data.rows import Digests
 from bertkit.data.text import normalize
 from bertkit.recipe import Row
 from bertkit.vectors.minhash import digest_text

@@ -288,7 +288,7 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
         UsageError: a run folder and --model, or a recipe without it.
     """
     from bertkit.recipe import find_recipe, recipe_names, typed_path
-    from bertkit.storage.recipes import brings_recipe, recipe_of
+    from bertkit.storage.hub.models import brings_recipe, recipe_of
 
     # A shipped recipe comes first, so that a folder called `cola` changes no command.
     if name in recipe_names() or not brings_recipe(name):

@@ -161,10 +161,10 @@ def usage_error(error: Any) -> UsageError:
         elif "--set" in _options_of(context) and (setting := re.search(r"\S+=.*", extra[1])):
             remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
     elif unknown := re.match("No such command '(.*?)'", what):
-        from bertkit.recipe.validation import other_commands
+        from bertkit.recipe.validation import read_names
 
         what = f"no command is called {unknown[1][:80]!r}"
-        commands, meant = context.command.list_commands(context), other_commands().get(unknown[1].lower(), "")
+        commands, meant = context.command.list_commands(context), read_names("commands").get(unknown[1].lower(), "")
         remedy = f"write {command} {meant}" if meant in commands else closest(unknown[1], commands)
     return UsageError(what, remedy)
 
@@ -262,7 +262,7 @@ def _options_of(context: Any) -> list[str]:
 
 def _suggest_option(typed: str, context: Any) -> str:
     """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
-    from bertkit.recipe.validation import option_hints, other_options
+    from bertkit.recipe.validation import other_options, read_names
 
     options = _options_of(context)
     trains = "--fresh" in options
@@ -274,7 +274,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     # First the names of other libraries, then keys of recipes, then what is spelled alike.
     other_name = name[2:].replace("-", "_")
     is_batch = trains and ("train_batch" in other_name or "accumulation" in other_name)
-    hint = (_suggest_batch(context.meta[_TYPED]) if is_batch else "") or option_hints().get(other_name, "")
+    hint = (_suggest_batch(context.meta[_TYPED]) if is_batch else "") or read_names("hints").get(other_name, "")
     if hint and (trains or "training." not in hint):
         return hint
     meant = other_options().get(other_name, name)

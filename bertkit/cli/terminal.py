@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -25,6 +25,7 @@ import typer
 from bertkit.cli.interrupts import end
 from bertkit.errors import ResourceError, UsageError
 from bertkit.hardware.process import CoreWatch
+from bertkit.progress import Silent
 from bertkit.reports.text import duration_text
 from bertkit.storage.runs import is_main_process
 
@@ -267,7 +268,7 @@ _INTERVAL = 10.0  # seconds between lines where stderr is no terminal
 _BAR_WIDTHS = {100: 12, 60: 6}
 
 
-class TerminalProgress:
+class TerminalProgress(Silent):
     """Shows how far each stage of the work is; silent in all but the first process of a distributed launch."""
 
     def __init__(self) -> None:
@@ -315,9 +316,6 @@ class TerminalProgress:
             # A log gets a line every ten seconds, and never one per step.
             left = (self.last_line - began) / max(done - before, 1) * (total - done)
             sys.stderr.write("  ".join([f"{what}: {_steps(done, total)}", *texts, f"eta {duration_text(left)}"]) + "\n")
-
-    def record(self, entry: Mapping[str, Any]) -> None:
-        """Show nothing: figures have the last loss and score."""
 
     def finish(self) -> None:
         """End the innermost stage."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import Any
 
-from bertkit.data.formats import format_of
+from bertkit.data.files import format_of
 from bertkit.data.formats.conll import ENTITY_TAG
 from bertkit.data.formats.csv import looks_like_data
 from bertkit.data.spans import SPAN_COLUMNS

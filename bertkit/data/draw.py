@@ -12,8 +12,7 @@ from itertools import cycle, islice
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.labels import spelled_names
-from bertkit.data.row_digests import digest_text
-from bertkit.data.rows import Split, feed_row
+from bertkit.data.rows import Split, digest_text, feed_row
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.metrics import Numbers
 from bertkit.recipe import Data, Recipe, Row

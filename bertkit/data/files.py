@@ -7,14 +7,15 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertkit.data.formats import Format, find_format, format_of, format_of_folder, known_endings, load_formats
-from bertkit.data.text import COMPRESSED, Record
-from bertkit.errors import DataError, ResourceError, UsageError, closest
-from bertkit.recipe import Data
+from bertkit.data.text import COMPRESSED, Record, Source, without_compression
+from bertkit.errors import DataError, RecipeError, ResourceError, UsageError, closest
+from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
 
 _Item = TypeVar("_Item")
@@ -43,6 +44,98 @@ _FOREIGN = (  # how files begin that no format reads, what they are, what to do
 )
 
 
+@dataclass(frozen=True)
+class Format:
+    """A file format: how its files are known, and the function in `bertkit.data.formats` that reads them."""
+
+    name: str
+    """Value of ``data.format``."""
+    reader: str
+    """Module and function, such as ``csv.read``. The module is imported with the first file of the format."""
+    endings: tuple[str, ...] = ()
+    """The endings of its files, in lower case and with the dot; empty if only ``data.format`` chooses it."""
+    magic: bytes = b""
+    """How every file begins that is not text; empty for text, which may be compressed (``.csv.gz``)."""
+    running_text: bool = True
+    """Whether a column may hold running text, so that a model can be pretrained on such files."""
+    folder: str = ""
+    """The names of files (``*.ann``) that make their folder a single source of rows; empty if only files are."""
+
+    def read(self, source: Source, data: Data, name: str) -> Iterator[Record]:
+        """Yield the rows of a file or a binary stream.
+
+        Raises:
+            DataError: If a row is wrong; the error has the name and the row.
+        """
+        module, _, function = self.reader.partition(".")
+        records: Iterator[Record] = getattr(import_module(f"bertkit.data.formats.{module}"), function)(
+            source, data, name
+        )
+        return records
+
+
+FORMATS = {
+    known.name: known
+    for known in (
+        Format("brat", "annotations.read_brat", (".ann",), running_text=False, folder="*.ann"),
+        Format("spacy", "annotations.read_spacy", (".spacy",), magic=b"x\x9c", running_text=False),
+        Format("conll", "conll.read", (".conll", ".bio", ".iob", ".iob2"), running_text=False),
+        Format("conllu", "conll.read_conllu", (".conllu",), running_text=False),
+        Format("csv", "csv.read", (".csv",)),
+        Format("tsv", "csv.read_tsv", (".tsv",)),
+        Format("json", "json.read", (".json",)),
+        Format("jsonl", "json.read_jsonl", (".jsonl", ".ndjson")),
+        Format("parquet", "tables.read_parquet", (".parquet",), magic=b"PAR1"),
+        Format("arrow", "tables.read_arrow", (".arrow",), magic=b"\xff\xff\xff\xff", folder="state.json"),
+        Format("xlsx", "tables.read_xlsx", (".xlsx",), magic=b"PK\x03\x04"),
+        Format("txt", "text.read", (".txt",)),
+        Format("lines", "text.read_texts"),
+        Format("documents", "text.read_documents", (".md", ".html", ".htm")),
+    )
+}
+"""Every format by its name."""
+
+
+def find_format(name: str) -> Format | None:
+    """Find the format that ``data.format`` names; None for ``auto``, where the ending of a file tells.
+
+    Raises:
+        RecipeError: no format has this name.
+    """
+    if name != "auto" and name not in FORMATS:
+        raise RecipeError(f"data.format: no file format is called {name!r}", closest(name, ["auto", *FORMATS]))
+    return FORMATS.get(name)
+
+
+def format_of(file_name: str) -> tuple[Format | None, str]:
+    """Find the format of a file by its name.
+
+    Returns:
+        the format and the ending that shows it, in lower case, with ``.gz`` or ``.zst`` where it is compressed text;
+        None and an empty ending where no format claims the name.
+    """
+    lowered = file_name.lower()
+    plain = without_compression(lowered)
+    for candidate in FORMATS.values():
+        ending = next((ending for ending in candidate.endings if plain.endswith(ending)), "")
+        if ending and (plain == lowered or not candidate.magic):
+            return candidate, ending + lowered[len(plain) :]
+    return None, ""
+
+
+def format_of_folder(folder: Path) -> Format | None:
+    """Find the format that reads all files of a folder as one source of rows; None where its files are splits."""
+    formats = (candidate for candidate in FORMATS.values() if candidate.folder)
+    return next((candidate for candidate in formats if next(folder.glob(candidate.folder), None)), None)
+
+
+def known_endings() -> str:
+    """List the endings of all files that can be read, in words."""
+    text = [ending for candidate in FORMATS.values() if not candidate.magic for ending in candidate.endings]
+    binary = [ending for candidate in FORMATS.values() if candidate.magic for ending in candidate.endings]
+    return f"{', '.join(text)} (and these with .gz or .zst) and {', '.join(sorted(binary))}"
+
+
 def read_records(file: Path | str, data: Data) -> Iterator[Record]:
     """Read the rows of a file in the format of ``data.format`` or of its ending; ``-`` is standard input.
 
@@ -60,7 +153,7 @@ def read_records(file: Path | str, data: Data) -> Iterator[Record]:
     path = Path(file)
     mode = _find_mode(path)
     if stat.S_ISDIR(mode):
-        of_folder = chosen or format_of_folder(path) or load_formats()["documents"]
+        of_folder = chosen or format_of_folder(path) or FORMATS["documents"]
         if of_folder.name != "documents" and not of_folder.folder:
             raise UsageError("a folder, not a file", "name one of its files", file=path)
         return of_folder.read(path, data, str(path))
@@ -199,7 +292,7 @@ def _read_stdin(data: Data) -> Iterator[Record]:
     """Read standard input as ``data.format`` says, else as jsonl where it begins with an object, else as csv."""
     stream: Any = sys.stdin.buffer
     first = stream.peek(1).lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n")[:1] if data.format == "auto" else b""
-    file_format = find_format(data.format) or load_formats()["jsonl" if first == b"{" else "csv"]
+    file_format = find_format(data.format) or FORMATS["jsonl" if first == b"{" else "csv"]
     return file_format.read(stream, data, "standard input")
 
 
@@ -246,7 +339,7 @@ def _refuse_foreign(path: Path, file_format: Format | None) -> None:
         is_read = pattern is _WEB_PAGE and file_format and file_format.name == "documents"
         if re.match(pattern, start) and not is_read:
             raise DataError(what, remedy, file=path)
-    for name, binary in load_formats().items():
+    for name, binary in FORMATS.items():
         if binary.magic and start.startswith(binary.magic) and binary is not file_format:
             is_named_so = format_of(path.name)[0] is binary
             remedy = "--set data.format=auto" if is_named_so else f"let its name end in {' or '.join(binary.endings)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from bertkit.data.columns import Columns
-from bertkit.data.json_objects import check_strings
+from bertkit.data.formats.json import check_strings
 from bertkit.data.sources import ROWS
 from bertkit.errors import DataError, located, shorten
 from bertkit.recipe import Data

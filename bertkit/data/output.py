@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.formats import find_format, format_of
+from bertkit.data.files import find_format, format_of
 from bertkit.data.formats.csv import find_dialect, parse_delimiter
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.progress import log

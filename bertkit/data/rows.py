@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bertkit.data.columns import (
     PAIR,
@@ -32,11 +32,19 @@ from bertkit.progress import log
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once, spool
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Digests: TypeAlias = "NDArray[np.uint64]"
+"""Two numbers per row of a run, (rows, 2): for it as it is, and without case, white space and Unicode forms."""
+
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 # without a gold value; the remedy
 NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
+_KEY = b"bertkit hold-out"  # with another key, other rows would be held out
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 
@@ -221,6 +229,27 @@ def placed(source: str | Path, line: int, data: Data, values: Row) -> Iterator[N
 def feed_row(digest: Any, row: Row) -> None:
     """Update a digest with a canonical row, whose bytes are the same whatever file it came from."""
     digest.update(_encode(row).encode())
+
+
+def digest_text(row: Row, gold: str) -> bytes:
+    """Return a digest of what a model reads of a row: all but its gold answer and its id."""
+    digest = hashlib.blake2b(key=_KEY, digest_size=16)
+    feed_row(digest, without_answer(row, gold))
+    return digest.digest()
+
+
+def without_answer(row: Row, gold: str) -> Row:
+    """Return what a model reads of a row: all but its gold answer and its id."""
+    # The words of a text follow from it, and its spans are gold.
+    left_out = (gold, "id", "tokens", "offsets", "spans", "left_out_spans") if "offsets" in row else (gold, "id")
+    return {name: value for name, value in row.items() if name not in left_out}
+
+
+def digest_rows(rows: Iterable[Row], gold: str) -> Digests:
+    """Return the digests of rows; the half of each that is kept is unique among billions of texts."""
+    import numpy as np
+
+    return np.fromiter((int.from_bytes(digest_text(row, gold)[:8], "little") for row in rows), dtype="<u8")
 
 
 def is_blank(value: object) -> bool:

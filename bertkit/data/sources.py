@@ -12,8 +12,17 @@ from typing import Any
 from bertkit.data.columns import PAIR, Columns
 from bertkit.data.demo import open_demo
 from bertkit.data.draw import DRAWS, hold_out
-from bertkit.data.files import SPLIT_NAMES, find_files, find_splits, not_a_file, not_there, read_records
-from bertkit.data.formats import find_format, format_of, format_of_folder
+from bertkit.data.files import (
+    SPLIT_NAMES,
+    find_files,
+    find_format,
+    find_splits,
+    format_of,
+    format_of_folder,
+    not_a_file,
+    not_there,
+    read_records,
+)
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Split, read_split
 from bertkit.data.text import Record

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from operator import add
 from typing import Any, NamedTuple
 
-from bertkit.data.json_objects import Item, parse_json
-from bertkit.errors import DataError, located
-from bertkit.recipe import Data, Row
+from bertkit.data.formats.json import parse_json
+from bertkit.errors import DataError
 from bertkit.storage.cache import say_once
 
 SPAN_COLUMNS = ("spans", "entities", "label", "labels")
 """What tools call the column of spans; the first that a file has is read."""
 
 _FORM = 'write [{"start": 0, "end": 4, "label": "LOC"}]'
-_ANSWERS = ("accept", "reject", "ignore")
-_KEPT = ("answer", "meta", "_input_hash", "_task_hash")
 
 
 class TextSpan(NamedTuple):
@@ -54,129 +50,6 @@ COUNTINGS = {
     "one_based_inclusive": Counting("from 1 up to the last character of a span", start=-1),
 }
 """Name in ``options.offsets`` -> how offsets are counted."""
-
-
-# --- What tools export ---
-
-
-def flatten_exports(items: Iterator[Item], name: str, data: Data) -> Iterator[Item]:
-    """Yield the rows of Prodigy and Label Studio as columns; others unchanged.
-
-    The columns are ``text``, ``spans`` if the tool marks spans of the text, and ``label`` if it asks for classes: a
-    list if some text has several. A text without annotation has None there.
-
-    Raises:
-        DataError: If the annotators of a text differ, or the text is not found.
-    """
-    first = next(items, None)
-    flatten = _find_tool(first[2]) if first and isinstance(first[2], dict) else None
-    items = chain([first] if first else [], items)
-    # People have made each row of an export, so all of them fit memory.
-    exported = list(items) if flatten else []
-    if flatten is None or not all(isinstance(value, dict) for *_, value in exported):
-        yield from exported or items
-        return
-    values = flatten([value for *_, value in exported], name, data)
-    for row, is_suspect, _ in exported:
-        with located(file=name, row=row):
-            value = next(values)
-        yield row, is_suspect, value
-
-
-def report_unread(name: object, counts: Counter[str]) -> None:
-    """Log how many annotations of each kind are not read."""
-    if counts:
-        kinds = ", ".join(f"{kind} ({count:,})" for kind, count in sorted(counts.items()))
-        say_once(f"warning: annotations of {name} that are not read: {kinds}")
-
-
-def _find_tool(row: Row) -> Callable[[list[Row], str, Data], Iterator[Row]] | None:
-    """Return the function for exports of the tool that has written this first row, or None for an unknown one."""
-    annotations = row.get("annotations", row.get("completions"))
-    if isinstance(row.get("data"), dict) and isinstance(annotations, list):
-        return _flatten_label_studio
-    tokens = row.get("tokens")
-    has_token_offsets = isinstance(tokens, list) and bool(tokens) and isinstance(tokens[0], dict)
-    is_prodigy = "_task_hash" in row or row.get("answer") in _ANSWERS or has_token_offsets
-    is_flat = "label" in row and not {"spans", "accept"} & set(row)
-    return _flatten_prodigy if "text" in row and is_prodigy and not is_flat else None
-
-
-def _flatten_prodigy(rows: list[Row], name: str, data: Data) -> Iterator[Row]:
-    """Yield rows with the same columns: Prodigy leaves out what it has nothing for."""
-    chosen = [row.get("accept") or [] for row in rows]
-    has_choices, has_several = any("options" in row for row in rows), any(len(labels) > 1 for labels in chosen)
-    for row, labels in zip(rows, chosen, strict=True):
-        columns: Row = {"text": row.get("text")}
-        if not has_choices or "spans" in rows[0]:
-            columns["spans"] = (row.get("spans") or []) if row.get("answer", "accept") == "accept" else None
-        if has_choices:
-            columns["label"] = labels if has_several else next(iter(labels), None)
-        yield {**columns, **{key: row.get(key) for key in _KEPT}}
-
-
-def _flatten_label_studio(tasks: list[Row], name: str, settings: Data) -> Iterator[Row]:
-    """Yield the text of each task, with the results of its one annotation or of the one marked as ground truth.
-
-    If several tools mark spans, or ask for classes, the results of each are a column with its name.
-    """
-    key, unread = str(settings.columns.get("text", "text")), Counter[str]()
-    texts = [data if isinstance(data := task.get("data"), dict) else {} for task in tasks]
-    pairs = zip(texts, map(_find_finished, tasks), strict=True)
-    annotated = [[_read_results(done, data, key, unread) for done in finished] for data, finished in pairs]
-    report_unread(name, unread)
-    every = [(tool, values) for results in chain.from_iterable(annotated) for tool, values in results.items()]
-    kinds = {tool: "label" if isinstance(values[0], str) else "spans" for tool, values in every if values}
-    columns = {tool: kind if [*kinds.values()].count(kind) == 1 else tool for tool, kind in kinds.items()}
-    for tool in (tool for tool in kinds if columns[tool] != kinds[tool]):
-        say_once(f"{name}: results of {tool} are a column; --set data.columns.{kinds[tool]}={tool} reads it")
-    several = {tool for tool, values in every if len(values) > 1}
-    for task, data, finished in zip(tasks, texts, annotated, strict=True):
-        row = {"id": task.get("id"), key: _find_text(data, key)}
-        for tool, column in (columns or {"": "spans"}).items():
-            values = [results.get(tool, []) for results in finished]
-            if len({frozenset(map(str, marked)) for marked in values}) > 1:
-                hint = "mark one as ground truth, or export one for each task"
-                raise DataError(f"the {column} of {len(values)} annotations differ", hint, column="annotations")
-            is_single = kinds.get(tool) == "label" and tool not in several
-            row[column] = next(chain(*values[:1]), None) if is_single else next(iter(values), None)
-        yield row
-
-
-def _find_finished(task: Row) -> list[Row]:
-    """Return the annotations of a task that were not cancelled; those marked as ground truth if there are any."""
-    annotations = task.get("annotations", task.get("completions")) or ()
-    finished = [annotation for annotation in annotations if not annotation.get("was_cancelled")]
-    return [annotation for annotation in finished if annotation.get("ground_truth")] or finished
-
-
-def _read_results(annotation: Row, texts: Row, key: str, unread: Counter[str]) -> dict[str, list[Any]]:
-    """Return tool -> the spans or classes that it set for the text with this key, and count the other results."""
-    by_tool = defaultdict[str, list[Any]](list)
-    for result in annotation.get("result", ()):
-        value, text = result.get("value", {}), result.get("to_name")
-        form = next((name for name in value if name == "choices" or name.endswith("labels")), "")
-        is_of_other = key in texts and text != key and text in texts
-        if not form or is_of_other or (form == "choices" and "start" in value):
-            unread[f"{form or result.get('type')}{f' of {text}' if is_of_other else ''}"] += 1
-            continue
-        if form not in ("choices", "labels"):
-            say_once(f"regions of {form} are read by their globalOffsets")
-            value = {"type": form, **value, **value.get("globalOffsets", {}), "labels": value[form]}
-        by_tool[result.get("from_name", form)] += value[form] if form == "choices" else [value]
-    return by_tool
-
-
-def _find_text(texts: Row, key: str) -> Any:
-    """Return the text of a task by its key, or its only text."""
-    strings = [value for value in texts.values() if isinstance(value, str)]
-    if key not in texts and len(strings) != 1:
-        message = f"no {key!r} in the data of the task; it has {list(texts)}"
-        raise DataError(message, "--set data.columns.text=KEY")
-    return texts.get(key, *strings[:1])
-
-
-# --- Spans of a text ---
 
 
 def read_spans(

@@ -23,6 +23,9 @@ from bertkit.storage.cache import say_once
 Record = tuple[int, dict[str, Any]]
 """A row's number from 1 (the line in csv, tsv and jsonl; the row in json and Parquet) and its raw columns."""
 
+JsonItem = tuple[int, bool, Any]
+"""A row's number, whether its JSON has a suspect escape, and its value."""
+
 Source = Path | IO[bytes]
 
 MAX_CHARS = 10_000_000

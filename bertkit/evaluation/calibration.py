@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.checks import share_of
-from bertkit.data.row_digests import digest_rows
+from bertkit.data.rows import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
 from bertkit.progress import log

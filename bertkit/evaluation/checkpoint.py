@@ -22,7 +22,7 @@ from bertkit.progress import log
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
-from bertkit.storage.recipes import recipe_of
+from bertkit.storage.hub.models import recipe_of
 from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
 from bertkit.tasks import Task, load_family, with_options

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import io
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -20,23 +21,17 @@ from bertkit.data.labels import (
     spelled_names,
     with_unseen,
 )
-from bertkit.data.row_digests import (
-    Digests,
-    digest_trained,
-    mark_training_rows,
-    read_digests,
-    unique_digests,
-    write_digests,
-)
-from bertkit.data.rows import Split
+from bertkit.data.rows import Digests, Split, digest_rows
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits, unsplit_file
-from bertkit.errors import DataError, UsageError, closest, located
+from bertkit.data.text import normalize
+from bertkit.errors import DataError, ModelError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.metrics.basic import check_metrics
 from bertkit.progress import log
-from bertkit.recipe import Recipe
+from bertkit.recipe import Recipe, Row
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
+from bertkit.storage.files import write_bytes
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task
 
@@ -116,12 +111,6 @@ def find_training_rows(
         for name, split in splits.items()
     }
     return marked, trained, warnings
-
-
-def write_training_rows(folder: Path, trained: Digests) -> None:
-    """Write the digests of the rows that a run is trained on into its folder, before anything is trained on them."""
-    if runs.is_main_process():
-        write_digests(folder, trained)
 
 
 def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
@@ -226,3 +215,64 @@ def _label_remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
         return CORRECT
     names = list_names(label_names) if len(label_names) == outputs else "..."
     return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"
+
+
+# --- Digests of training rows ---
+
+
+def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
+    """Return two digests of each row that a run is trained on, (rows, 2); see `Digests`."""
+    both = digest_rows((version for row in rows for version in (row, _fold_texts(row))), gold)
+    return both.reshape(-1, 2)
+
+
+def _fold_texts(value: object) -> Any:
+    """Return a row without what case, white space and forms of Unicode add to its texts."""
+    if isinstance(value, dict):
+        return {name: _fold_texts(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_fold_texts(part) for part in value]
+    return normalize(value) if isinstance(value, str) else value
+
+
+def mark_training_rows(split: Split, gold: str, trained: Digests) -> Split:
+    """Return a split that knows which of its rows have one of the digests, and how many only the second of two."""
+    digests = digest_trained(split.rows, gold)
+    is_same, is_alike = (np.isin(digests[:, column], trained[:, column]) for column in (0, 1))
+    seen = np.flatnonzero(is_same | is_alike).tolist()
+    return replace(split, training_rows=frozenset(seen), nearly_trained=int((~is_same & is_alike).sum()))
+
+
+def write_training_rows(folder: Path, trained: Digests) -> None:
+    """Write the digests of the rows that a run is trained on into its folder, before anything is trained on them.
+
+    They are sorted, eight bytes each. The main process alone writes them.
+    """
+    if runs.is_main_process():
+        np.save(content := io.BytesIO(), unique_digests(trained), allow_pickle=False)
+        write_bytes(folder / runs.TRAINING_ROWS, content.getvalue())
+
+
+def unique_digests(trained: Digests) -> Digests:
+    """Return digests sorted and without repetition: `numpy.unique` of rows takes several times as long and as much."""
+    ordered = trained[np.lexsort((trained[:, 1], trained[:, 0]))]
+    is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))[: len(ordered)]
+    return np.asarray(ordered[is_new])
+
+
+def read_digests(folder: Path) -> Digests | None:
+    """Read the digests of a run, or of the run that a checkpoint belongs to; None where there are none.
+
+    Raises:
+        ModelError: the file is damaged.
+    """
+    folder = folder.resolve()
+    file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / runs.TRAINING_ROWS
+    if not file.is_file():
+        return None
+    try:
+        with file.open("rb") as stream:
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+    except ValueError:
+        remedy = "restore the file or delete it"
+        raise ModelError("the digests of the training rows are damaged", remedy, file=file) from None

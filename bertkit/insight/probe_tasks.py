@@ -15,8 +15,7 @@ import numpy as np
 
 from bertkit.data.columns import Columns
 from bertkit.data.labels import find_names, name_split
-from bertkit.data.row_digests import digest_text
-from bertkit.data.rows import Split
+from bertkit.data.rows import Split, digest_text
 from bertkit.data.sources import is_validation, read_splits
 from bertkit.errors import DataError, RecipeError, located
 from bertkit.evaluation.splits import read_task_splits

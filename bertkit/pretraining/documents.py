@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bertkit.data.demo import TEXT
-from bertkit.data.files import SPLIT_NAMES, find_splits, not_a_file, not_there, read_records
-from bertkit.data.formats import format_of, load_formats
+from bertkit.data.files import FORMATS, SPLIT_NAMES, find_splits, format_of, not_a_file, not_there, read_records
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record, without_compression
@@ -23,7 +22,7 @@ from bertkit.recipe import Data
 from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import say_once
 
-_FORMATS = [file_format for file_format in load_formats().values() if file_format.running_text]
+_FORMATS = [file_format for file_format in FORMATS.values() if file_format.running_text]
 _ENDINGS = [ending for file_format in _FORMATS for ending in file_format.endings]
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _NAME_COLUMN = "name the column of the text: --set data.column=NAME"

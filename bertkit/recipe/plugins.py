@@ -1,4 +1,4 @@
-"""Modules by name: those of a package of bertkit, your own that a recipe names, and packages that may be missing."""
+"""Modules by name: your own that a recipe names, and packages that may be missing."""
 
 from __future__ import annotations
 
@@ -49,22 +49,16 @@ def import_extra(module: str, what: str, extra: str, instead: str = "", file: ob
         raise UnavailableError(what, remedy, file=file) from None
 
 
-def module_names(package: str) -> list[str]:
-    """List the names of the modules of a package of bertkit."""
-    folder = Path(importlib.import_module(package).__path__[0])
-    return sorted(file.stem for file in folder.glob("[a-z]*.py"))
-
-
 def load_module(
-    role: str, name: str, package: str, required: Sequence[str], page: str, may_run_code: bool = True
+    role: str, name: str, shipped: Sequence[str], required: Sequence[str], page: str, may_run_code: bool = True
 ) -> ModuleType:
-    """Load a module of a package of bertkit, or one of your own.
+    """Load a module of your own, which a recipe names where it could name one of bertkit's.
 
     Args:
         role: what such a module is called in messages, such as "task family".
-        name: of the package's module, or the importable name of your own, with a dot.
-        package: the package of bertkit.
-        required: functions and constants that your own module must have.
+        name: the importable name, with a dot.
+        shipped: Names of bertkit's own modules, of which the closest is suggested.
+        required: functions and constants that the module must have.
         page: the page of the docs on writing such a module.
         may_run_code: whether a module of your own may be imported that is not imported yet.
 
@@ -72,15 +66,12 @@ def load_module(
         RecipeError: no such module, one that may not be imported or fails when it is, or one that lacks something
             required.
     """
-    names = module_names(package)
-    if name in names:
-        return importlib.import_module(f"{package}.{name}")
     parts = name.split(".")
     if len(parts) > 1 and not may_run_code and name not in sys.modules:
         raise refuse_code(f"the {role} {name}")
     module = _import_own(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
     if module is None:
-        remedy = closest(name, names)
+        remedy = closest(name, shipped)
         if "." in name:
             remedy += "; a module of your own is named package.module and must be importable"
         raise RecipeError(f"no {role} is called {name!r}", remedy)

@@ -129,7 +129,7 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
 def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
     section, last = _section_of(record, path)
     key = other_names().get(last)
-    if remedy := option_hints().get(last) or (key and f"write {key}"):
+    if remedy := read_names("hints").get(last) or (key and f"write {key}"):
         return remedy
     return closest(last, section.model_fields)
 
@@ -156,39 +156,30 @@ def _range_of(record: type[Section], name: str) -> str:
 # --- Names that other tools use ---
 
 
-def decided_arguments() -> dict[str, str]:
-    """Read which fields of transformers' TrainingArguments bertkit decides: name -> what decides it."""
-    return _read_names("training_arguments")
+def read_names(table: str) -> dict[str, str]:
+    """Read a table of the names that other tools use: name -> what it means here.
+
+    Args:
+        table: Key of `other_names.yaml`: ``training_arguments`` (field of transformers -> what decides it here),
+            ``other_tools``, ``options`` (spelled with underscores), ``hints`` (option -> a remedy) or ``commands``.
+    """
+    return {name: key for key, names in _read_tables()[table].items() for name in names}
 
 
 def other_names() -> dict[str, str]:
     """Read what other tools call a key of a recipe, whatever section they have it in: name -> bertkit's key."""
-    decided = {name: key for name, key in decided_arguments().items() if not key.startswith("bertkit ")}
-    return decided | _read_names("other_tools")
+    decided = read_names("training_arguments")
+    return {name: key for name, key in decided.items() if not key.startswith("bertkit ")} | read_names("other_tools")
 
 
 def other_options() -> dict[str, str]:
     """Read what other programs call an option: its name, with underscores -> bertkit's option, or its recipe key."""
-    return other_names() | _read_names("options")
-
-
-def option_hints() -> dict[str, str]:
-    """Read what to do instead of an option of other programs: its name, with underscores -> a remedy."""
-    return _read_names("hints")
-
-
-def other_commands() -> dict[str, str]:
-    """Read what other tools call a command: name -> bertkit's command."""
-    return _read_names("commands")
+    return other_names() | read_names("options")
 
 
 def same_options() -> set[str]:
     """Read which of `other_options` mean the same as bertkit's, so that they can stand for them."""
     return set(_read_tables()["same"])
-
-
-def _read_names(table: str) -> dict[str, str]:
-    return {name: key for key, names in _read_tables()[table].items() for name in names}
 
 
 @cache

@@ -13,7 +13,7 @@ from bertkit.recipe import load_recipe
 from bertkit.recipe.load import recipe_command
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported
-from bertkit.storage.recipes import find_recipe, find_run
+from bertkit.storage.hub.models import find_recipe, find_run
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
@@ -35,7 +36,7 @@ from bertkit.metrics.basic import (
 from bertkit.metrics.intervals import Setting
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row, recipe_names
-from bertkit.recipe.plugins import load_module, module_names
+from bertkit.recipe.plugins import load_module
 from bertkit.recipe.records import Option, check_names, check_options, read_option
 from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, Setup, encode_texts, padding_collator
 
@@ -315,7 +316,7 @@ _DEFAULTS: Mapping[str, Any] = {
 
 def task_names() -> list[str]:
     """List the task families that come with bertkit."""
-    return module_names(__name__)
+    return sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py"))
 
 
 def load_task(recipe: Recipe) -> Task:
@@ -337,8 +338,12 @@ def load_family(recipe: Recipe) -> Task:
             does not have.
     """
     required = (*_FUNCTIONS, *_CONSTANTS)
-    page, may_run_code = "docs/own-task.md", recipe._may_run_code
-    task = cast(Task, load_module("task family", recipe.task, __name__, required, page, may_run_code))
+    if recipe.task in (shipped := task_names()):
+        module = import_module(f"{__name__}.{recipe.task}")
+    else:
+        page, may_run_code = "docs/own-task.md", recipe._may_run_code
+        module = load_module("task family", recipe.task, shipped, required, page, may_run_code)
+    task = cast(Task, module)
     for name, default in _DEFAULTS.items():
         vars(task).setdefault(name, default)
     spans = [task.COLUMNS.spans] if task.COLUMNS.spans else []

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.checks import describe_unused_choice
-from bertkit.data.json_objects import parse_json
+from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, read_texts
 from bertkit.metrics import calibration

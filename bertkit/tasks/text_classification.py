@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.json_objects import parse_json
+from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import VECTOR, plain, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import ModelError, closest, located

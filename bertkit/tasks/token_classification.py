@@ -44,9 +44,19 @@ from bertkit.tokens.features import (
     token_budget,
 )
 from bertkit.tokens.light import plain, read_light_tokenizer
-from bertkit.tokens.text_words import WORD_SPLITS, check_offsets, fits_words, split_subwords, split_text
 from bertkit.tokens.truncation import find_unread_words
-from bertkit.tokens.words import read_list, read_words, split_windows, tokenize_subwords, tokenize_words
+from bertkit.tokens.words import (
+    WORD_SPLITS,
+    check_offsets,
+    fits_words,
+    read_list,
+    read_words,
+    split_subwords,
+    split_text,
+    split_windows,
+    tokenize_subwords,
+    tokenize_words,
+)
 
 _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(

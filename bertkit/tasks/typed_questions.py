@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.json_objects import parse_json
+from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import placeholder_names
 from bertkit.metrics import Numbers, calibration
 from bertkit.metrics.basic import Undefined, per_label

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from bertkit.data.json_objects import parse_json
+from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import spelled
 from bertkit.data.rows import is_missing
 from bertkit.errors import DataError, closest

@@ -26,7 +26,7 @@ from bertkit.modeling.unpadding.layout import why_no_varlen
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 from bertkit.recipe.sections import NOT_CAPTURED
-from bertkit.recipe.validation import decided_arguments, other_names
+from bertkit.recipe.validation import other_names, read_names
 from bertkit.tokens.feature_cache import longest_of
 from bertkit.tokens.features import Collator
 from bertkit.tokens.static_shapes import (
@@ -115,7 +115,7 @@ def check_extra(training: CommonTraining) -> None:
     """
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
-        if decided := decided_arguments().get(name):
+        if decided := read_names("training_arguments").get(name):
             raise RecipeError(f"training.extra.{name} is decided by {decided}", "leave it out")
         if name not in fields:
             remedy = f"write {other_names()[name]}" if name in other_names() else closest(name, fields)

@@ -49,8 +49,7 @@ def _read_text(row: Row) -> str:
 
 
 def _read_words(row: Row) -> list[str]:
-    from bertkit.tokens.text_words import split_text
-    from bertkit.tokens.words import read_words
+    from bertkit.tokens.words import read_words, split_text
 
     if "tokens" in row or isinstance(row["text"], (list, tuple)):
         return read_words(row.get("tokens", row.get("text")))

@@ -30,7 +30,7 @@ from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
 from bertkit.progress import Events, Progress, takes_progress, use_progress
 from bertkit.recipe import Recipe, Training, load_recipe, typed_path
-from bertkit.storage.recipes import find_run, recipe_of
+from bertkit.storage.hub.models import find_run, recipe_of
 from bertkit.storage.runs import run_folder
 from bertkit.tasks import row_columns
 from bertkit.workflows.evaluate import score_splits

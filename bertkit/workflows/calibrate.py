@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.row_digests import digest_rows
+from bertkit.data.rows import digest_rows
 from bertkit.errors import UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,

@@ -34,8 +34,8 @@ from bertkit.recipe import Recipe, typed_path
 from bertkit.reports.cases import Case
 from bertkit.reports.text import ONE_SEED
 from bertkit.storage.cache import spool
+from bertkit.storage.run_list import list_settings, read_log
 from bertkit.storage.runs import RunRecord
-from bertkit.storage.summaries import list_settings, read_log
 from bertkit.tokens.feature_cache import encode_split
 
 

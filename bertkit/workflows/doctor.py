@@ -36,8 +36,8 @@ from bertkit.progress import stage
 from bertkit.storage import checkpoints, exports, files, hub, runs, seeds, sweeps
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.fingerprints import is_whole, read_signed
+from bertkit.storage.run_list import count_bytes, read_log, read_state
 from bertkit.storage.runs import RunRecord
-from bertkit.storage.summaries import count_bytes, read_log, read_state
 from bertkit.vectors.search import manifest
 
 MACHINE = "this machine"

@@ -20,8 +20,7 @@ from bertkit.data.checks import (
 from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import DRAWS, check_draw, draw_training_rows, oversample
 from bertkit.data.labels import find_names, name_split, with_unseen
-from bertkit.data.row_digests import Digests
-from bertkit.data.rows import Split, find_unread
+from bertkit.data.rows import Digests, Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
 from bertkit.errors import UnavailableError, pip_install
 from bertkit.evaluation.splits import find_training_rows, read_task_splits

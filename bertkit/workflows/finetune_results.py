@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.checks import find_skew
-from bertkit.data.row_digests import without_answer
+from bertkit.data.rows import without_answer
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
     ScoredBaselines,

@@ -19,9 +19,9 @@ from bertkit.recipe.load import FOLDER_RECIPE, read_values
 from bertkit.reports.card import hub_card
 from bertkit.reports.templates import name_paths
 from bertkit.storage import exports, hub, runs
-from bertkit.storage.checksums import check_model
 from bertkit.storage.files import refuse_links, write_text
 from bertkit.storage.fingerprints import describe_file, read_signed, write_signed
+from bertkit.storage.hub.models import check_model
 from bertkit.storage.runs import RunRecord, take
 
 CARD = "README.md"

@@ -16,9 +16,9 @@ from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.run_list import flatten_keys, read_log
 from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
-from bertkit.storage.summaries import flatten_keys, read_log
 from bertkit.training.run import compare_identities, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 

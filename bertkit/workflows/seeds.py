@@ -22,8 +22,8 @@ from bertkit.recipe import Recipe
 from bertkit.reports.seeds import write_seeds_report
 from bertkit.storage import runs
 from bertkit.storage import seeds as storage
-from bertkit.storage.checksums import check_model
 from bertkit.storage.files import disk_errors
+from bertkit.storage.hub.models import check_model
 from bertkit.storage.runs import find_machine, without_folder
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune_rows

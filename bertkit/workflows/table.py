@@ -14,8 +14,8 @@ from bertkit.metrics.paired import Difference, correct_differences
 from bertkit.progress import get_progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage import runs
+from bertkit.storage.run_list import RunSummary, find_runs, list_settings, summarize
 from bertkit.storage.seeds import read_seeds, seed_folders
-from bertkit.storage.summaries import RunSummary, find_runs, list_settings, summarize
 
 
 @dataclass(frozen=True)

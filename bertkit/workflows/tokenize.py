@@ -7,8 +7,7 @@ from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.files import read_records
-from bertkit.data.formats import format_of
+from bertkit.data.files import format_of, read_records
 from bertkit.errors import DataError, UsageError
 from bertkit.insight import tokenization
 from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens, load_text_tokenizer

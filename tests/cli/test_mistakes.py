@@ -534,9 +534,9 @@ def test_no_trackers_are_none(run, tiny_model, toy_data):
 
 
 def test_every_hint_names_options_and_keys_that_exist():
-    from bertkit.recipe.validation import option_hints
+    from bertkit.recipe.validation import read_names
 
-    for hint in set(option_hints().values()):
+    for hint in set(read_names("hints").values()):
         for key, value in re.findall(r"--set (\S+?)=(\w*)", hint):
             load_recipe("cola", parse_changes([f"{key}={value or 0.5 if 'ratio' in key else value or 1}"]))
 

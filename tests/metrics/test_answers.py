@@ -19,7 +19,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertkit.data.formats.json import read_questions
+from bertkit.data.formats.squad import read_questions
 from bertkit.errors import DataError
 from bertkit.metrics import answers
 from bertkit.metrics.intervals import Share

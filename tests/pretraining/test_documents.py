@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertkit.data.formats import load_formats
+from bertkit.data.files import FORMATS
 from bertkit.errors import BertkitError, DataError, RecipeError, UsageError
 from bertkit.pretraining import documents
 from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
@@ -275,7 +275,7 @@ def test_the_demo_text():
 
 # --- mistakes
 
-KNOWN = ", ".join(ending for known in load_formats().values() if known.running_text for ending in known.endings)
+KNOWN = ", ".join(ending for known in FORMATS.values() if known.running_text for ending in known.endings)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from bertkit.recipe import load_recipe
 from bertkit.tasks import drop_private_keys, load_task
 from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
-from bertkit.tokens.text_words import split_text
+from bertkit.tokens.words import split_text
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune_data import read_finetune_data
 from tests.conftest import WORDS, make_tokenizer, write_jsonl

@@ -150,7 +150,7 @@ def _print_and_exit(
 
 def _settle_run(run: str | None, model: str | None) -> tuple[str, str | None]:
     """Return the run and the model to score; a model that brings its recipe along is a run."""
-    from bertkit.storage.recipes import brings_recipe
+    from bertkit.storage.hub.models import brings_recipe
 
     if run is None and model and brings_recipe(model):
         return model, None

@@ -66,7 +66,7 @@ def command(
     word.
     """
     from bertkit.recipe import load_recipe
-    from bertkit.storage.recipes import recipe_of
+    from bertkit.storage.hub.models import recipe_of
     from bertkit.workflows import explain
 
     single = parse_row(text, row)

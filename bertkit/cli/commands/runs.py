@@ -24,7 +24,7 @@ from bertkit.storage.files import write_text
 from bertkit.storage.runs import read_record
 
 if TYPE_CHECKING:
-    from bertkit.storage.summaries import RunSummary
+    from bertkit.storage.run_list import RunSummary
 
 
 ORDER = 62
@@ -42,7 +42,7 @@ def list_runs(
 
     A folder of seeds is one row, with the mean of its scores. A damaged folder is a row with the reason.
     """
-    from bertkit.storage.summaries import find_runs, sort_runs
+    from bertkit.storage.run_list import find_runs, sort_runs
 
     if not folder.is_dir():
         raise UsageError("no such folder", "name the folder that holds the runs", file=folder)
@@ -80,7 +80,7 @@ def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
 
     Settings are shown where they differ from the shipped recipe of that name.
     """
-    from bertkit.storage.summaries import list_changes, summarize
+    from bertkit.storage.run_list import list_changes, summarize
 
     run = summarize(folder)
     if run is None:
@@ -203,7 +203,7 @@ def remove_runs(
 
     What is no run folder, or is being written, is refused before anything is deleted. After a kill, repeat the command.
     """
-    from bertkit.storage.removal import check_removable, remove_run
+    from bertkit.storage.run_list import check_removable, remove_run
 
     chosen = list(dict.fromkeys(folders))
     for folder in chosen:

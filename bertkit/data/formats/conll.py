@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
 from typing import Any
 
-from bertkit.data.formats import Format
 from bertkit.data.text import (
     Record,
     Source,
@@ -202,9 +201,3 @@ def _split_line(line: str, expected_id: int, name: str, row: int) -> list[str]:
         hint = "number the words of a sentence from 1, with a blank line after the last"
         raise DataError(f"id {fields[0][:20]!r} where {expected_id} belongs", hint, file=name, row=row)
     return fields[1:]
-
-
-FORMATS = (
-    Format("conll", read, endings=(".conll", ".bio", ".iob", ".iob2"), running_text=False),
-    Format("conllu", read_conllu, endings=(".conllu",), running_text=False),
-)

@@ -11,7 +11,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.formats import Format
 from bertkit.data.text import (
     MAX_CHARS,
     Record,
@@ -214,9 +213,3 @@ def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, A
 def read_tsv(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the rows as `read` does, separated by a tab unless ``data.delimiter`` says otherwise."""
     return read(source, data.model_copy(update={"delimiter": data.delimiter or "tab"}), name)
-
-
-FORMATS = (
-    Format("csv", read, endings=(".csv",)),
-    Format("tsv", read_tsv, endings=(".tsv",)),
-)

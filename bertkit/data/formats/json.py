@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, StrictBool, StrictInt, StrictStr, ValidationError
-
-from bertkit.data.formats import Format
-from bertkit.data.json_objects import DECODER, TYPE_NAMES, Item, as_data_error, check_objects, has_suspect_escape
-from bertkit.data.spans import flatten_exports
-from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_lines, read_text
+from bertkit.data.text import (
+    SURROGATE,
+    JsonItem,
+    Record,
+    Source,
+    empty_file,
+    excerpt,
+    nul_remedy,
+    read_lines,
+    read_text,
+)
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
-from bertkit.storage.cache import say_once
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
-_SQUAD_TYPES = {
-    "string_type": "text",
-    "list_type": "a list",
-    "model_type": "an object",
-    "int_type": "a whole number",
-    "bool_type": "true or false",
-}
-"""Type of a fault in pydantic -> the type that the value must have."""
-_SQUAD_PARTS = {"paragraphs": "paragraph", "qas": "question", "answers": "answer"}
 _LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
+_SQUAD_KEYS = {"paragraphs", "qas"}
+_TOOL_KEYS = {"annotations", "completions", "_task_hash", "answer", "tokens"}
+"""Keys of which an object from Label Studio or Prodigy has at least one."""
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
@@ -36,11 +37,27 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
-    items = flatten_exports(flatten_squad(_parse_items(source, data, name), name), name, data)
-    return check_objects(items, name)
+    return check_objects(_flatten(_parse_items(source, data, name), name, data), name)
 
 
-def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:
+def _flatten(items: Iterator[JsonItem], name: str, data: Data) -> Iterator[JsonItem]:
+    """Yield objects unchanged, but the questions of SQuAD and the texts of annotation tools, which nest deeper."""
+    first = next(items, None)
+    items = chain([] if first is None else [first], items)
+    keys = set(first[2]) if first is not None and isinstance(first[2], dict) else set()
+    # The first object decides; the modules are for these files only.
+    if keys & _SQUAD_KEYS:
+        from bertkit.data.formats.squad import flatten_squad
+
+        items = flatten_squad(items, name)
+    elif keys & _TOOL_KEYS:
+        from bertkit.data.formats.annotations import flatten_exports
+
+        items = flatten_exports(items, name, data)
+    yield from items
+
+
+def _parse_items(source: Source, data: Data, name: str) -> Iterator[JsonItem]:
     text = "".join(read_text(source, data.encoding, name))
     if not text.strip():
         return
@@ -52,33 +69,6 @@ def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:
         raise DataError(*_describe_fault(error, text), file=name) from None
     except (DataError, RecursionError) as error:
         raise as_data_error(error, name, row + 1 if _LIST.match(text) else None) from None
-
-
-def flatten_squad(items: Iterator[Item], name: str) -> Iterator[Item]:
-    """Yield rows unchanged, but the questions of rows that are articles or paragraphs of SQuAD.
-
-    An answer counts even if its question is marked impossible, as in the official evaluation.
-    """
-    first = next(items, None)
-    items = chain([] if first is None else [first], items)
-    if first is None or not isinstance(first[2], dict) or not first[2].keys() & {"paragraphs", "qas"}:
-        yield from items
-        return
-    number, contradictory = 0, list[str]()
-    for article_number, is_suspect, article in items:
-        article = {"paragraphs": [article]} if isinstance(article, dict) and "qas" in article else article
-        try:
-            for question in read_questions(article, article_number, number):
-                number += 1
-                if question.pop("is_impossible", False) and question.get("answers", {"text": ()})["text"]:
-                    contradictory.append(question["id"])
-                yield number, is_suspect, question
-        except DataError as error:
-            error.file = name
-            raise
-    if contradictory:
-        message = f"{len(contradictory):,} of {number:,} questions are marked impossible and have answers"
-        say_once(f"warning: {message}, which are read ({name}, the first is {contradictory[0]!r})")
 
 
 def _elements(text: str) -> Iterator[tuple[bool, Any]]:
@@ -134,96 +124,12 @@ def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {near}", "repair it"
 
 
-class SquadAnswer(BaseModel):
-    """An answer with the offset of its first character in the context."""
-
-    text: StrictStr
-    answer_start: StrictInt
-
-
-class SquadQuestion(BaseModel):
-    """A question with its answers; an impossible question (SQuAD 2.0) need not have any."""
-
-    id: Annotated[StrictStr, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
-    question: StrictStr
-    is_impossible: StrictBool = False
-    answers: list[SquadAnswer] = []
-
-
-class SquadParagraph(BaseModel):
-    """A context with the questions about it."""
-
-    context: StrictStr
-    qas: list[SquadQuestion]
-
-
-class SquadArticle(BaseModel):
-    """An article of SQuAD; keys that are not named here, such as plausible answers, are ignored."""
-
-    title: StrictStr = ""
-    paragraphs: list[SquadParagraph]
-
-
-def read_questions(article: Any, article_number: int, number: int) -> Iterator[dict[str, Any]]:
-    """Yield the questions of an article, as ``id, title, context, question`` and, if it has any, ``answers``.
-
-    Args:
-        article: Object of the list ``data``.
-        article_number: Number of the article in the file, from 1.
-        number: Number of questions in the file before this article.
-
-    Raises:
-        DataError: If a key is missing or has a value of another type than in SQuAD; the error lacks the file.
-    """
-    try:
-        checked = SquadArticle.model_validate(article)
-    except ValidationError as error:
-        raise _place_fault(error, article, article_number, number) from None
-    for paragraph in checked.paragraphs:
-        for question in paragraph.qas:
-            row: dict[str, Any] = {"id": question.id, "title": checked.title, "context": paragraph.context}
-            row["question"] = question.question
-            if question.is_impossible:
-                row["is_impossible"] = True
-            if question.is_impossible or "answers" in question.model_fields_set:
-                answers = question.answers
-                starts = [answer.answer_start for answer in answers]
-                row["answers"] = {"text": [answer.text for answer in answers], "answer_start": starts}
-            yield row
-
-
-def _place_fault(error: ValidationError, article: Any, article_number: int, number: int) -> DataError:
-    """Describe the first fault in an article by its place, such as `article 1, paragraph 2, question 3 (id 'q7')`."""
-    fault = error.errors()[0]
-    keys, subject, key, value = fault["loc"], "the article", "", article
-    places, row = [f"article {article_number}"], number
-    for step in keys:
-        value = value.get(step) if isinstance(step, str) else value[step]
-        if isinstance(step, str):
-            key, subject = step, repr(step)
-            continue
-        subject = f"the {_SQUAD_PARTS[key]}"
-        places.append(f"{_SQUAD_PARTS[key]} {step + 1}")
-        if key == "paragraphs":
-            row += sum(len(paragraph["qas"]) for paragraph in article["paragraphs"][:step])
-        if key == "qas":
-            row += step + 1
-            if len(keys) > 4 and keys[4] != "id":
-                places[-1] += f" (id {str(value['id'])[:40]!r})"
-    at_row = row if "qas" in keys[:-1] else None
-    if fault["type"] == "missing":
-        return DataError(f"no {key!r} in {', '.join(places)}", "add it", row=at_row)
-    message = f"{subject} must be {_SQUAD_TYPES[fault['type']]}, in {', '.join(places)}"
-    return DataError(message, "write it as in SQuAD", row=at_row)
-
-
 def read_jsonl(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the objects of a jsonl file, one per line; blank lines are skipped."""
-    items = flatten_squad(flatten_exports(_parse_lines(source, data, name), name, data), name)
-    return check_objects(items, name, same_keys=data._same_keys)
+    return check_objects(_flatten(_parse_lines(source, data, name), name, data), name, same_keys=data._same_keys)
 
 
-def _parse_lines(source: Source, data: Data, name: str) -> Iterator[Item]:
+def _parse_lines(source: Source, data: Data, name: str) -> Iterator[JsonItem]:
     for row, line in enumerate(read_lines(source, data.encoding, name), 1):
         if line.isspace():
             continue
@@ -248,7 +154,143 @@ def _describe_line_fault(error: json.JSONDecodeError, line: str, row: int) -> tu
     return f"not JSON, character {error.pos + 1}: {reason}: {excerpt(line)}", "write one JSON object per line"
 
 
-FORMATS = (
-    Format("json", read, endings=(".json",)),
-    Format("jsonl", read_jsonl, endings=(".jsonl", ".ndjson")),
-)
+# --- Objects as rows ---
+
+
+TYPE_NAMES = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+"""Type of a decoded value -> its name in messages."""
+
+_SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+
+
+def has_suspect_escape(text: str, start: int = 0, end: int = sys.maxsize) -> bool:
+    """Tell whether JSON text has an escape of NUL or of a surrogate; only then are its strings checked one by one."""
+    return bool(_SUSPECT_ESCAPE.search(text, start, end))
+
+
+def check_objects(items: Iterator[JsonItem], name: str, *, same_keys: bool = True) -> Iterator[Record]:
+    """Yield the objects as records.
+
+    Raises:
+        DataError: a value is not an object, its keys or types differ from those of the rows before, or it has text
+            that no tokenizer could take.
+    """
+    types: dict[str, tuple[str, int] | None] = {}
+    shape = None
+    for row, is_suspect, value in items:
+        if not isinstance(value, dict):
+            what = f"{TYPE_NAMES[type(value)]} where an object belongs: {excerpt(json.dumps(value))}"
+            raise DataError(what, 'write rows as {"text": ..., "label": ...}', file=name, row=row)
+        if is_suspect:
+            check_strings(value, name, row)
+        if shape is None:
+            types = dict.fromkeys(value)
+        # keys and types as one tuple: rows of the same shape, almost all of them, are not compared key by key
+        row_shape = (*value, *map(type, value.values()))
+        if row_shape != shape:
+            if same_keys:
+                _check_shape(value, types, name, row)
+            shape = row_shape
+        yield row, value
+    if shape is None:
+        raise empty_file(name)
+
+
+def _check_shape(value: dict[str, Any], types: dict[str, tuple[str, int] | None], name: str, row: int) -> None:
+    """Compare keys and types with those of the rows before, and note a type with the row where it is first seen."""
+    missing = [key for key in types if key not in value]
+    new = [key for key in value if key not in types]
+    if missing or new:
+        changes = [f"no {key!r}" for key in missing[:5]] + [f"a new {key!r}" for key in new[:5]]
+        hint = "give every row the same keys, with null where there is no value"
+        raise DataError(f"the keys change: {', '.join(changes)}", hint, file=name, row=row)
+    for key, item in value.items():
+        if item is not None:
+            type_name = TYPE_NAMES[type(item)]
+            before, first = types[key] = types[key] or (type_name, row)
+            if type_name != before:
+                what = f"{type_name} here, {before} in row {first}"
+                raise DataError(what, "give the column values of one type", file=name, row=row, column=key)
+
+
+def check_strings(value: Mapping[str, Any], name: str, row: int) -> None:
+    """Refuse strings that no tokenizer could take.
+
+    Raises:
+        DataError: one has a NUL or half of a surrogate pair.
+    """
+    for column, item in value.items():
+        for text in _strings([column, item]):
+            if "\0" in text:
+                raise DataError("a NUL character", "remove it", file=name, row=row, column=column)
+            if half := SURROGATE.search(text):
+                what, hint = f"half of a surrogate pair: {half[0]!r}", "write the whole character"
+                raise DataError(what, hint, file=name, row=row, column=column)
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Yield every string in a JSON value; a loop, since values may nest deeper than Python's recursion limit."""
+    left = [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            left += [*item, *item.values()]
+        elif isinstance(item, list):
+            left += item
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        keys = [key for key, _ in pairs]
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise DataError(f"the key {duplicate!r} occurs twice", "keep one")
+    return record
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+        raise DataError(f"the integer {digits[:40]} does not fit in 64 bits", "write it as text, in quotes")
+    return int(digits)
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
+"""Refuses a key that occurs twice, and an integer of more than 64 bits."""
+
+
+# Python would join the texts of an array of numpy to a single one.
+_ADJACENT = re.compile(r"""['"]\s+['"]""")
+
+
+def parse_json(value: object) -> Any:
+    """Return the list or object that text writes in JSON, or in Python as pandas writes it; any other value unchanged.
+
+    >>> parse_json('["a", null]'), parse_json("['a', 'b']"), parse_json("['a' 'b']"), parse_json("[sic]")
+    (['a', None], ['a', 'b'], "['a' 'b']", '[sic]')
+    """
+    if not isinstance(value, str) or value.strip()[:1] not in ("{", "["):
+        return value
+    with suppress(ValueError, RecursionError):
+        return json.loads(value)
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        parsed = None if _ADJACENT.search(value) else ast.literal_eval(value.strip())
+        return parsed if isinstance(parsed, (list, dict)) else value
+    return value
+
+
+def as_data_error(error: DataError | RecursionError, name: str, row: int | None) -> DataError:
+    """Return a fault of the decoder as a DataError with its file and row."""
+    if not isinstance(error, DataError):
+        error = DataError("lists or objects nest too deep", "flatten them")
+    error.file, error.row = name, row
+    return error

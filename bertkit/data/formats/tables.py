@@ -11,7 +11,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.formats import Format
 from bertkit.data.text import Record, Source, empty_file, name_columns, refuse_duplicates, require_path
 from bertkit.errors import DataError
 from bertkit.progress import log
@@ -263,10 +262,3 @@ def _scan_sheet(openpyxl: Any, sheet: Any) -> dict[str, list[str]]:
                     notes["hidden rows of {} are read too"].append(place)
                 element.clear()
     return notes
-
-
-FORMATS = (
-    Format("parquet", read_parquet, endings=(".parquet",), magic=_MAGIC),
-    Format("arrow", read_arrow, endings=(".arrow",), magic=b"\xff\xff\xff\xff", folder=_STATE),
-    Format("xlsx", read_xlsx, endings=(".xlsx",), magic=b"PK\x03\x04"),
-)

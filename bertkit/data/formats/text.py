@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.formats import Format, format_of
+from bertkit.data.files import format_of
 from bertkit.data.formats.conll import DOCUMENT, ENTITY_TAG, parse, parse_conllu
 from bertkit.data.text import (
     MAX_CHARS,
@@ -174,10 +174,3 @@ def _read_folder(folder: Path, files: list[Path], data: Data) -> Iterator[Record
 
 def _ending(file: Path) -> str:
     return without_compression(format_of(file.name)[1])
-
-
-FORMATS = (
-    Format("txt", read, endings=(".txt",)),
-    Format("lines", read_texts),
-    Format("documents", read_documents, endings=(".md", *_WEB)),
-)

@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -41,7 +42,7 @@ from bertkit.modeling.info import Config, Model
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import PretrainRecipe
-from bertkit.recipe.plugins import load_module, module_names
+from bertkit.recipe.plugins import load_module
 from bertkit.recipe.records import check_options, read_option
 from bertkit.tokens.features import (
     Batch,
@@ -222,7 +223,7 @@ _CONSTANTS = ("OPTIONS", "TERMS", "BEST_METRIC")
 
 def objective_names() -> list[str]:
     """List the objectives that come with bertkit."""
-    return module_names(__name__)
+    return sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py"))
 
 
 def load_objective(recipe: PretrainRecipe) -> Objective:
@@ -232,7 +233,11 @@ def load_objective(recipe: PretrainRecipe) -> Objective:
         RecipeError: there is no such objective, its module lacks a function, or it does not have an option.
     """
     members = (*_FUNCTIONS, *_CONSTANTS)
-    page, may_run_code = "docs/pretraining.md", recipe._may_run_code
-    objective = cast(Objective, load_module("objective", recipe.objective, __name__, members, page, may_run_code))
+    if recipe.objective in (shipped := objective_names()):
+        module = import_module(f"{__name__}.{recipe.objective}")
+    else:
+        page, may_run_code = "docs/pretraining.md", recipe._may_run_code
+        module = load_module("objective", recipe.objective, shipped, members, page, may_run_code)
+    objective = cast(Objective, module)
     check_options(recipe.options, objective.OPTIONS)
     return objective

@@ -22,7 +22,7 @@ from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, 
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option
-from bertkit.storage.checksums import check_model
+from bertkit.storage.hub.models import check_model
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, object] = {

@@ -1,19 +1,23 @@
-"""Model folders: the demo model, a directory, or a model of the hub, of which only what is read is fetched."""
+"""Model folders: the demo model, a directory, or a model of the Hub, of which only what is read is fetched.
+
+A model of bertkit is compared with its checksums before it is used, and brings its recipe along.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
-from bertkit.errors import ModelError, UnavailableError, closest
+from bertkit.errors import ModelError, ResourceError, UnavailableError, UsageError, closest
 from bertkit.recipe import typed_path
-from bertkit.storage import runs
+from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
-from bertkit.storage.checksums import check_model
+from bertkit.storage.exports import check_export, compare_files, is_exported
 from bertkit.storage.hub.repositories import (
     Repository,
     cached_folder,
@@ -23,6 +27,8 @@ from bertkit.storage.hub.repositories import (
     look_up,
     remember,
 )
+from bertkit.storage.runs import RunRecord
+from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder, seed_folders
 
 WEIGHTS = (
     "model.safetensors",
@@ -238,3 +244,141 @@ def _list_folders(folder: Path) -> str:
         return f"{folder} does not exist either"
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     return f"folders in {folder.resolve()}: {', '.join(names[:12]) or 'none'}"
+
+
+# --- Checksums, written with a run or a checkpoint, and compared before its model is used ---
+
+
+RECIPE = "recipe.yaml"
+_ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")
+"""How the names of a checkpoint's files begin that no model is loaded from."""
+_OF_HUB = "snapshots"
+"""The name of the folder of the hub's cache that commits are in, with only what is read of each."""
+
+
+def check_model(folder: Path) -> None:
+    """Check a model folder of bertkit against the checksums that were written with it; any other folder passes.
+
+    A finished run has them in its record, also for the models in its subfolders, and a checkpoint in its manifest.
+
+    Raises:
+        ModelError: a file is missing or has changed, or the run or the checkpoint is not finished.
+    """
+    real = folder.resolve()  # `.` has a folder above it too
+    if is_exported(real):
+        check_export(folder)
+    elif (real / checkpoints.MANIFEST).is_file():
+        _check_checkpoint(folder)
+    elif (real / runs.RECORD).is_file():
+        _check_run(folder)
+    elif seeds := find_seeds(real):
+        remedy = f"name one of its runs: {seed_folder(folder, seeds[0])}"
+        raise ModelError("a folder of seeds, not one model", remedy, file=folder)
+    elif (real.parent / runs.RECORD).is_file():
+        if real.name.startswith("checkpoint-"):
+            raise ModelError("the checkpoint was not finished", "name another one of the run", file=folder)
+        files = _read_record(real.parent).get("files", {})
+        compare_files(folder, _directly_in(f"{real.name}/", files), f"restore it, or {_unchecked(real.parent)}")
+
+
+def _check_checkpoint(folder: Path) -> None:
+    files = checkpoints.read_manifest(folder)["files"]
+    expected = {name: entry for name, entry in files.items() if not name.startswith(_ONLY_TO_RESUME)}
+    compare_files(folder, expected, f"name another checkpoint, or remove {checkpoints.MANIFEST} to use it unchecked")
+
+
+def _check_run(folder: Path) -> None:
+    record = _read_record(folder)
+    if record.get("status", "finished") != "finished":
+        newest, _ = checkpoints.newest_whole(folder)
+        remedy = "repeat the command that started it" + (f", or name its newest checkpoint: {newest}" if newest else "")
+        raise ModelError(f"the run is not finished ({record['status']})", remedy, file=folder)
+    expected = _directly_in("", record.get("files", {}))
+    if folder.parent.name == _OF_HUB or not (folder / RECIPE).exists():
+        expected = {name: entry for name, entry in expected.items() if (folder / name).exists()}
+    if not (folder / runs.TRAINING_ROWS).exists():  # it may be left out of what is published
+        expected.pop(runs.TRAINING_ROWS, None)
+    best = folder / (record.get("best_checkpoint") or "")
+    instead = f"name {best} instead" if best != folder and best.is_dir() else "restore it"
+    compare_files(folder, expected, f"{instead}, or {_unchecked(folder)}")
+
+
+def _read_record(run: Path) -> RunRecord:
+    try:
+        return runs.read_record(run) or {}
+    except ResourceError as error:
+        raise ModelError(error.what, f"restore it, or {_unchecked(run)}", file=error.file) from None
+
+
+def _unchecked(run: Path) -> str:
+    return f"remove {run / runs.RECORD} to use the model unchecked"
+
+
+def _directly_in(prefix: str, files: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the files of one folder, by their names there."""
+    names = {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}
+    return {name: entry for name, entry in names.items() if "/" not in name}
+
+
+# --- The recipe that a trained model brings along ---
+
+
+def find_recipe(folder: Path) -> Path | None:
+    """Find the recipe of a run, of one of its checkpoints, or of the first finished run of several seeds.
+
+    Returns:
+        its file; None for a model of another program.
+    """
+    folders = [folder]
+    if folder.name.startswith("checkpoint-"):
+        folders.append(folder.resolve().parent)
+    elif is_seeds_folder(folder):
+        folders += seed_folders(folder)
+    return next((file for file in (holder / RECIPE for holder in folders) if file.is_file()), None)
+
+
+def find_run(model: str) -> Path:
+    """Return the folder of a run or of another model on disk, or of a model of the hub.
+
+    Raises:
+        ModelError: there is none.
+    """
+    folder = typed_path(model)
+    if folder.is_dir():
+        return folder
+    try:
+        return find_model(model)
+    except (ModelError, UnavailableError):
+        remedy = "`bertkit runs list` shows those below runs/; a model of the hub must be in its cache or reachable"
+        raise ModelError(f"no such run: {model}", remedy) from None
+
+
+def names_hub_model(name: str) -> bool:
+    """Tell whether a name is meant for a model of the hub: ``org/name``, where no folder ``org`` is here."""
+    repository, revision = split_revision(name)
+    owner, slash, _ = repository.partition("/")
+    is_path = name.startswith(("runs/", ".", "/", "~")) or name.endswith((".yaml", ".yml"))
+    return bool(slash) and not is_path and (bool(revision) or not Path(owner).is_dir()) and is_name(repository)
+
+
+def brings_recipe(name: str) -> bool:
+    """Tell whether a name is that of a folder, or is meant for a model of the hub: what may bring a recipe along."""
+    return typed_path(name).is_dir() or names_hub_model(name)
+
+
+def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECIPE") -> str:
+    """Return the recipe that a trained model on disk or of the hub brings along.
+
+    Raises:
+        ModelError: there is no such model, or its run is not finished.
+        UnavailableError: a model that the hub does not give, and that is not in the cache.
+        UsageError: it has none; the remedy says how to name one.
+    """
+    folder = typed_path(model)
+    if names_hub_model(model) and not folder.exists():
+        folder = find_model(model)
+    file = find_recipe(folder)
+    if file is None:
+        check_model(folder)
+        raise UsageError(f"no {RECIPE} beside the model, so nothing says what it was trained for", remedy, file=model)
+    return str(file)

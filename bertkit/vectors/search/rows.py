@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.data.columns import refuse_clash
-from bertkit.data.files import read_records
-from bertkit.data.formats import format_of
+from bertkit.data.files import format_of, read_records
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.recipe import Data, Row, typed_path

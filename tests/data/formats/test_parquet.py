@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.formats import load_formats
+from bertkit.data.files import FORMATS
 from bertkit.errors import BertkitError, DataError, UsageError
 from bertkit.recipe.records import Data
 
@@ -27,7 +27,7 @@ def write(table, features=None, path="train.parquet", **options):
 
 
 def read_parquet(path):
-    return load_formats()["parquet"].read(path, Data(), str(path))
+    return FORMATS["parquet"].read(path, Data(), str(path))
 
 
 def test_rows_are_counted_over_batches(here):
@@ -172,4 +172,4 @@ def test_damage_ends_in_rows_or_one_line(tmp_path_factory, cut, patch):
 
 def test_standard_input_is_refused():
     with pytest.raises(UsageError, match="Parquet is not read from standard input - name the file"):
-        load_formats()["parquet"].read(io.BytesIO(b"PAR1"), Data(), "standard input")
+        FORMATS["parquet"].read(io.BytesIO(b"PAR1"), Data(), "standard input")

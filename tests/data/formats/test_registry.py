@@ -1,74 +1,57 @@
-"""The folder of formats is the registry: a module in it is all that a format needs."""
+"""The table of formats: a line in it and a function are all that a format needs."""
 
 from __future__ import annotations
 
 import gzip
-import importlib
 import io
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bertkit.data import formats
-from bertkit.data.files import find_files, read_records
-from bertkit.data.formats import find_format, format_of, load_formats
+from bertkit.data.files import FORMATS, Format, find_files, find_format, format_of, read_records
+from bertkit.data.text import read_lines
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import Data
 from tests.kills import HEAVY
 
 PAGE = Path(__file__).parents[3] / "docs" / "own-data.md"
 
-STARRED = """
-from bertkit.data.formats import Format
 
-
-def read(source, data, name):
-    from bertkit.data.text import read_lines
-
+def read_stars(source, data, name):
     for row, line in enumerate(read_lines(source, data.encoding, name), 1):
         text, _, stars = line.strip().rpartition(" ")
         yield row, {"text": text, "label": len(stars)}
 
 
-FORMATS = (Format("starred", read, endings=(".stars",), running_text=False),)
-"""
 ROWS = [{"text": "fine", "label": 4}, {"text": "so dull", "label": 1}]
 
 
 @pytest.fixture
-def starred(tmp_path, monkeypatch):
-    """The shipped formats and one more, in a folder of their own."""
-    folder = tmp_path / "formats"
-    shutil.copytree(Path(formats.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "starred.py").write_text(STARRED)
-    monkeypatch.setattr(formats, "__path__", [str(folder)])
-    importlib.invalidate_caches()
-    load_formats.cache_clear()
-    yield
-    load_formats.cache_clear()
-    sys.modules.pop("bertkit.data.formats.starred", None)
-    vars(formats).pop("starred", None)
+def starred(monkeypatch):
+    """The shipped formats and one more."""
+    monkeypatch.setitem(sys.modules, "bertkit.data.formats.starred", SimpleNamespace(read=read_stars))
+    monkeypatch.setitem(FORMATS, "starred", Format("starred", "starred.read", (".stars",), running_text=False))
 
 
-@pytest.mark.parametrize("name", load_formats())
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_has_what_it_needs(name):
-    file_format = load_formats()[name]
-    assert callable(file_format.read)
+    file_format = FORMATS[name]
+    assert file_format.reader.count(".") == 1
     assert all(re.fullmatch(r"\.[a-z0-9]+", ending) for ending in file_format.endings)
     assert file_format.endings or not file_format.magic
 
 
 def test_no_two_formats_share_an_ending():
-    endings = [ending for known in load_formats().values() for ending in known.endings]
+    endings = [ending for known in FORMATS.values() for ending in known.endings]
     assert len(endings) == len(set(endings))
-    assert {format_of(f"x{ending}")[0].name for ending in endings} == set(load_formats()) - {"lines"}
+    assert {format_of(f"x{ending}")[0].name for ending in endings} == set(FORMATS) - {"lines"}
 
 
-def test_a_new_module_is_a_new_format(starred, here, monkeypatch):
+def test_a_new_line_is_a_new_format(starred, here, monkeypatch):
     content = "fine ****\nso dull *\n"
     Path("train.stars").write_text(content)
     Path("dev.STARS.gz").write_bytes(gzip.compress(content.encode()))
@@ -111,7 +94,7 @@ def test_the_table_of_endings_in_the_docs_is_the_folder():
     (table,) = [rows for rows in tables if re.match(r"\| *ending *\|", rows, flags=re.IGNORECASE)]
     first_column = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
     endings = re.findall(r"`(\.\w+)`", first_column)
-    assert sorted(endings) == sorted(ending for known in load_formats().values() for ending in known.endings)
+    assert sorted(endings) == sorted(ending for known in FORMATS.values() for ending in known.endings)
 
 
 def test_an_unknown_format_is_answered_before_torch_is_imported(tmp_path, tiny_model, light_zygote):

@@ -10,9 +10,9 @@ import pytest
 
 from bertkit.errors import ModelError
 from bertkit.storage import checkpoints, runs
-from bertkit.storage.checksums import check_model
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub import models
+from bertkit.storage.hub.models import check_model
 
 
 def flip(file: Path) -> None:

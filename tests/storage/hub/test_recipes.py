@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.storage import runs
-from bertkit.storage.recipes import find_recipe, recipe_of
+from bertkit.storage.hub.models import find_recipe, recipe_of
 
 
 def test_the_recipe_is_in_the_folder_of_the_run_above_a_checkpoint_and_in_a_seed(tmp_path):
