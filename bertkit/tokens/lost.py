@@ -41,7 +41,7 @@ class Truncation:
         self.read += int(lengths.sum())
         full = np.flatnonzero(lengths >= limit).tolist()
         if full and len(features) <= len(rows) and not reads_windows(self.setup.recipe):
-            long, whole = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
+            long, whole, _ = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
             self.long += len(long)
             self.lost += int((whole - limit).clip(0).sum())
 
@@ -52,18 +52,23 @@ class Truncation:
             say_once(f"{many} and truncated: {self.lost / (self.read + self.lost):.1%} of all tokens are lost")
 
 
-def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], Numbers]:
-    """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
+def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], Numbers, Sequence[Feature]]:
+    """Encode rows without a maximum length.
+
+    Returns:
+        Indices of the rows that are longer than the recipe's maximum; the tokens of all rows, (features,); and the
+        features.
 
     Raises:
-        DataError: a row that cannot be encoded.
+        DataError: If a row cannot be encoded.
     """
     tokenizer = copy.copy(setup.tokenizer)
     tokenizer.model_max_length = _UNENDING
     unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.changed("training", max_length=_UNENDING))
     features = encode(rows, unending)
     lengths = np.array([max(text_lengths(feature)) for feature in features])
-    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup)).tolist()], lengths
+    long = [features[index]["row"] for index in np.flatnonzero(lengths > max_tokens(setup)).tolist()]
+    return long, lengths, features
 
 
 def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row], max_length: int) -> list[int]:

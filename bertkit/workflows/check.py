@@ -60,10 +60,6 @@ class CheckResult:
     removed: dict[str, int] = field(default_factory=dict)
     """Why rows are not in the cleaned copy -> how many."""
 
-    def count(self, level: str) -> int:
-        """Return the number of findings of a level."""
-        return sum(finding.level == level for finding in self.findings)
-
 
 def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckResult:
     """Check all splits of a recipe's data, and go on after each fault.

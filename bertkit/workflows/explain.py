@@ -24,24 +24,24 @@ from bertkit.workflows.errors import read_predictions
 from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of
 
 if TYPE_CHECKING:
-    from bertkit.insight.explanations import Answered, Explanation
+    from bertkit.insight.explanations import Explanation
 
 
 @dataclass(frozen=True)
 class AskedRows:
-    """What is to be explained: the rows of a file (``-`` for standard input), one row, or mistakes of a run."""
+    """Rows to explain: those of a file (``-`` for standard input), one row, or mistakes of a run."""
 
     source: str | Path | None = None
     row: Row | None = None
     mistakes: int | None = None
-    """So many of the rows that the run, the recipe's model, is most confidently wrong about."""
+    """Number of rows that the run, the recipe's model, is most confidently wrong about."""
     limit: int | None = None
-    """The first rows of the file."""
+    """Maximum number of rows of the file."""
 
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row, what the model predicts for it, and why."""
+    """A row, its prediction, and the explanations of it."""
 
     id: Any
     row: Row
@@ -67,33 +67,54 @@ def explain(recipe: Recipe, asked: AskedRows, **settings: Any) -> Iterator[Expla
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer_rows(recipe, asked)
-    return _explain_answers(checkpoint, answered, checkpoint.task.COLUMNS.gold if asked.mistakes else "", **settings)
+    saved = find_checkpoint(recipe)
+    if asked.row is not None:
+        saved = replace(saved, recipe=with_columns_of(asked.row, saved.recipe, saved.task))
+    if asked.mistakes is not None:
+        rows = _find_mistaken_rows(recipe.model, asked.mistakes)
+        chunks = iter([([dict(row) for row in rows], rows)])
+    else:
+        records: Iterable[Record] = first_of(open_records(asked.source, asked.row, saved.recipe), asked.limit)
+        chunks = read_chunks(records, saved, str(asked.source or "--row"))
+    first = next(chunks)  # A wrong row is an error before the model is loaded.
+    with stage(f"loading {saved.recipe.model_name}"):
+        checkpoint = saved.load()
+    gold = checkpoint.task.COLUMNS.gold if asked.mistakes else ""
+    return _explain_chunks(checkpoint, itertools.chain([first], chunks), gold, **settings)
 
 
 def explain_records(
     checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], **settings: Any
 ) -> Iterator[ExplainedRow]:
     """Do what `explain` does with rows in memory and a checkpoint that is loaded already, to be trained."""
-    chunks = read_chunks(records, saved, ROWS)
-    return _explain_answers(checkpoint, _run_chunks(checkpoint, chunks), "", **settings)
+    return _explain_chunks(checkpoint, read_chunks(records, saved, ROWS), **settings)
 
 
-def _explain_answers(
-    checkpoint: Checkpoint, answered: Iterable[tuple[Any, dict[str, Any], Answered]], gold: str, **settings: Any
+def _explain_chunks(
+    checkpoint: Checkpoint, chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]], gold: str = "", **settings: Any
 ) -> Iterator[ExplainedRow]:
+    """Predict and explain chunks of rows, each with the rows as they are written; `gold` is a column to show."""
     from bertkit.insight import explanations
 
-    return (
-        ExplainedRow(
-            name,
-            original,
-            drop_private_keys(answer.prediction),
-            explanations.explain(checkpoint, answer, **settings),
-            original.get(gold),
-        )
-        for name, original, answer in answered
-    )
+    task, count = checkpoint.task, itertools.count()
+    for originals, rows in chunks:
+        features = task.encode(rows, checkpoint.setup)
+        with use_progress(SILENT):
+            outputs, _ = run_model(checkpoint, features, "")
+        predictions = task.decode(outputs, features, rows, checkpoint.setup)
+        # A row may have several features, such as windows or choices: an explanation is about one of them.
+        features_by_row: list[list[int]] = [[] for _ in rows]
+        for index, feature in enumerate(features):
+            features_by_row[feature["row"]].append(index)
+        with stage("explaining", len(rows)) as tick:
+            for original, row, prediction, indices in zip(originals, rows, predictions, features_by_row, strict=True):
+                name = row.get("id", original.get("id", next(count)))
+                answered = explanations.Answered(
+                    row, prediction, [features[index] for index in indices], [outputs[index] for index in indices]
+                )
+                explained = explanations.explain(checkpoint, answered, **settings)
+                yield ExplainedRow(name, original, drop_private_keys(prediction), explained, original.get(gold))
+                tick(1)
 
 
 def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe, source: str | Path | None) -> int:
@@ -110,46 +131,6 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
         found = [row.as_record() for row in rows]
         write_explanations(output, found, model=recipe.model_name)
     return len(found)
-
-
-def _answer_rows(recipe: Recipe, asked: AskedRows) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
-    """Load the checkpoint, and return with it the rows as they are given, each with what the model answers."""
-    saved = find_checkpoint(recipe)
-    if asked.row is not None:
-        saved = replace(saved, recipe=with_columns_of(asked.row, saved.recipe, saved.task))
-    if asked.mistakes is not None:
-        rows = _find_mistaken_rows(recipe.model, asked.mistakes)
-        chunks = iter([([dict(one) for one in rows], rows)])
-    else:
-        records: Iterable[Record] = first_of(open_records(asked.source, asked.row, saved.recipe), asked.limit)
-        chunks = read_chunks(records, saved, str(asked.source or "--row"))
-    first = next(chunks)  # a bad row is found before the model is loaded
-    with stage(f"loading {saved.recipe.model_name}"):
-        checkpoint = saved.load()
-    return checkpoint, _run_chunks(checkpoint, itertools.chain([first], chunks))
-
-
-def _run_chunks(
-    checkpoint: Checkpoint, chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]]
-) -> Iterator[tuple[Any, dict[str, Any], Answered]]:
-    from bertkit.insight.explanations import Answered
-
-    task, number = checkpoint.task, itertools.count()
-    for originals, rows in chunks:
-        features = task.encode(rows, checkpoint.setup)
-        with use_progress(SILENT):
-            outputs, _ = run_model(checkpoint, features, "")
-        predictions = task.decode(outputs, features, rows, checkpoint.setup)
-        # A row may have several features, as windows or choices: an explanation is of one of them.
-        of_row: list[list[int]] = [[] for _ in rows]
-        for position, feature in enumerate(features):
-            of_row[feature["row"]].append(position)
-        with stage("explaining", len(rows)) as tick:
-            for original, row, prediction, own in zip(originals, rows, predictions, of_row, strict=True):
-                name = row.get("id", original.get("id", next(number)))
-                mine = Answered(row, prediction, [features[one] for one in own], [outputs[one] for one in own])
-                yield name, original, mine
-                tick(1)
 
 
 def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
