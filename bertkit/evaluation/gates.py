@@ -24,6 +24,7 @@ from bertkit.recipe import Gates
 from bertkit.reports.cases import Case, Outcome
 from bertkit.reports.text import p_text, score_text
 from bertkit.storage.exports import is_exported
+from bertkit.storage.summaries import count_bytes
 from bertkit.tokens.features import Rows
 
 Ece = Mapping[str, Any]
@@ -115,7 +116,7 @@ def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
 def model_bytes(folder: Path) -> int:
     """Return the size of a model on disk: of its weights, or of all files of an exported one."""
     if is_exported(folder):
-        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        return count_bytes(folder)
     return weight_bytes(folder)
 
 

@@ -43,6 +43,7 @@ from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.storage.records import take
+from bertkit.storage.summaries import count_bytes
 from bertkit.workflows.evaluate import splits_to_score
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
             raise ModelError(what, "nothing was written; try the other --to")
         write_json(staging / "parity.json", asdict(parity))
         write_manifest(staging, described)
-        size = sum(file.stat().st_size for file in staging.rglob("*") if file.is_file())
+        size = count_bytes(staging)
 
     # 5. Judge the graph by the gates of the recipe.
     scores = {name: score["after"] for name, score in parity.scores.items()}

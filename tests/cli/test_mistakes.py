@@ -367,7 +367,7 @@ def test_errors_as_json(run):
         ),
         (
             ["pretrain", "bert", "--line_by_line"],
-            "no option is called --line_by_line - write --set data.documents=lines for text with one document per line",
+            "no option is called --line_by_line - write data.documents=lines for one document per line",
         ),
         (
             ["pretrain", "bert", "--mlm_probability", "0.15"],
@@ -375,7 +375,7 @@ def test_errors_as_json(run):
         ),
         (
             ["finetune", "cola", "--use_peft"],
-            "no option is called --use_peft - write --set 'training.lora={}' for low-rank adapters",
+            "no option is called --use_peft - write training.lora={} for low-rank adapters",
         ),
         (
             ["finetune", "cola", "--attn_implementation", "sdpa"],

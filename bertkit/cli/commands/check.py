@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,7 +88,8 @@ def command(
         from bertkit.reports.cases import write_cases
 
         write_cases(report, f"{checked.recipe}: {checked.source}", _list_cases(checked, strict=strict))
-    print_result(_as_record(checked, copy), lambda _: print_findings(checked, copy))
+    values = {**vars(checked), "counts": count_levels(checked.findings), "fixed": copy}
+    print_result(values, lambda _: print_findings(checked, copy))
     levels = {finding.level for finding in checked.findings}
     if "fail" in levels or (strict and "warn" in levels):
         raise typer.Exit(3)
@@ -108,16 +108,6 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
     # The report also has what was not checked, because its absence would look like a clean result.
     left_out = (*result.left_out, *result.unavailable)
     return cases + [Case("left out", what.partition(":")[0], "skipped", what) for what in left_out]
-
-
-def _as_record(result: CheckResult, fix: Path | None) -> dict[str, Any]:
-    findings = [
-        {**dataclasses.asdict(finding), "places": [place._asdict() for place in finding.places]}
-        for finding in result.findings
-    ]
-    label_errors = [error._asdict() for error in result.label_errors]
-    fields = {**dataclasses.asdict(result), "findings": findings, "label_errors": label_errors}
-    return {**fields, "counts": count_levels(result.findings), "fixed": fix}
 
 
 def print_findings(result: CheckResult, fix: Path | None) -> None:

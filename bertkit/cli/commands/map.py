@@ -76,7 +76,7 @@ def command(
     files = MapFiles(output, picture, fresh)
     reader = LayerReader(model, max_length, precision)
     result = draw_map(reader, source, files, settings)
-    print_result({**vars(result), "shown": result.shown._asdict()}, lambda _: print_map(result))
+    print_result(result, print_map)
 
 
 def print_map(result: MapResult) -> None:
