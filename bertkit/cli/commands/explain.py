@@ -30,7 +30,6 @@ from bertkit.cli.output import (
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.insight.explanations import Explanation
     from bertkit.workflows.explain import ExplainedRow
 
 ORDER = 31
@@ -91,30 +90,25 @@ def command(
 def print_row(row: ExplainedRow) -> None:
     """Print what is predicted of a row, and what its words add to that."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
-    for one in row.explanations:
-        _print_explanation(one)
+    for shown in row.explanations:
+        scores = f"{shown.measure} {shown.score:.4f}, with all words masked {shown.baseline_score:.4f}"
+        print_text(f"  {shown.target}: {scores}")
+        # Integrated gradients are exact only if they add up to the difference of the scores, so the gap is shown.
+        steps = format_count(shown.steps, "step")
+        summary = f"the words add up to the difference within {shown.gap:.2%} ({steps})"
+        if not shown.is_complete:
+            missed = f"the words miss the difference by {shown.gap:.1%} after {steps}"
+            summary = f"NOT COMPLETE: {missed}; try --integration-steps"
+        print_text(f"  {summary if shown.words else 'nothing to explain: no word is read'}")
+        table = [
+            {
+                "word": word.word,
+                "integrated gradients": format_signed(word.integrated_gradients),
+                "masked": format_signed(word.occlusion),
+            }
+            for word in sorted(shown.words, key=lambda word: -abs(word.integrated_gradients))
+        ]
+        print_table("what each word adds", table, _MOST_WORDS)
     if not row.explanations:
         print_text("  nothing to explain: no word is read")
     print_line()
-
-
-def _print_explanation(shown: Explanation) -> None:
-    print_text(f"  {shown.target}: {shown.measure} {shown.score:.4f}, with all words masked {shown.baseline_score:.4f}")
-    if not shown.words:
-        print_text("  nothing to explain: no word is read")
-        return
-    steps = format_count(shown.steps, "step")
-    # Integrated gradients are exact only if they add up to the difference of the scores, so the gap is always shown.
-    added_up = f"the words add up to the difference within {shown.gap:.2%} ({steps})"
-    missed = f"NOT COMPLETE: the words miss the difference by {shown.gap:.1%} after {steps}; try --integration-steps"
-    print_text(f"  {added_up if shown.is_complete else missed}")
-    ranked = sorted(shown.words, key=lambda word: -abs(word.integrated_gradients))
-    table = [
-        {
-            "word": word.word,
-            "integrated gradients": format_signed(word.integrated_gradients),
-            "masked": format_signed(word.occlusion),
-        }
-        for word in ranked
-    ]
-    print_table("what each word adds", table, _MOST_WORDS)
