@@ -76,12 +76,12 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     lost_gold = []
     if task.find_lost_gold is not None and task.COLUMNS.gold in rows[0]:
         # Shorter rows are not encoded again: the maximum does not change their features.
-        lost = set(task.find_lost_gold(unlimited, rows, setup)) - set(long)
-        lost |= {long[index] for index in (task.find_lost_gold(features, long_rows, setup) if long else ())}
-        text = f"{split.name}: {describe_lost_gold(len(lost), len(rows), task.OPTIONS)}"
-        level = level_of(len(lost) / len(rows), warn=_WARN_LOST)
-        places = places_of(split, [indices[row] for row in sorted(lost)])
-        lost_gold = [Finding(level, "tokens", "lost_gold", text, places, len(lost))]
+        lost_rows = set(task.find_lost_gold(unlimited, rows, setup)) - set(long)
+        lost_rows |= {long[index] for index in (task.find_lost_gold(features, long_rows, setup) if long else ())}
+        text = f"{split.name}: {describe_lost_gold(len(lost_rows), len(rows), task.OPTIONS)}"
+        level = level_of(len(lost_rows) / len(rows), warn=_WARN_LOST)
+        places = places_of(split, [indices[row] for row in sorted(lost_rows)])
+        lost_gold = [Finding(level, "tokens", "lost_gold", text, places, len(lost_rows))]
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
         return [Finding("good", "tokens", "truncated", text), *lost_gold]

@@ -32,7 +32,7 @@ class Truncation:
     long: int = 0
     read: int = 0
     """Tokens of each row's longest text, as far as they are read."""
-    lost: int = 0
+    lost_tokens: int = 0
 
     def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
         """Count rows by their features; only those that reach the maximum length are encoded again, whole."""
@@ -41,15 +41,17 @@ class Truncation:
         self.read += int(lengths.sum())
         full = np.flatnonzero(lengths >= limit).tolist()
         if full and len(features) <= len(rows) and not reads_windows(self.setup.recipe):
-            long, whole, _ = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
+            long, complete, _ = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
             self.long += len(long)
-            self.lost += int((whole - limit).clip(0).sum())
+            self.lost_tokens += int((complete - limit).clip(0).sum())
 
     def say(self) -> None:
         """Say how much is lost, if anything is."""
         if self.long:
             many = f"{share_of(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
-            say_once(f"{many} and truncated: {self.lost / (self.read + self.lost):.1%} of all tokens are lost")
+            say_once(
+                f"{many} and truncated: {self.lost_tokens / (self.read + self.lost_tokens):.1%} of all tokens are lost"
+            )
 
 
 def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], Numbers, Sequence[Feature]]:

@@ -104,9 +104,9 @@ def compare(
     Args:
         paths: At least two run folders, folders of seeds, or outputs of `bertkit eval --output`.
         settings: Slices, shown rows and gate.
-        recipe: Recipe whose metrics are compared; by default that of the first run.
+        recipe: Recipe whose metrics are compared; by default the first run's.
         split: Split whose predictions are compared; by default the first validation split.
-        on: File or another source of rows: the runs are scored on those of its rows that none was trained on.
+        on: File or another source of rows. The runs are scored on its rows, except the training rows of any run.
 
     Raises:
         BertkitError: If predictions, rows or models cannot be read; see `bertkit.errors`.
@@ -125,8 +125,7 @@ def compare(
         systems, run_recipe, notes = predict_unseen(systems, on, split)
         recipe = recipe.model_copy(update={"data": run_recipe.data}) if recipe else run_recipe
 
-    # 2. Read the rows. Scores are paired, so all systems answer the same rows in the same order: those of the first
-    # system that stores rows.
+    # 2. Read the rows. Scores are paired, so all systems answer the rows of the first system that stores them.
     with stage("reading the rows", total=1):
         scorer = find_scorer(systems, recipe)
         reference = next((run for one in systems for run in one.runs if run.has_rows), systems[0].runs[0])
@@ -158,7 +157,7 @@ def compare(
         with stage(f"comparing {name} with {names[0]}", total=1):
             differences[name] = compare_sides(scorer, sides[0], side)
             changes[name] = find_changes(scorer, rows, (sides[0], side), extra, settings.shown)
-    # Gates correct the p values of their own tests, so they read the uncorrected ones.
+    # Gates correct p values themselves, so they read the uncorrected ones.
     gates = judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, settings.gate)
     # The systems are a family of tests per metric.
     corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
@@ -269,7 +268,7 @@ def predict_unseen(
 
     Args:
         systems: Runs with their models.
-        source: File, of which all rows are read, or another source of rows as in ``data.source``.
+        source: File, which is read completely, or another source of rows as in ``data.source``.
         split: Split of the source.
 
     Returns:
@@ -336,7 +335,7 @@ def _predict_rows(
         {"id": index, **row, **prediction}
         for index, row, prediction in zip(indices, rows.rows, predictions, strict=True)
     )
-    # The result looks like a stored run of these rows, whose labels are those of all systems.
+    # The result looks like a stored run of these rows, with the labels of all systems.
     record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
     if saved.task.NAMED:
         record["identity"]["labels"] = list(labels)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AskedRows:
-    """Rows to explain: those of a file (``-`` for standard input), one row, or mistakes of a run."""
+    """Rows to explain: a file (``-`` for standard input), one row, or mistakes of a run."""
 
     source: str | Path | None = None
     row: Row | None = None

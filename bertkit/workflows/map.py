@@ -81,7 +81,7 @@ class MapResult:
     """Label, or name of a cluster -> number of points, the most frequent first."""
     are_clusters: bool
     most_frequent: float | None
-    """Fraction of the most frequent label, which a constant guess reaches; None for clusters."""
+    """Fraction of the most frequent label, which a constant guess reaches; clusters have None."""
     layers: list[MappedLayer]
     shown: ShownMap
     written: list[str] = field(default_factory=list)
@@ -141,18 +141,18 @@ def draw_map(
             write_records(_point_records(points, planes, layers, labeling), outputs[1])
             from bertkit.reports.map import MapLayer, MapPoint, draw_layers, write_map
 
-            drawn = [
+            map_points = [
                 MapPoint(point.id, point.text, label_id, point.span)
                 for point, label_id in zip(points, labeling.numbers.tolist(), strict=True)
             ]
-            drawn_layers = [
+            map_layers = [
                 MapLayer(f"layer {layer.layer}", plane.points, describe_layer(layer))
                 for plane, layer in zip(planes, measured, strict=True)
             ]
             described = _describe_page(points, settings, Path(reader.model).name, labeling, measured)
             if picture is not None:
-                write_text(picture, draw_layers(drawn, drawn_layers, labeling.names, name=described.title))
-            shown = write_map(page, drawn, drawn_layers, labeling.names, described)
+                write_text(picture, draw_layers(map_points, map_layers, labeling.names, name=described.title))
+            shown_map = write_map(page, map_points, map_layers, labeling.names, described)
             unfinished.pop_all()
     return MapResult(
         points=len(points),
@@ -162,7 +162,7 @@ def draw_map(
         are_clusters=labeling.are_clusters,
         most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
         layers=measured,
-        shown=shown,
+        shown=shown_map,
         written=list(map(str, outputs)),
     )
 
@@ -213,7 +213,7 @@ def _describe_page(
         words = list(settings.words)
         words = words or list(Counter(point.text[slice(*point.span)].casefold() for point in points if point.span))
         what = f"occurrences of {' or '.join(words)}" if len(words) <= 4 else "words in their texts"
-    notes = [f"Vectors of {model}, one point each. Point at one to read it; a lasso lists what is inside."]
+    notes = [f"Vectors of {model}, one point per vector. Point at it to read the text; a lasso lists the texts inside."]
     turned = "rotated or mirrored to match the layer after it"
     if settings.reduce == "pca":
         notes.append(f"Each layer has its own first two principal components, {turned}.")
@@ -227,7 +227,7 @@ def _describe_page(
         about_table = (
             "Labels are compared in all dimensions, not in the plane. Nearest is the other point with the highest "
             "cosine. The silhouette has Euclidean distances of vectors with length 1. "
-            f"The most frequent label is that of {share:.1%} of the points."
+            f"{share:.1%} of the points have the most frequent label."
         )
     table = layer_rows(measured, are_clusters=labeling.are_clusters)
     return MapPage(f"{len(points):,} {what}", notes, table, about_table)

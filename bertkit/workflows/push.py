@@ -83,8 +83,8 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
         raise ModelError("no run of bertkit with checksums, which tell what of it is the model", remedy, file=folder)
     exports.compare_files(folder, record["files"], "restore it, or train again")
     card, recipe = hub_card(folder / CARD, name), read_values(str(folder / FOLDER_RECIPE))
-    lacking = [key for key in ("license", "language") if getattr(card.data, key) is None]
-    notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in lacking]
+    missing_keys = [key for key in ("license", "language") if getattr(card.data, key) is None]
+    notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in missing_keys]
     custom = filter(runs_code, recipe.get("metrics", []))
     notes += [f"`bertkit eval` needs the code of the metric {metric}; `predict` does not" for metric in custom]
 

@@ -115,7 +115,7 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 def _describe_cell(row: str, run: RunSummary) -> TableCell:
     """Return the cell of a run or of a folder of seeds, not yet compared with others."""
     folder, score, interval, seeds, deviation = Path(run.folder), run.score, run.interval, run.seeds or 1, None
-    # The rows of a folder of seeds are those of its first finished run.
+    # A folder of seeds has the rows of its first finished run.
     records = filter(None, map(runs.read_record, seed_folders(folder) if run.seeds else [folder]))
     record = next(record for record in records if record["status"] == "finished")
     result: Mapping[str, Any] = (record.get("results") or [{}])[0]

@@ -105,7 +105,7 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
     for finding in result.findings:
         outcome: Outcome = "failed" if finding.level in faults else "passed"
         cases.append(Case(finding.group, finding.name, outcome, f"{finding.level}: {finding.text}"))
-    # The report also has what was not checked, because its absence would look like a clean result.
+    # The report also lists omitted checks, because their absence would look like a clean result.
     left_out = (*result.left_out, *result.unavailable)
     return cases + [Case("left out", what.partition(":")[0], "skipped", what) for what in left_out]
 

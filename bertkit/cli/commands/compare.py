@@ -101,9 +101,9 @@ def command(
 
         title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
         measured = [
-            (name, metric, f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
+            (name, metric, f"{format_signed(difference.difference)} (95% CI {format_interval(difference.interval)})")
             for name, differences in compared.differences.items()
-            for metric, found in differences.items()
+            for metric, difference in differences.items()
         ]
         write_cases(report, title, add_measured(compared.gates, measured))
     print_gated(compared, _print_comparison, compared.gates, page=output, write=write_page)
@@ -164,10 +164,10 @@ def describe_power(found: Difference, compared: Comparison) -> str:
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:
     from bertkit.metrics.basic import with_direction
 
-    judged = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
+    examined = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
     print_text(
         f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
-        f" and loses {changes.lost:,}{judged}"
+        f" and loses {changes.lost:,}{examined}"
     )
     for verb, rows in (("won", changes.won_rows), ("lost", changes.lost_rows)):
         if rows:

@@ -90,25 +90,27 @@ def command(
 def print_row(row: ExplainedRow) -> None:
     """Print what is predicted of a row, and what its words add to that."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
-    for shown in row.explanations:
-        scores = f"{shown.measure} {shown.score:.4f}, with all words masked {shown.baseline_score:.4f}"
-        print_text(f"  {shown.target}: {scores}")
-        # Integrated gradients are exact only if they add up to the difference of the scores, so the gap is shown.
-        steps = format_count(shown.steps, "step")
-        summary = f"the words add up to the difference within {shown.gap:.2%} ({steps})"
-        if not shown.is_complete:
-            missed = f"the words miss the difference by {shown.gap:.1%} after {steps}"
+    for explanation in row.explanations:
+        scores = (
+            f"{explanation.measure} {explanation.score:.4f}, with all words masked {explanation.baseline_score:.4f}"
+        )
+        print_text(f"  {explanation.target}: {scores}")
+        # Integrated gradients are exact only if they add up to the difference of the scores, so the gap is explanation.
+        steps = format_count(explanation.steps, "step")
+        summary = f"the words add up to the difference within {explanation.gap:.2%} ({steps})"
+        if not explanation.is_complete:
+            missed = f"the words miss the difference by {explanation.gap:.1%} after {steps}"
             summary = f"NOT COMPLETE: {missed}; try --integration-steps"
-        print_text(f"  {summary if shown.words else 'nothing to explain: no word is read'}")
+        print_text(f"  {summary if explanation.words else 'nothing to explain: no word is read'}")
         table = [
             {
                 "word": word.word,
                 "integrated gradients": format_signed(word.integrated_gradients),
                 "masked": format_signed(word.occlusion),
             }
-            for word in sorted(shown.words, key=lambda word: -abs(word.integrated_gradients))
+            for word in sorted(explanation.words, key=lambda word: -abs(word.integrated_gradients))
         ]
-        print_table("what each word adds", table, _MOST_WORDS)
+        print_table("contribution of each word", table, _MOST_WORDS)
     if not row.explanations:
         print_text("  nothing to explain: no word is read")
     print_line()
