@@ -28,18 +28,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class AskedRows:
-    """Rows to explain: a file (``-`` for standard input), one row, or mistakes of a run."""
-
-    source: str | Path | None = None
-    row: Row | None = None
-    mistakes: int | None = None
-    """Number of rows that the run, the recipe's model, is most confidently wrong about."""
-    limit: int | None = None
-    """Maximum number of rows of the file."""
-
-
-@dataclass(frozen=True)
 class ExplainedRow:
     """A row, its prediction, and the explanations of it."""
 
@@ -56,30 +44,41 @@ class ExplainedRow:
         return {"id": self.id, **self.row, **gold, **self.prediction, "explanations": explanations}
 
 
-def explain(recipe: Recipe, asked: AskedRows, **settings: Any) -> Iterator[ExplainedRow]:
+def explain(
+    recipe: Recipe,
+    source: str | Path | None = None,
+    *,
+    row: Row | None = None,
+    mistakes: int | None = None,
+    limit: int | None = None,
+    **settings: Any,
+) -> Iterator[ExplainedRow]:
     """Explain the predictions for rows.
 
     Args:
         recipe: Recipe of the checkpoint.
-        asked: Rows to explain.
+        source: File of rows to explain (``-`` for standard input).
+        row: Row to explain, if there is no file.
+        mistakes: Number of rows to explain that the run, the recipe's model, is most confidently wrong about.
+        limit: Maximum number of rows of the file.
         settings: Keyword arguments of `bertkit.insight.explanations.explain`.
 
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     saved = find_checkpoint(recipe)
-    if asked.row is not None:
-        saved = replace(saved, recipe=with_columns_of(asked.row, saved.recipe, saved.task))
-    if asked.mistakes is not None:
-        rows = _find_mistaken_rows(recipe.model, asked.mistakes)
-        chunks = iter([([dict(row) for row in rows], rows)])
+    if row is not None:
+        saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
+    if mistakes is not None:
+        wrong = _find_mistaken_rows(recipe.model, mistakes)
+        chunks = iter([([dict(row) for row in wrong], wrong)])
     else:
-        records: Iterable[Record] = first_of(open_records(asked.source, asked.row, saved.recipe), asked.limit)
-        chunks = read_chunks(records, saved, str(asked.source or "--row"))
+        records: Iterable[Record] = first_of(open_records(source, row, saved.recipe), limit)
+        chunks = read_chunks(records, saved, str(source or "--row"))
     first = next(chunks)  # A wrong row is an error before the model is loaded.
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()
-    gold = checkpoint.task.COLUMNS.gold if asked.mistakes else ""
+    gold = checkpoint.task.COLUMNS.gold if mistakes else ""
     return _explain_chunks(checkpoint, itertools.chain([first], chunks), gold, **settings)
 
 

@@ -60,17 +60,6 @@ class MapSettings:
 
 
 @dataclass(frozen=True)
-class MapFiles:
-    """Files that a map is written to."""
-
-    page: Path
-    picture: Path | None = None
-    """An SVG file with all layers side by side."""
-    fresh: bool = False
-    """Whether existing files are replaced."""
-
-
-@dataclass(frozen=True)
 class MapResult:
     """Points and layers of a map, and how well labels are separated."""
 
@@ -88,21 +77,29 @@ class MapResult:
 
 
 def draw_map(
-    reader: LayerReader, source: TextSource, files: MapFiles, settings: MapSettings = MapSettings()
+    reader: LayerReader,
+    source: TextSource,
+    page: Path,
+    settings: MapSettings = MapSettings(),
+    *,
+    picture: Path | None = None,
+    fresh: bool = False,
 ) -> MapResult:
     """Draw a map as a page that opens from disk, and write its points next to it.
 
     Args:
         reader: Encoder.
         source: File with the texts.
-        files: Files to write.
+        page: HTML file to write.
         settings: Points, colors and layers.
+        picture: SVG file to write, with all layers side by side.
+        fresh: Whether existing files are replaced.
 
     Raises:
         BertkitError: If settings, rows, model or files are wrong; see `bertkit.errors`.
     """
     # 1. Check settings, layers and outputs before the encoder is loaded.
-    page, picture = typed_path(files.page), files.picture and typed_path(files.picture)
+    page, picture = typed_path(page), picture and typed_path(picture)
     for file, ending, option in ((page, ".html", "--output"), (picture, ".svg", "--picture")):
         if file is not None and file.suffix != ending:
             raise UsageError(f"{option} {file}", f"its name ends in {ending}")
@@ -112,7 +109,7 @@ def draw_map(
     check_method(settings.reduce)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
     outputs = [page, page.with_suffix(".parquet"), *([picture] if picture else [])]
-    _check_outputs(outputs, source, fresh=files.fresh)
+    _check_outputs(outputs, source, fresh=fresh)
 
     # 2. Read the points.
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
@@ -135,7 +132,7 @@ def draw_map(
 
         # 4. Write the files, the page last.
         with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as unfinished:
-            if not files.fresh:  # Files without a page would be in the way of the same command.
+            if not fresh:  # Files without a page would be in the way of the same command.
                 for file in outputs[1:]:
                     unfinished.callback(file.unlink, missing_ok=True)
             write_records(_point_records(points, planes, layers, labeling), outputs[1])

@@ -79,10 +79,9 @@ def command(
     from bertkit.recipe import load_recipe
 
     loaded = load_recipe(recipe, changes)
-    from bertkit.workflows.check import CheckSettings, check
+    from bertkit.workflows.check import check
 
-    chosen = CheckSettings(label_errors, fix, needs_model="model" in changes)
-    checked = check(loaded, chosen)
+    checked = check(loaded, label_errors=label_errors, fix=fix, needs_model="model" in changes)
     copy = fix if checked.rows.get("train") else None  # without training rows there is none
     if report is not None:
         from bertkit.reports.cases import write_cases

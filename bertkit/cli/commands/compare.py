@@ -92,10 +92,9 @@ def command(
         given = {"--margin": margin or None, "--metric": metric, "--undecided": undecided == "pass"}
         refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     loaded = None if recipe is None else load_recipe(recipe)
-    from bertkit.workflows.compare import CompareSettings, compare, write_page
+    from bertkit.workflows.compare import compare, write_page
 
-    settings = CompareSettings(by, rows, gate)
-    compared = compare(runs, settings, recipe=loaded, split=split, on=on)
+    compared = compare(runs, recipe=loaded, split=split, on=on, by=by, max_rows=rows, gate=gate)
     if report is not None:
         from bertkit.reports.cases import add_measured, write_cases
 
