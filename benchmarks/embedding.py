@@ -101,7 +101,7 @@ def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
     write_rows(({"anchor": text, "positive": text} for text in case.texts[:256]), rows)
     source = export.Source(case.model, "similarity-pairs", str(rows))
     if precision == "int8":
-        export.LEAST_COSINE = 0.0  # how near its vectors are is measured here
+        export.MIN_COSINE = 0.0  # how near its vectors are is measured here
         export.export_source(source, exported, export.GraphFormat("onnx", "int8", margin=0.99))
     else:
         export.export_source(source, exported, export.GraphFormat("onnx"))

@@ -15,7 +15,7 @@ from bertkit.errors import DataError
 from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.tasks import Task
-from bertkit.tokens.features import Rows, Setup, max_tokens, tokenize_texts
+from bertkit.tokens.features import Setup, max_tokens, tokenize_texts
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.truncation import SHORTENED, describe_lost_gold, find_long, reads_windows, shares_read
 
@@ -66,15 +66,24 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     rows = [split.rows[index] for index in indices]
     limit = max_tokens(setup)
     try:
-        long, lengths = find_long(rows, task.encode, setup)
+        long, lengths, unlimited = find_long(rows, task.encode, setup)
     except DataError as error:
         return [describe_refusal(error, "tokens", "unreadable_rows")]
     spread = f"half up to {_at(lengths, 0.5)}, 99% up to {_at(lengths, 0.99)}, the longest {lengths.max():,}"
+    long_rows = [rows[index] for index in long]
+    features = task.encode(long_rows, setup) if long else []
+    lost_gold = []
+    if task.find_lost_gold is not None and task.COLUMNS.gold in rows[0]:
+        # Shorter rows are not encoded again: the maximum does not change their features.
+        lost_rows = set(task.find_lost_gold(unlimited, rows, setup)) - set(long)
+        lost_rows |= {long[index] for index in (task.find_lost_gold(features, long_rows, setup) if long else ())}
+        text = f"{split.name}: {describe_lost_gold(len(lost_rows), len(rows), task.OPTIONS)}"
+        level = level_of(len(lost_rows) / len(rows), warn=_WARN_LOST)
+        places = places_of(split, [indices[row] for row in sorted(lost_rows)])
+        lost_gold = [Finding(level, "tokens", "lost_gold", text, places, len(lost_rows))]
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
-        return [Finding("good", "tokens", "truncated", text), *_find_lost_gold(split, task, setup, rows, indices)]
-    long_rows = [rows[index] for index in long]
-    features = task.encode(long_rows, setup)
+        return [Finding("good", "tokens", "truncated", text), *lost_gold]
     is_windowed = len(features) > len(long_rows) or ("long_text" in task.OPTIONS and reads_windows(setup.recipe))
     share = len(long) / len(rows)
     what = "are read in overlapping windows" if is_windowed else "truncated"
@@ -89,20 +98,7 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
         text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
         text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
         findings.append(Finding("good", "tokens", "long_text_ways", text))
-    return [*findings, *_find_lost_gold(split, task, setup, rows, indices)]
-
-
-def _find_lost_gold(split: Split, task: Task, setup: Setup, rows: Rows, indices: Sequence[int]) -> list[Finding]:
-    """Describe the rows whose gold value cannot be predicted, if the family can find them."""
-    if task.find_lost_gold is None or task.COLUMNS.gold not in rows[0]:
-        return []
-    lost_rows = task.find_lost_gold(task.encode(rows, setup), rows, setup)
-    level, places = (
-        level_of(len(lost_rows) / len(rows), warn=_WARN_LOST),
-        places_of(split, [indices[row] for row in lost_rows]),
-    )
-    text = f"{split.name}: {describe_lost_gold(len(lost_rows), len(rows), task.OPTIONS)}"
-    return [Finding(level, "tokens", "lost_gold", text, places, len(lost_rows))]
+    return [*findings, *lost_gold]
 
 
 def _at(lengths: Sequence[int] | Numbers, share: float) -> int:

@@ -142,7 +142,9 @@ def print_result(
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value with a dictionary for each dataclass that is in it, in dictionaries and lists."""
+    """Return a value with a dictionary for each dataclass and named tuple in it, also in dictionaries and lists."""
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, Mapping):
         return {name: to_plain(item) for name, item in value.items()}
     if isinstance(value, (Sequence, Iterator)) and not isinstance(value, (str, bytes)):

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise, starmap
-from math import prod
 from operator import itemgetter, lt
 from typing import Any
 
@@ -28,7 +27,6 @@ _SHOWN = 5  # labels that a sentence names
 _SKEWED = 0.8  # of the training rows, that have one label
 # metrics to which a rare label is worth as much
 _LIKE_EACH = ("f1_macro", "balanced_accuracy", "matthews_correlation")
-_MIN_CHANCE = 1e-4
 _TYPO = 100  # times rarer than the label that is meant
 
 
@@ -81,22 +79,12 @@ def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names:
     ):
         shown = ", ".join(f"{value:g}" for value in islice(gold(), 3))
         warnings.append(f"The labels are whole numbers in ascending order: {shown}, ... Is {label!r} their column?")
-    if "choices" in columns.given:
-        warnings += describe_unused_choice(train.rows)
     for column in columns.given:
         if not any(map(_has_letter, train.column(column))):
             name = source_column(column, data)
             shown = str(train.rows[0].get(column))[:40]
             warnings.append(f"No training text has a letter, such as {shown!r}. Is {name!r} their column?")
     return warnings
-
-
-def describe_unused_choice(rows: Sequence[Row]) -> list[str]:
-    """Describe labels that may count choices from 1: the first choice is never right, though it should be by chance."""
-    chance = prod(1 - 1 / len(row["choices"]) for row in rows)
-    if chance > _MIN_CHANCE or any(row["label"] == 0 for row in rows):
-        return []
-    return [f"None of {len(rows):,} rows has the label 0, the first choice. Subtract 1 if the labels count from 1."]
 
 
 def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ from bertkit.recipe import Gates
 from bertkit.reports.cases import Case, Outcome
 from bertkit.reports.text import p_text, score_text
 from bertkit.storage.exports import is_exported
+from bertkit.storage.run_list import count_bytes
 from bertkit.tokens.features import Rows
 
 Ece = Mapping[str, Any]
@@ -115,7 +116,7 @@ def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
 def model_bytes(folder: Path) -> int:
     """Return the size of a model on disk: of its weights, or of all files of an exported one."""
     if is_exported(folder):
-        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        return count_bytes(folder)
     return weight_bytes(folder)
 
 
@@ -163,21 +164,21 @@ def judge_systems(
     # Other metrics need not be computed in each resample of each slice.
     if set(metrics) <= set(scorer.recipe.metrics):
         scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
-    # Slices make many tests, so their p values are corrected together, separately from those of all rows.
+    # Slices make many tests, so their p values are corrected separately from the tests on all rows.
     tested_slices = []
     slices = slice_values(scorer, rows, group_rows(scorer, rows, sides[first]), extra)
     for by, name in ((by, name) for by in extra for name in others):
         for value, members in slices.get(by, {}).items():
-            found: dict[str, Difference] = {}
+            tested_here: dict[str, Difference] = {}
             if len(members) >= LEAST_UNITS:
                 indices = np.array(members)
                 parts = [
-                    replace(side, judged=[take(judged, indices) for judged in side.judged])
+                    replace(side, judged=[take(arrays, indices) for arrays in side.judged])
                     for side in (sides[first], sides[name])
                 ]
-                found = compare_sides(scorer, *parts)
+                tested_here = compare_sides(scorer, *parts)
             tested_slices += [
-                GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), found.get(metric))
+                GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), tested_here.get(metric))
                 for metric in metrics
             ]
     return judge_worse(tested, gate) + judge_worse(tested_slices, gate)
@@ -200,8 +201,8 @@ def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case
         text = f"{score_text(diff.first)}, then {score_text(diff.second)}: {diff.difference:+.4f} ({ends}{corrected_p})"
         by = f" by more than {gate.margin:g}" if gate.margin else ""
         if outcome == "undecided":
-            least = "" if diff.detectable is None else f": {units:,} show a difference of {diff.detectable:.4f}"
-            text += f", too few rows to tell whether it is worse{by}{least}"
+            detectable = "" if diff.detectable is None else f": {units:,} show a difference of {diff.detectable:.4f}"
+            text += f", too few rows to tell whether it is worse{by}{detectable}"  # dialect: ok, in the docs
         elif outcome == "failed":
             text += f", worse{by}"
         else:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertkit.data.checks import describe_unused_choice
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, read_texts
@@ -68,6 +68,7 @@ OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _FREQUENT, _CHOICES = "most frequent position", "choices alone"
 _MOST_ROWS = 2500  # whose choices a baseline is fitted to
+_MIN_CHANCE = 1e-4
 
 compare, score = compare_values, score_values
 
@@ -95,6 +96,16 @@ def read(row: Row, recipe: Recipe) -> Row:
         what = f"label {spelling!r} is none of the {len(texts)} choices"
         raise DataError(what, f"count them from 0 to {len(texts) - 1}", column="label")
     return {**row, "choices": texts, "label": int(spelling)}
+
+
+def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
+    """Describe labels that may count choices from 1: the first choice is never right, though it should be by chance."""
+    if not rows or "label" not in rows[0]:
+        return []
+    chance = prod(1 - 1 / len(row["choices"]) for row in rows)
+    if chance > _MIN_CHANCE or any(row["label"] == 0 for row in rows):
+        return []
+    return [f"None of {len(rows):,} rows has the label 0, the first choice. Subtract 1 if the labels count from 1."]
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
@@ -193,4 +204,4 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         {"choices": f"{n}", "accuracy": float(np.mean(right)), "by chance": 1 / n, "rows": len(right)}
         for n, right in sorted(tried.items())
     ]
-    return Details({"by number of choices": table}, answers=answers, warnings=describe_unused_choice(rows))
+    return Details({"by number of choices": table}, answers=answers)

@@ -71,7 +71,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     if least:
         raise RecipeError(f"data.label_range begins at {least:g}", "let it begin at 0: what is not relevant")
     if relevance > most:
-        remedy = "correct it, or extend the range: --set 'data.label_range=[0, HIGHEST]'"
+        remedy = f"correct it, or extend the range: --set 'data.label_range=[0, {relevance:g}]'"
         raise DataError(f"relevance {relevance:g} is above {most:g}", remedy, column="relevance")
     return {**row, "relevance": relevance / most}
 

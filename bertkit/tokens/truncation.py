@@ -176,7 +176,7 @@ class Truncation:
     long: int = 0
     read: int = 0
     """Tokens of each row's longest text, as far as they are read."""
-    lost: int = 0
+    lost_tokens: int = 0
 
     def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
         """Count rows by their features; only those that reach the maximum length are encoded again, whole."""
@@ -185,29 +185,36 @@ class Truncation:
         self.read += int(lengths.sum())
         full = np.flatnonzero(lengths >= limit).tolist()
         if full and len(features) <= len(rows) and not reads_windows(self.setup.recipe):
-            long, whole = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
+            long, complete, _ = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
             self.long += len(long)
-            self.lost += int((whole - limit).clip(0).sum())
+            self.lost_tokens += int((complete - limit).clip(0).sum())
 
     def say(self) -> None:
         """Say how much is lost, if anything is."""
         if self.long:
             many = f"{share_of(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
-            say_once(f"{many} and truncated: {self.lost / (self.read + self.lost):.1%} of all tokens are lost")
+            say_once(
+                f"{many} and truncated: {self.lost_tokens / (self.read + self.lost_tokens):.1%} of all tokens are lost"
+            )
 
 
-def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], Numbers]:
-    """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
+def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], Numbers, Sequence[Feature]]:
+    """Encode rows without a maximum length.
+
+    Returns:
+        Indices of the rows that are longer than the recipe's maximum; the tokens of all rows, (features,); and the
+        features.
 
     Raises:
-        DataError: a row that cannot be encoded.
+        DataError: If a row cannot be encoded.
     """
     tokenizer = copy.copy(setup.tokenizer)
     tokenizer.model_max_length = _UNENDING
     unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.changed("training", max_length=_UNENDING))
     features = encode(rows, unending)
     lengths = np.array([max(text_lengths(feature)) for feature in features])
-    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup)).tolist()], lengths
+    long = [features[index]["row"] for index in np.flatnonzero(lengths > max_tokens(setup)).tolist()]
+    return long, lengths, features
 
 
 def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row], max_length: int) -> list[int]:

@@ -37,7 +37,7 @@ _EVALUATED = 8192  # tokens of the validation rows that the forward pass is time
 
 @dataclass(frozen=True)
 class Speed:
-    """Speed of one precision and batch size; a value that was not measured is None."""
+    """Speed of one precision and batch size, with None for values that were not measured."""
 
     precision: str
     batch_size: int
@@ -70,7 +70,7 @@ class Bench:
 
     @property
     def fastest(self) -> Speed | None:
-        """The speed with the most tokens per second, or None if there are fewer than two."""
+        """The speed with the most tokens per second, or None if fewer than two were measured."""
         timed = [speed for speed in self.speeds if speed.tokens_per_second is not None]
         return max(timed, key=lambda speed: speed.tokens_per_second or 0.0) if len(timed) > 1 else None
 
@@ -125,8 +125,8 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     recipes = [choose_training(recipe, inputs.rows, len(inputs.labels), config)[0] for recipe in recipes]
     for recipe in recipes:
         if recipe.training.batch_size > len(train):
-            what = f"a batch of {recipe.training.batch_size} is larger than all {len(train)} training rows"
-            raise UsageError(what, f"give --batch-size at most {len(train)}")
+            message = f"a batch of {recipe.training.batch_size} is larger than all {len(train)} training rows"
+            raise UsageError(message, f"give --batch-size at most {len(train)}")
     # Detecting the hardware runs a trial, so each precision is detected once.
     detect = partial(detect_machine, model_type=inputs.plan.model_type, widths=inputs.plan.widths)
     machines = dict[str, list[Machine]]()
@@ -162,8 +162,15 @@ def measure_some(inputs: FinetuneData, setup: Setup, model: Model) -> Speed:
     with caught_signals() as stop, use_progress(_Stoppable(stop)):
         rows = _encode(replace(inputs, splits=splits), setup)
         scale = {name: len(split.rows) / len(splits[name].rows) for name, split in inputs.splits.items()}
-        some = replace(inputs, splits=splits)
-        return _measure(some, setup, replace(rows, scale=scale), machine, _SOME_STEPS, _SOME_SECONDS, model)
+        return _measure(
+            replace(inputs, splits=splits),
+            setup,
+            replace(rows, scale=scale),
+            machine,
+            _SOME_STEPS,
+            _SOME_SECONDS,
+            model,
+        )
 
 
 def _encode(inputs: FinetuneData, setup: Setup) -> _EncodedRows:

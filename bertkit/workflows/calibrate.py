@@ -126,7 +126,7 @@ def calibrate(
                 thresholds = dict(zip(labels, tuned, strict=True))
 
         # 4. Write what predictions need. A promised precision needs decisions that are independent of each other.
-        kept = np.concatenate([np.array([], dtype=int), *decisions.by_type().values()])
+        independent = np.concatenate([np.array([], dtype=int), *decisions.by_type().values()])
         calibration = SavedCalibration(
             model=fingerprint_all(saved.folder, saved.member_folders),
             task=saved.recipe.task,
@@ -135,10 +135,10 @@ def calibrate(
             rows=len(rows.rows),
             temperature=temperature,
             thresholds=thresholds,
-            confidence=_join_numbers(tempered[kept].max(axis=1)),
-            types=" ".join(types[kept]) if types is not None else "",
-            right=_join_numbers(is_right[kept].astype(int)),
-            gold=_join_numbers(tempered[kept, gold[kept]]),
+            confidence=_join_numbers(tempered[independent].max(axis=1)),
+            types=" ".join(types[independent]) if types is not None else "",
+            right=_join_numbers(is_right[independent].astype(int)),
+            gold=_join_numbers(tempered[independent, gold[independent]]),
             folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
         )
         if precision is not None:

@@ -27,18 +27,6 @@ from bertkit.vectors.embedder import Embedder
 
 
 @dataclass(frozen=True)
-class CheckSettings:
-    """What is looked for beside what always is, and what is written."""
-
-    label_errors: bool = False
-    """Look for labels that may be wrong, by vectors of the model."""
-    fix: Path | None = None
-    """A new folder for a copy of the files without the rows that can go."""
-    needs_model: bool = False
-    """Raise an error where the model cannot be had; else what needs it is left out."""
-
-
-@dataclass(frozen=True)
 class CheckResult:
     """What is good, doubtful or wrong about the rows."""
 
@@ -60,20 +48,24 @@ class CheckResult:
     removed: dict[str, int] = field(default_factory=dict)
     """Why rows are not in the cleaned copy -> how many."""
 
-    def count(self, level: str) -> int:
-        """Return the number of findings of a level."""
-        return sum(finding.level == level for finding in self.findings)
 
+def check(
+    recipe: Recipe, *, label_errors: bool = False, fix: Path | None = None, needs_model: bool = False
+) -> CheckResult:
+    """Check all splits of a recipe's data, and continue after each fault.
 
-def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckResult:
-    """Check all splits of a recipe's data, and go on after each fault.
+    Args:
+        recipe: Recipe with the data, the task and the model.
+        label_errors: Whether to search for wrong labels, by vectors of the model.
+        fix: New folder for a copy of the files without the rows that can be removed.
+        needs_model: Whether a missing model is an error; otherwise the checks that need it are omitted.
 
     Raises:
-        BertkitError: the data cannot be read at all, or the copy not be written; see `bertkit.errors`.
+        BertkitError: If the data cannot be read or the copy cannot be written; see `bertkit.errors`.
     """
     task = load_task(recipe)
     # The copy is claimed before the work.
-    folder = None if settings.fix is None else typed_path(settings.fix)
+    folder = None if fix is None else typed_path(fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with nullcontext() if folder is None else claimed_folder(folder):
         with stage("reading the data", total=1):
@@ -109,7 +101,8 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckRes
         with stage("looking for shortcuts", total=1):
             checked.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
             checked.findings.extend(find_shift(splits, task.COLUMNS))
-        _check_with_model(checked, readings, recipe, task, settings)
+        _check_tokens(checked, readings, recipe, task, needs_model=needs_model)
+        _check_labels(checked, readings, recipe, task, is_requested=label_errors)
         # Last, since it removes what the checks have found.
         if folder is not None:
             removable = find_removable(splits, repeats, readings.faults)
@@ -117,26 +110,26 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckRes
         return checked
 
 
-def _check_with_model(
-    result: CheckResult, readings: Readings, recipe: Recipe, task: Task, settings: CheckSettings
-) -> None:
-    """Add what needs the tokenizer of the model and, for label errors, its vectors."""
-    # A tokenizer that is not here leaves checks out, unless the user named the model: the rest needs none.
+def _check_tokens(result: CheckResult, readings: Readings, recipe: Recipe, task: Task, *, needs_model: bool) -> None:
+    """Add the findings that need the tokenizer of the model. A model that the user did not name may be missing."""
     try:
         with hub.without_weights():
             folder = hub.find_model(recipe.model)
         setup = Setup(recipe, load_tokenizer(folder), readings.labels)
     except UnavailableError as error:
-        if settings.needs_model:
+        if needs_model:
             raise
         result.unavailable.append(f"tokens: {error.what}; name a model that is here with --model")
     else:
         with stage("counting tokens", total=1):
             result.findings.extend(find_lost_tokens(readings.splits, task, setup))
-    if not settings.label_errors:
+
+
+def _check_labels(result: CheckResult, readings: Readings, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
+    """Add the label errors, which need the vectors of all texts, so they are only searched for on request."""
+    if not is_requested:
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
-    # Label errors cost vectors of all texts, so they are looked for only where they are asked for.
     find = find_tag_errors if {"tokens", "tags"} <= set(task.COLUMNS.names) else find_label_errors
     try:
         found_errors = find(readings.splits, task.COLUMNS, Embedder(recipe.model))

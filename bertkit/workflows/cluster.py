@@ -85,8 +85,11 @@ def cluster(
     filled_texts = [contents[row] for row in filled]
     if count is not None and count > len(filled):
         raise UsageError(f"--clusters {count}, but {len(filled):,} rows have text", "ask for fewer clusters")
-    # what cannot be written is refused before the work
-    with nullcontext() if output is None else claimed(output), nullcontext() if save is None else claimed_folder(save):
+    with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
+        if output is not None:
+            held.enter_context(claimed(output))
+        if save is not None:
+            held.enter_context(claimed_folder(save))
         vectors = source.read(filled_texts, np.array(filled), [len(contents)])
         # HDBSCAN finds the number of clusters itself; k-means tries several, unless it is given.
         silhouettes: dict[int, float] = {}
@@ -94,24 +97,29 @@ def cluster(
             count, silhouettes = choose_count(vectors, seed)
         with stage("clustering"):
             clustering, clusters = fit_clusters(vectors, method, count or 0, min_size=min_size, seed=seed)
-            topics = _describe_topics(vectors, clusters, filled_texts)
-        facts = {
-            "method": method,
-            "seed": seed,
-            "rows": len(filled),
-            "column": texts.column,
-            "model": source.model,
-            "prompt": source.prompt_text,
-            "dimension": vectors.shape[1],
-            "vectors": source.describe(),
-        }
-        with ExitStack() as parts:  # the folder appears last, so that the same command goes on after a kill
-            if save is not None:
-                parts.enter_context(disk_errors(save.parent))
-                staging = parts.enter_context(staged(save))
-                save_clusters(staging, SavedClusters(clustering, topics, facts))
-                _write_map(staging, vectors, clusters, filled_texts, topics)
-            noise = _write_rows(output, texts, contents, clusters, topics)
+            sizes, words = np.bincount(clusters[clusters >= 0]).tolist(), find_words(filled_texts, clusters)
+            examples = find_examples(vectors, clusters, find_centroids(vectors, clusters), filled_texts)
+            topics = [
+                Topic(index, size, words[index], [filled_texts[row] for row in examples[index]])
+                for index, size in enumerate(sizes)
+            ]
+        if save is not None:
+            # The folder gets its name when the stack closes, after the rows: the same command continues after a kill.
+            held.enter_context(disk_errors(save.parent))
+            staging = held.enter_context(staged(save))
+            facts = {
+                "method": method,
+                "seed": seed,
+                "rows": len(filled),
+                "column": texts.column,
+                "model": source.model,
+                "prompt": source.prompt_text,
+                "dimension": vectors.shape[1],
+                "vectors": source.describe(),
+            }
+            save_clusters(staging, SavedClusters(clustering, topics, facts))
+            _write_map(staging, vectors, clusters, filled_texts, topics)
+        noise = _write_rows(output, texts, contents, clusters, topics)
         return ClusterResult(method, len(contents), topics, noise, silhouettes)
 
 
@@ -180,17 +188,6 @@ def _read_texts(texts: TextFile) -> list[str]:
     if empty:
         log.info(f"rows without text, in no cluster: {empty:,}")
     return contents
-
-
-def _describe_topics(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
-    """Find the words and the most typical texts of each cluster."""
-    sizes = np.bincount(labels[labels >= 0]).tolist()
-    words = find_words(texts, labels)
-    examples = find_examples(vectors, labels, find_centroids(vectors, labels), texts)
-    return [
-        Topic(number, size, words[number], [texts[row] for row in examples[number]])
-        for number, size in enumerate(sizes)
-    ]
 
 
 def _write_rows(

@@ -40,21 +40,6 @@ from bertkit.tokens.feature_cache import encode_split
 
 
 @dataclass(frozen=True)
-class CompareSettings:
-    """What is looked at, beside what always is.
-
-    Args:
-        by: a column of the data to slice by.
-        shown: how many rows that are won, and lost, to show.
-        gate: by how much no run may be worse than the first, in all rows and in each slice of `by`.
-    """
-
-    by: str | None = None
-    shown: int = 5
-    gate: WorseGate | None = None
-
-
-@dataclass(frozen=True)
 class ComparedSystem:
     """One of the compared runs, or folders of seeds: its scores, means over seeds where it has several."""
 
@@ -92,20 +77,24 @@ class Comparison:
 
 def compare(
     paths: Sequence[str | Path],
-    settings: CompareSettings = CompareSettings(),
     *,
     recipe: Recipe | None = None,
     split: str | None = None,
     on: str | None = None,
+    by: str | None = None,
+    max_rows: int = 5,
+    gate: WorseGate | None = None,
 ) -> Comparison:
     """Compare runs with the first of them; see `bertkit.metrics.paired`.
 
     Args:
         paths: At least two run folders, folders of seeds, or outputs of `bertkit eval --output`.
-        settings: Slices, shown rows and gate.
-        recipe: Recipe whose metrics are compared; by default that of the first run.
+        recipe: Recipe whose metrics are compared; by default the first run's.
         split: Split whose predictions are compared; by default the first validation split.
-        on: File or another source of rows: the runs are scored on those of its rows that none was trained on.
+        on: File or another source of rows. The runs are scored on its rows, except the training rows of any run.
+        by: Column of the data to slice by.
+        max_rows: Number of rows that are won, and lost, to show.
+        gate: Largest acceptable loss, in all rows and in each slice of `by`.
 
     Raises:
         BertkitError: If predictions, rows or models cannot be read; see `bertkit.errors`.
@@ -124,8 +113,7 @@ def compare(
         systems, run_recipe, notes = predict_unseen(systems, on, split)
         recipe = recipe.model_copy(update={"data": run_recipe.data}) if recipe else run_recipe
 
-    # 2. Read the rows. Scores are paired, so all systems answer the same rows in the same order: those of the first
-    # system that stores rows.
+    # 2. Read the rows. Scores are paired, so all systems answer the rows of the first system that stores them.
     with stage("reading the rows", total=1):
         scorer = find_scorer(systems, recipe)
         reference = next((run for one in systems for run in one.runs if run.has_rows), systems[0].runs[0])
@@ -133,7 +121,6 @@ def compare(
         notes += [f"{name}: it has no rows, and is read as answers to those of {reference.name}." for name in bare]
         systems = [replace(one, runs=[align(run, reference, scorer.task) for run in one.runs]) for one in systems]
         rows = read_rows(reference, scorer.task)
-        by = settings.by
         extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
 
     # 3. Compare predictions with gold values once: all resamples only index and add up these arrays.
@@ -144,8 +131,8 @@ def compare(
     scorer, left_out = _leave_out_unstored(scorer, systems, sides)
     positive = find_positive_label(scorer.task, scorer.recipe, scorer.labels)
     notes += [*left_out, *describe_positive_label(scorer.recipe.metrics, positive)]
-    if settings.gate:
-        settings.gate.choose(scorer, sides[0])  # Raises for a wrong metric before the resampling.
+    if gate:
+        gate.choose(scorer, sides[0])  # Raises for a wrong metric before the resampling.
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     notes += [ONE_SEED] * (not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems))
 
@@ -156,9 +143,9 @@ def compare(
     for name, side in zip(names[1:], sides[1:], strict=True):
         with stage(f"comparing {name} with {names[0]}", total=1):
             differences[name] = compare_sides(scorer, sides[0], side)
-            changes[name] = find_changes(scorer, rows, (sides[0], side), extra, settings.shown)
-    # Gates correct the p values of their own tests, so they read the uncorrected ones.
-    gates = judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, settings.gate)
+            changes[name] = find_changes(scorer, rows, (sides[0], side), extra, max_rows)
+    # Gates correct p values themselves, so they read the uncorrected ones.
+    gates = judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, gate)
     # The systems are a family of tests per metric.
     corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
     for metric in differences[names[1]]:
@@ -268,7 +255,7 @@ def predict_unseen(
 
     Args:
         systems: Runs with their models.
-        source: File, of which all rows are read, or another source of rows as in ``data.source``.
+        source: File, which is read completely, or another source of rows as in ``data.source``.
         split: Split of the source.
 
     Returns:
@@ -335,7 +322,7 @@ def _predict_rows(
         {"id": index, **row, **prediction}
         for index, row, prediction in zip(indices, rows.rows, predictions, strict=True)
     )
-    # The result looks like a stored run of these rows, whose labels are those of all systems.
+    # The result looks like a stored run of these rows, with the labels of all systems.
     record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
     if saved.task.NAMED:
         record["identity"]["labels"] = list(labels)

@@ -92,12 +92,13 @@ def dedup(
             write_records(group_rows(scanned, gone), report)
         if output is not None and not dry_run:
             _write_clean(scanned, gone, output)
-        reasons = Counter(duplicate.reason for duplicate in gone.values())
+        reasons, ends = Counter(duplicate.reason for duplicate in gone.values()), np.cumsum(scanned.totals)
+        kept_in = Counter(int(np.searchsorted(ends, duplicate.kept, side="right")) for duplicate in gone.values())
         return DedupResult(
             rows=scanned.totals[-1],
             kept=scanned.totals[-1] - len(gone),
             duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
-            of_files=_count_files(scanned, gone),
+            of_files={str(file.path): kept_in[index] for index, file in enumerate(scanned.files)},
             written=[str(file) for file in outputs if file != output or not dry_run],
             **facts,
         )
@@ -167,10 +168,3 @@ def _write_clean(scanned: ScannedRows, gone: Mapping[int, Duplicate], output: Pa
         return
     kept = (row.record for number, row in enumerate(cleaned, scanned.fixed) if number not in gone)
     write_records(kept, output, follow_source(PLAIN, output, cleaned.path, cleaned.data))
-
-
-def _count_files(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> dict[str, int]:
-    """Return file -> rows that go since they repeat one of it."""
-    ends = np.cumsum(scanned.totals)
-    kept_in = Counter(int(np.searchsorted(ends, duplicate.kept, side="right")) for duplicate in gone.values())
-    return {str(file.path): kept_in[number] for number, file in enumerate(scanned.files)}

@@ -248,9 +248,13 @@ def examine_folder(folder: Path) -> list[Finding]:
     if (folder / runs.RECORD).is_file():
         return _examine_run(folder)
     if parts := sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}")):
-        by_part = ((part.name, finding) for part in parts for finding in _examine_run(part))
-        named = [replace(finding, text=f"{name}: {finding.text}") for name, finding in by_part]
-        return [*_find_damaged_summary(folder), *named]
+        findings = list[Finding]()
+        for name in (seeds.SUMMARY, sweeps.SUMMARY, sweeps.SPACE):
+            damaged = ModelError("it is damaged", "repeat the command that wrote it", file=folder / name)
+            findings += _find_fault(read_signed, folder / name, damaged)
+        for part in parts:
+            findings += [replace(finding, text=f"{part.name}: {finding.text}") for finding in _examine_run(part)]
+        return findings
     # A package has its exported model in the folder `model`.
     exported = [part for part in (folder, folder / "model") if exports.is_exported(part)]
     if exported:
@@ -269,12 +273,6 @@ def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Fi
         check(*arguments)
     except BertkitError as error:
         yield judge("files", "damaged_file", f"{error.what} ({error.file})", fail=error.remedy)
-
-
-def _find_damaged_summary(folder: Path) -> Iterator[Finding]:
-    for name in (seeds.SUMMARY, sweeps.SUMMARY, sweeps.SPACE):
-        damaged = ModelError("it is damaged", "repeat the command that wrote it", file=folder / name)
-        yield from _find_fault(read_signed, folder / name, damaged)
 
 
 def _examine_run(folder: Path) -> list[Finding]:

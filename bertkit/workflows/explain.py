@@ -24,24 +24,12 @@ from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 
 if TYPE_CHECKING:
-    from bertkit.insight.explanations import Answered, Explanation
-
-
-@dataclass(frozen=True)
-class AskedRows:
-    """What is to be explained: the rows of a file (``-`` for standard input), one row, or mistakes of a run."""
-
-    source: str | Path | None = None
-    row: Row | None = None
-    mistakes: int | None = None
-    """So many of the rows that the run, the recipe's model, is most confidently wrong about."""
-    limit: int | None = None
-    """The first rows of the file."""
+    from bertkit.insight.explanations import Explanation
 
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row, what the model predicts for it, and why."""
+    """A row, its prediction, and the explanations of it."""
 
     id: Any
     row: Row
@@ -56,44 +44,76 @@ class ExplainedRow:
         return {"id": self.id, **self.row, **gold, **self.prediction, "explanations": explanations}
 
 
-def explain(recipe: Recipe, asked: AskedRows, **settings: Any) -> Iterator[ExplainedRow]:
+def explain(
+    recipe: Recipe,
+    source: str | Path | None = None,
+    *,
+    row: Row | None = None,
+    mistakes: int | None = None,
+    limit: int | None = None,
+    **settings: Any,
+) -> Iterator[ExplainedRow]:
     """Explain the predictions for rows.
 
     Args:
         recipe: Recipe of the checkpoint.
-        asked: Rows to explain.
+        source: File of rows to explain (``-`` for standard input).
+        row: Row to explain, if there is no file.
+        mistakes: Number of rows to explain that the run, the recipe's model, is most confidently wrong about.
+        limit: Maximum number of rows of the file.
         settings: Keyword arguments of `bertkit.insight.explanations.explain`.
 
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer_rows(recipe, asked)
-    return _explain_answers(checkpoint, answered, checkpoint.task.COLUMNS.gold if asked.mistakes else "", **settings)
+    saved = find_checkpoint(recipe)
+    if mistakes is not None:
+        wrong = _find_mistaken_rows(recipe.model, mistakes)
+        chunks = iter([Chunk(str(recipe.model), 0, [dict(row) for row in wrong], wrong)])
+    else:
+        saved, records = open_rows(saved, source, row)
+        chunks = read_chunks(saved, first_of(records, limit), str(source or "--row"))
+    first = next(chunks)  # A wrong row is an error before the model is loaded.
+    with stage(f"loading {saved.recipe.model_name}"):
+        checkpoint = saved.load()
+    gold = checkpoint.task.COLUMNS.gold if mistakes else ""
+    return _explain_chunks(checkpoint, itertools.chain([first], chunks), gold, **settings)
 
 
 def explain_records(
     checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], **settings: Any
 ) -> Iterator[ExplainedRow]:
     """Do what `explain` does with rows in memory and a checkpoint that is loaded already, to be trained."""
-    chunks = read_chunks(saved, records, ROWS)
-    return _explain_answers(checkpoint, _run_chunks(checkpoint, chunks), "", **settings)
+    return _explain_chunks(checkpoint, read_chunks(saved, records, ROWS), **settings)
 
 
-def _explain_answers(
-    checkpoint: Checkpoint, answered: Iterable[tuple[Any, dict[str, Any], Answered]], gold: str, **settings: Any
+def _explain_chunks(
+    checkpoint: Checkpoint, chunks: Iterable[Chunk], gold: str = "", **settings: Any
 ) -> Iterator[ExplainedRow]:
+    """Predict and explain chunks of rows; `gold` is a column to show."""
     from bertkit.insight import explanations
 
-    return (
-        ExplainedRow(
-            name,
-            original,
-            drop_private_keys(answer.prediction),
-            explanations.explain(checkpoint, answer, **settings),
-            original.get(gold),
-        )
-        for name, original, answer in answered
-    )
+    task = checkpoint.task
+    for chunk in chunks:
+        rows = chunk.rows
+        features = task.encode(rows, checkpoint.setup)
+        with use_progress(SILENT):
+            outputs, _ = run_model(checkpoint, features, "")
+        predictions = task.decode(outputs, features, rows, checkpoint.setup)
+        # A row may have several features, such as windows or choices: an explanation is about one of them.
+        features_by_row: list[list[int]] = [[] for _ in rows]
+        for index, feature in enumerate(features):
+            features_by_row[feature["row"]].append(index)
+        with stage("explaining", len(rows)) as tick:
+            answers = zip(chunk.originals, rows, predictions, features_by_row, strict=True)
+            for index, (original, row, prediction, indices) in enumerate(answers, chunk.start):
+                name = row.get("id", original.get("id", index))
+                answered = explanations.Answered(
+                    row, prediction, [features[i] for i in indices], [outputs[i] for i in indices]
+                )
+                explained = explanations.explain(checkpoint, answered, **settings)
+                yield ExplainedRow(name, original, drop_private_keys(prediction), explained, original.get(gold))
+                tick(1)
 
 
 def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe, source: str | Path | None) -> int:
@@ -110,44 +130,6 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
         found = [row.as_record() for row in rows]
         write_explanations(output, found, model=recipe.model_name)
     return len(found)
-
-
-def _answer_rows(recipe: Recipe, asked: AskedRows) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
-    """Load the checkpoint, and return with it the rows as they are given, each with what the model answers."""
-    saved = find_checkpoint(recipe)
-    if asked.mistakes is not None:
-        rows = _find_mistaken_rows(recipe.model, asked.mistakes)
-        chunks = iter([Chunk(str(recipe.model), 0, list(map(dict, rows)), rows)])
-    else:
-        saved, records = open_rows(saved, asked.source, asked.row)
-        chunks = read_chunks(saved, first_of(records, asked.limit), str(asked.source or "--row"))
-    first = next(chunks)  # A wrong row is reported before the model is loaded.
-    with stage(f"loading {saved.recipe.model_name}"):
-        checkpoint = saved.load()
-    return checkpoint, _run_chunks(checkpoint, itertools.chain([first], chunks))
-
-
-def _run_chunks(checkpoint: Checkpoint, chunks: Iterable[Chunk]) -> Iterator[tuple[Any, dict[str, Any], Answered]]:
-    from bertkit.insight.explanations import Answered
-
-    task = checkpoint.task
-    for chunk in chunks:
-        rows = chunk.rows
-        features = task.encode(rows, checkpoint.setup)
-        with use_progress(SILENT):
-            outputs, _ = run_model(checkpoint, features, "")
-        predictions = task.decode(outputs, features, rows, checkpoint.setup)
-        # A row can have several features (windows or choices), one of which is explained.
-        positions: list[list[int]] = [[] for _ in rows]
-        for position, feature in enumerate(features):
-            positions[feature["row"]].append(position)
-        with stage("explaining", len(rows)) as tick:
-            for index, original in enumerate(chunk.originals):
-                row, used = rows[index], positions[index]
-                row_id = row.get("id", original.get("id", chunk.start + index))
-                row_features, row_outputs = [features[one] for one in used], [outputs[one] for one in used]
-                yield row_id, original, Answered(row, predictions[index], row_features, row_outputs)
-                tick(1)
 
 
 def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:

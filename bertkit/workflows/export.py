@@ -41,6 +41,7 @@ from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
 from bertkit.storage.outputs import building, refuse_existing
+from bertkit.storage.run_list import count_bytes
 from bertkit.storage.runs import take
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ QUANTIZED = {
     "openvino-bf16": ("openvino", "bf16"),
 }
 """`--to` of `bertkit quantize` -> backend and precision."""
-LEAST_COSINE = 0.98
+MIN_COSINE = 0.98
 _COMPARED = 64  # rows whose vectors are compared
 
 
@@ -66,7 +67,7 @@ class Source:
     recipe: str | None = None
     """Recipe of a checkpoint that bertkit did not train."""
     data: str | None = None
-    """Rows, or None for those of the recipe."""
+    """Source of the rows, or None for the recipe's."""
     limit: int | None = None
     """Maximum number of rows of each split, or None for all."""
 
@@ -104,8 +105,8 @@ class ExportResult:
 class MarginError(ModelError):
     """Error for a quantized model that loses too much; `parity` has the measured loss."""
 
-    def __init__(self, what: str, remedy: str, parity: Parity) -> None:
-        super().__init__(what, remedy)
+    def __init__(self, message: str, remedy: str, parity: Parity) -> None:
+        super().__init__(message, remedy)
         self.parity = parity
 
 
@@ -129,7 +130,7 @@ def export(
         output: Folder to write, which must not exist.
         to: ``onnx`` or ``openvino``.
         recipe: Recipe of a checkpoint that bertkit did not train.
-        data: Rows to score both on; by default those of the recipe.
+        data: Rows to score both on; by default the recipe's.
         limit: Maximum number of rows to score.
         progress: Shows the progress; by default bars, in notebooks only.
 
@@ -144,14 +145,14 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
     """Export a model in any format, and write nothing if the graph differs too much from the model.
 
     Raises:
-        MarginError: If a model in int8 or bf16 loses too much; see `refuse_loss`.
+        MarginError: If a model in int8 or bf16 loses too much; see `check_loss`.
         ModelError: If a graph in float32 computes something else than the model.
         BertkitError: Any other error; see `bertkit.errors`.
     """
     # 1. Check what can be checked before torch is imported.
     if not 0 < target.margin < 1 or target.rows < 1:
-        what = f"--margin {target.margin:g}, --rows {target.rows}"
-        raise UsageError(what, "give a margin between 0 and 1, and at least one row")
+        message = f"--margin {target.margin:g}, --rows {target.rows}"
+        raise UsageError(message, "give a margin between 0 and 1, and at least one row")
     is_exact, is_int8 = target.precision == "fp32", target.precision == "int8"
     check_backend(target.backend, quantizes=is_int8)
     folder = typed_path(output)
@@ -165,10 +166,10 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
     with stage(f"loading {saved.recipe.model_name}"):
         import torch
 
-        plain = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
+        traced = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
         machine = Machine("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
         machine.announce()
-        before = plain.load(machine)
+        before = traced.load(machine)
     names = [
         name
         for name in ("input_ids", "attention_mask", "token_type_ids")
@@ -197,13 +198,13 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
         parity = measure(before, after, TextGraph(before.model).on_arrays, split, notes, is_timed=target.timed)
         if not is_exact:
-            refuse_loss(parity, saved=saved, margin=target.margin)
+            check_loss(parity, saved=saved, margin=target.margin)
         elif not parity.largest <= TOLERANCE:
-            what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
-            raise ModelError(what, "nothing was written; try the other --to")
+            message = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
+            raise ModelError(message, "nothing was written; try the other --to")
         write_json(staging / "parity.json", asdict(parity))
         write_manifest(staging, described)
-        size = sum(file.stat().st_size for file in staging.rglob("*") if file.is_file())
+        size = count_bytes(staging)
 
     # 5. Judge the graph by the gates of the recipe.
     scores = {name: score["after"] for name, score in parity.scores.items()}
@@ -227,7 +228,7 @@ def _read_training_rows(saved: SavedCheckpoint, count: int) -> list[Row]:
     """Read some training rows without their gold values, evenly spread because rows may be sorted by label.
 
     Raises:
-        DataError: If there are none.
+        DataError: If there is no training row.
     """
     splits = read_task_splits(saved.recipe, saved.task, lambda name: name == "train")
     if not splits:
@@ -287,17 +288,17 @@ def measure(
             times = tabulate_latency(compute, after.model.run, graph.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
-    # Close outputs can still decide otherwise, so scores on the same rows count in the end.
+    # Close outputs can still decide otherwise, so scores on the same rows are compared too.
     compared = compare_scores(before, after, split)
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
 
 
-def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:
+def check_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:
     """Check that a model in fewer bits gives about the same answers.
 
     Raises:
         MarginError: If the score may lose more than the margin, a label depends on the neighbors in the batch, or a
-            vector has a cosine below `LEAST_COSINE`.
+            vector has a cosine below `MIN_COSINE`.
     """
     metric = saved.recipe.best_metric
     score, highest = parity.scores[metric], saved.task.HIGHEST
@@ -306,16 +307,16 @@ def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> Non
     loss = max(ends) if is_lower_better(metric) else -min(ends)
     remedy = "nothing was written; choose another --to, or a larger --margin"
     if not loss <= margin * highest:
-        what = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"
-        raise MarginError(what, remedy, parity)
+        message = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"
+        raise MarginError(message, remedy, parity)
     # If activations are scaled batch by batch, an answer depends on its neighbors.
     alone = parity.flips.get("alone", 0)
     if alone > margin * parity.rows:
-        what = f"{alone} of {parity.rows:,} rows get another label alone than in a batch"
-        raise MarginError(what, remedy, parity)
-    if parity.least_cosine is not None and not parity.least_cosine >= LEAST_COSINE:
-        what = f"the least cosine of vectors is {parity.least_cosine:.4f}, below {LEAST_COSINE}"
-        raise MarginError(what, "nothing was written; choose another --to", parity)
+        message = f"{alone} of {parity.rows:,} rows get another label alone than in a batch"
+        raise MarginError(message, remedy, parity)
+    if parity.least_cosine is not None and not parity.least_cosine >= MIN_COSINE:
+        message = f"the lowest cosine of vectors is {parity.least_cosine:.4f}, below {MIN_COSINE}"
+        raise MarginError(message, "nothing was written; choose another --to", parity)
 
 
 _COPIED = (runs.TRAINING_ROWS, "modules.json", SETTINGS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -48,9 +47,10 @@ def fill_mask(
         raise ModelError("the tokenizer has no mask token", "use a model trained on masked tokens", file=folder)
     target_words = find_targets(tokenizer, targets)
     writes_spaces = any(token.startswith(_WORD_STARTS) for token in tokenizer.get_vocab())
-    numbered = enumerate(texts, start=1)
-    # A text without a mask ends in its error before weights are loaded.
-    first = _read_chunk(numbered, tokenizer)
+    # Each text, and the text with its masks as the tokenizer spells them.
+    spelled_texts = ((text, _check_masks(index, text, tokenizer)) for index, text in enumerate(texts, start=1))
+    # A text without a mask is an error before weights are loaded.
+    first = list(islice(spelled_texts, _CHUNK))
     with stage(f"loading {model}"):
         from transformers import AutoModelForMaskedLM, FillMaskPipeline
 
@@ -66,10 +66,17 @@ def fill_mask(
     if target_words:
         options = {"top_k": len(target_words), "targets": tokenizer.convert_ids_to_tokens([*target_words])}
 
-    describe = partial(_describe_answer, tokenizer=tokenizer, targets=target_words, writes_spaces=writes_spaces)
+    def describe(answer: Mapping[str, Any], text: str, mask: int) -> dict[str, Any]:
+        """Return the word, the probability and the filled text of an answer of the pipeline."""
+        token = tokenizer.convert_ids_to_tokens(answer["token"])
+        word = answer["token_str"].strip().removeprefix("##")
+        joins = token.startswith("##") or (writes_spaces and not token.startswith(_WORD_STARTS))
+        filled_text = _replace_mask(text, tokenizer.mask_token, mask, word, joins=joins)
+        listed = target_words.get(answer["token"]) or (token if token.startswith("##") else word)
+        return {"word": listed, "probability": answer["score"], "text": filled_text}
 
     def answer() -> Iterator[dict[str, Any]]:
-        for chunk in chain([first], iter(lambda: _read_chunk(numbered, tokenizer), [])):
+        for chunk in chain([first], iter(lambda: list(islice(spelled_texts, _CHUNK)), [])):
             results = pipeline([spelled for _, spelled in chunk], batch_size=_BATCH, **options)
             for (text, spelled), result in zip(chunk, [results] if len(chunk) == 1 else results, strict=True):
                 masks = []
@@ -101,11 +108,6 @@ def find_targets(tokenizer: Tokenizer, words: Sequence[str]) -> dict[int, str]:
     return targets
 
 
-def _read_chunk(numbered: Iterator[tuple[int, str]], tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """Return the next texts, each also with its masks as the tokenizer spells them."""
-    return [(text, _check_masks(number, text, tokenizer)) for number, text in islice(numbered, _CHUNK)]
-
-
 def _check_masks(number: int, text: str, tokenizer: Tokenizer) -> str:
     """Return a text with its masks as the tokenizer spells them: a text may write [MASK] for any model.
 
@@ -125,24 +127,6 @@ def _check_masks(number: int, text: str, tokenizer: Tokenizer) -> str:
         if tokenizer.mask_token_id not in tokenizer(spelled, truncation=True)["input_ids"]:
             raise DataError(f"text {number} has no mask in its first {limit:,} tokens", "shorten the text before it")
     return spelled
-
-
-def _describe_answer(
-    answer: Mapping[str, Any],
-    text: str,
-    mask: int,
-    *,
-    tokenizer: Tokenizer,
-    targets: Mapping[int, str],
-    writes_spaces: bool,
-) -> dict[str, Any]:
-    """Return the word, the probability and the filled text of an answer of the pipeline."""
-    token = tokenizer.convert_ids_to_tokens(answer["token"])
-    word = answer["token_str"].strip().removeprefix("##")
-    joins = token.startswith("##") or (writes_spaces and not token.startswith(_WORD_STARTS))
-    filled = _replace_mask(text, tokenizer.mask_token, mask, word, joins=joins)
-    shown = targets.get(answer["token"]) or (token if token.startswith("##") else word)
-    return {"word": shown, "probability": answer["score"], "text": filled}
 
 
 def _replace_mask(text: str, mask_token: str, mask: int, word: str, *, joins: bool) -> str:

@@ -60,17 +60,6 @@ class MapSettings:
 
 
 @dataclass(frozen=True)
-class MapFiles:
-    """Files that a map is written to."""
-
-    page: Path
-    picture: Path | None = None
-    """An SVG file with all layers side by side."""
-    fresh: bool = False
-    """Whether existing files are replaced."""
-
-
-@dataclass(frozen=True)
 class MapResult:
     """Points and layers of a map, and how well labels are separated."""
 
@@ -81,28 +70,36 @@ class MapResult:
     """Label, or name of a cluster -> number of points, the most frequent first."""
     are_clusters: bool
     most_frequent: float | None
-    """Fraction of the most frequent label, which a constant guess reaches; None for clusters."""
+    """Fraction of the most frequent label, which a constant guess reaches; clusters have None."""
     layers: list[MappedLayer]
     shown: ShownMap
     written: list[str] = field(default_factory=list)
 
 
 def draw_map(
-    reader: LayerReader, source: TextSource, files: MapFiles, settings: MapSettings = MapSettings()
+    reader: LayerReader,
+    source: TextSource,
+    page: Path,
+    settings: MapSettings = MapSettings(),
+    *,
+    picture: Path | None = None,
+    fresh: bool = False,
 ) -> MapResult:
     """Draw a map as a page that opens from disk, and write its points next to it.
 
     Args:
         reader: Encoder.
         source: File with the texts.
-        files: Files to write.
+        page: HTML file to write.
         settings: Points, colors and layers.
+        picture: SVG file to write, with all layers side by side.
+        fresh: Whether existing files are replaced.
 
     Raises:
         BertkitError: If settings, rows, model or files are wrong; see `bertkit.errors`.
     """
     # 1. Check settings, layers and outputs before the encoder is loaded.
-    page, picture = typed_path(files.page), files.picture and typed_path(files.picture)
+    page, picture = typed_path(page), picture and typed_path(picture)
     for file, ending, option in ((page, ".html", "--output"), (picture, ".svg", "--picture")):
         if file is not None and file.suffix != ending:
             raise UsageError(f"{option} {file}", f"its name ends in {ending}")
@@ -112,7 +109,7 @@ def draw_map(
     check_method(settings.reduce)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
     outputs = [page, page.with_suffix(".parquet"), *([picture] if picture else [])]
-    _check_outputs(outputs, source, fresh=files.fresh)
+    _check_outputs(outputs, source, fresh=fresh)
 
     # 2. Read the points.
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
@@ -135,24 +132,24 @@ def draw_map(
 
         # 4. Write the files, the page last.
         with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as unfinished:
-            if not files.fresh:  # Files without a page would be in the way of the same command.
+            if not fresh:  # Files without a page would be in the way of the same command.
                 for file in outputs[1:]:
                     unfinished.callback(file.unlink, missing_ok=True)
             write_records(_point_records(points, planes, layers, labeling), outputs[1])
             from bertkit.reports.map import MapLayer, MapPoint, draw_layers, write_map
 
-            drawn = [
+            map_points = [
                 MapPoint(point.id, point.text, label_id, point.span)
                 for point, label_id in zip(points, labeling.numbers.tolist(), strict=True)
             ]
-            drawn_layers = [
+            map_layers = [
                 MapLayer(f"layer {layer.layer}", plane.points, describe_layer(layer))
                 for plane, layer in zip(planes, measured, strict=True)
             ]
             described = _describe_page(points, settings, Path(reader.model).name, labeling, measured)
             if picture is not None:
-                write_text(picture, draw_layers(drawn, drawn_layers, labeling.names, name=described.title))
-            shown = write_map(page, drawn, drawn_layers, labeling.names, described)
+                write_text(picture, draw_layers(map_points, map_layers, labeling.names, name=described.title))
+            shown_map = write_map(page, map_points, map_layers, labeling.names, described)
             unfinished.pop_all()
     return MapResult(
         points=len(points),
@@ -162,7 +159,7 @@ def draw_map(
         are_clusters=labeling.are_clusters,
         most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
         layers=measured,
-        shown=shown,
+        shown=shown_map,
         written=list(map(str, outputs)),
     )
 
@@ -213,7 +210,7 @@ def _describe_page(
         words = list(settings.words)
         words = words or list(Counter(point.text[slice(*point.span)].casefold() for point in points if point.span))
         what = f"occurrences of {' or '.join(words)}" if len(words) <= 4 else "words in their texts"
-    notes = [f"Vectors of {model}, one point each. Point at one to read it; a lasso lists what is inside."]
+    notes = [f"Vectors of {model}, one point per vector. Point at it to read the text; a lasso lists the texts inside."]
     turned = "rotated or mirrored to match the layer after it"
     if settings.reduce == "pca":
         notes.append(f"Each layer has its own first two principal components, {turned}.")
@@ -227,7 +224,7 @@ def _describe_page(
         about_table = (
             "Labels are compared in all dimensions, not in the plane. Nearest is the other point with the highest "
             "cosine. The silhouette has Euclidean distances of vectors with length 1. "
-            f"The most frequent label is that of {share:.1%} of the points."
+            f"{share:.1%} of the points have the most frequent label."
         )
     table = layer_rows(measured, are_clusters=labeling.are_clusters)
     return MapPage(f"{len(points):,} {what}", notes, table, about_table)

@@ -27,6 +27,7 @@ from bertkit.storage.exports import Export, is_exported, listed_files, read_expo
 from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.outputs import building, refuse_existing
+from bertkit.storage.run_list import count_bytes
 from bertkit.tasks import example_row
 from bertkit.workflows.export import export, find_license
 
@@ -95,7 +96,11 @@ def package(
             exported = Path(staging) / "exported"
             parity = export(model, exported, to=to or "onnx", recipe=recipe).parity
         graph = read_export(exported)
-        requirements = _read_pinned(graph.backend) if serve else _pin_installed(PACKAGES[graph.backend], *_REQUIRED)
+        if serve:  # pinned with the hashes of their files by tools/make_server_requirements.py
+            file = Path(bertkit.__file__).parent / f"server/requirements-{graph.backend}.txt"
+            requirements = file.read_text(encoding="utf-8")
+        else:
+            requirements = _pin_installed(PACKAGES[graph.backend], *_REQUIRED)
         result = PackageResult(
             model=str(model),
             folder=str(folder),
@@ -117,7 +122,7 @@ def package(
             license = next(file for file in (source / "LICENSE", source.parent / "LICENSE") if file.is_file())
             shutil.copyfile(license, target / "LICENSE")
             _write_instructions(target, result, saved, serve=serve)
-            size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+            size = count_bytes(target)
     return replace(result, bytes=size)
 
 
@@ -152,12 +157,6 @@ def _pin_installed(*packages: str) -> str:
             required = map(Requirement, distribution.requires or ())
             waiting += [item.name for item in required if not item.marker or item.marker.evaluate({"extra": ""})]
     return "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
-
-
-def _read_pinned(backend: str) -> str:
-    """Return the requirements of a server, with the hashes of their files (tools/make_server_requirements.py)."""
-    file = Path(bertkit.__file__).parent / f"server/requirements-{backend}.txt"
-    return file.read_text(encoding="utf-8")
 
 
 def _copy_model(exported: Path, target: Path, graph: Export) -> None:

@@ -96,6 +96,8 @@ def probe(
         else:
             task = read_recipe_task(recipe, limit, metric)
         task.check()
+    import numpy as np
+
     from bertkit.insight.probes import find_vectors, probe_layers
 
     reader = LayerReader(recipe.model, max_length, precision)
@@ -108,28 +110,19 @@ def probe(
     notes = [*task.notes, *([f"items of words without a token, left out: {lost:,}"] if lost else [])]
     task = replace(task, train=train, test=test, notes=notes)
     probed = probe_layers(task, train_vectors, test_vectors, max_items=items)
+    unit = {"edge": "pair of words", "difference": "pair"}.get(task.train.combination, task.train.unit)
+    if task.train.unit == "target" and task.train.combination != "edge":
+        unit = "target word"
     return ProbeResult(
         task=task.name,
         about=task.about,
         model=recipe.model,
         source=recipe.data.source or "the recipe's files",
         metric=task.metric,
-        unit=_name_unit(task.train),
+        unit=unit,
         control=task.control,
         group=task.group_name,
-        train_rows=_count_rows(task.train),
-        test_rows=_count_rows(task.test),
+        train_rows=len(np.unique(task.train.owners)),
+        test_rows=len(np.unique(task.test.owners)),
         probed=probed,
     )
-
-
-def _name_unit(items: ProbeItems) -> str:
-    if items.combination == "edge":
-        return "pair of words"
-    return {"target": "target word"}.get(items.unit, "pair" if items.combination == "difference" else items.unit)
-
-
-def _count_rows(items: ProbeItems) -> int:
-    import numpy as np
-
-    return len(np.unique(items.owners))

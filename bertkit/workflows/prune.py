@@ -95,8 +95,8 @@ def prune(
         shape = check_shape(shape, read_config(source))
         if shape.vocabulary:
             if find_format(source) == SPARSE:
-                what = "--vocabulary: the vectors of a sparse encoder have one number per token of the vocabulary"
-                raise ModelError(what, "prune --layers or --intermediate", file=source)
+                message = "--vocabulary: the vectors of a sparse encoder have one number per token of the vocabulary"
+                raise ModelError(message, "prune --layers or --intermediate", file=source)
             check_files(name for name in shape.vocabulary if name not in (ROWS, TRAINING))
         loaded = _find_recipe(source, recipe, changes or {})
         needs_rows = shape.is_measured or {ROWS, TRAINING} & set(shape.vocabulary)
@@ -107,13 +107,13 @@ def prune(
             train = splits_to_score(saved, "train")["train"] if needs_rows else None
         elif needs_rows:
             purpose = "measure importance on" if shape.is_measured else "trim the vocabulary to"
-            what = f"{model} is no run, so there are no rows to {purpose}"
+            message = f"{model} is not a run, so there are no rows to {purpose}"
             instead = "name the layers: --layers 0,1" if shape.is_measured else "name a file: --vocabulary FILE"
-            raise UsageError(what, f"--recipe RECIPE with --data DATA, or {instead}")
+            raise UsageError(message, f"--recipe RECIPE with --data DATA, or {instead}")
     check_space(folder, weight_bytes(source))
 
     with disk_errors(folder.parent), building(folder) as staging:
-        began, before = time.perf_counter(), None
+        start, before = time.perf_counter(), None
         if saved is not None:
             with stage(f"loading {model}"):
                 before = saved.load(inference=True, calibrated=False)
@@ -123,10 +123,10 @@ def prune(
         units = Kept(list(shape.layers) if isinstance(shape.layers, tuple) else None)
         if shape.is_measured and saved is not None and before is not None and train is not None:
             generator = np.random.default_rng(saved.recipe.training.seed)
-            drawn = np.sort(generator.permutation(len(train.rows))[:measured_rows])
+            sampled = np.sort(generator.permutation(len(train.rows))[:measured_rows])
             measured = load_to_measure(saved, before)
             units = choose(
-                measured, encode_split(train.select(drawn.tolist()), measured.setup, saved.task.encode), shape
+                measured, encode_split(train.select(sampled.tolist()), measured.setup, saved.task.encode), shape
             )
         pruned_model, new_weights = _load_as_saved(source, saved, before)
         parameters = pruned_model.num_parameters()
@@ -149,8 +149,8 @@ def prune(
 
             pruned_model.to(getattr(torch, dtype))  # The checkpoint has this type, so nothing is lost.
         # Weights that the checkpoint lacked are random, and a folder with them would look like a trained model.
-        known = {name: value for name, value in pruned_model.state_dict().items() if name not in new_weights}
-        state = {"state_dict": known} if new_weights else {}
+        trained_weights = {name: value for name, value in pruned_model.state_dict().items() if name not in new_weights}
+        state = {"state_dict": trained_weights} if new_weights else {}
         pruned_model.save_pretrained(staging, save_original_format=False, **state)
         pruned = Pruned(
             model=model,
@@ -163,7 +163,7 @@ def prune(
             vocabulary=None if ids is None else len(ids),
             texts=texts,
         )
-        facts = PrunedFacts(model, source, folder, units, shape, ids, began)
+        facts = PrunedFacts(model, source, folder, units, shape, ids, start)
 
         # 4. Compare the model, as it is loaded from the folder, with the original. Without rows, only sizes are known.
         if saved is None or before is None or validation is None:
@@ -192,7 +192,7 @@ def prune(
 
 
 def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> Recipe | None:
-    """Return the named recipe, or the recipe of the run; None for a checkpoint without a recipe."""
+    """Return the named recipe, the recipe of the run, or None if the checkpoint has no recipe."""
     if name is None:
         file = source / _RECIPE
         if not file.is_file() or recipe_command(str(file)) == "pretrain":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -68,28 +69,10 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
         ModelError: no run, one that is unfinished or damaged, or a card whose metadata are wrong.
         UnavailableError: no token, or the hub cannot be reached, breaks off, or its answer is no.
     """
+    # 1. Check the name, and that all files of the run are intact.
     if name.count("/") != 1 or not hub.is_name(name):
         raise UsageError(f"{name!r} is no name of a model on the hub", "write YOUR_NAME/NAME, or ORGANIZATION/NAME")
-    folder = typed_path(run)
-    record = _read_finished(folder)
-    card = hub_card(folder / CARD, name)
-    lacking = [key for key in ("license", "language") if getattr(card.data, key) is None]
-    notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in lacking]
-    recipe = read_values(str(folder / FOLDER_RECIPE))
-    custom = filter(runs_code, recipe.get("metrics", []))
-    notes += [f"`bertkit eval` needs the code of the metric {metric}; `predict` does not" for metric in custom]
-    with tempfile.TemporaryDirectory() as rewritten:
-        files = _stage(folder, record, Path(rewritten))
-        write_text(Path(rewritten, CARD), str(card))
-        files[CARD] = Path(rewritten, CARD)
-        sizes = {path: files[path].stat().st_size for path in sorted(files)}
-        result = PushResult(str(run), name, private, sizes, notes, is_pretrained="objective" in recipe)
-        return result if dry_run else _commit(result, files, record)
-
-
-def _read_finished(folder: Path) -> RunRecord:
-    """Return the record of a run, once all of its files are found to be whole."""
-    remedy = "name a run folder; `bertkit runs list` shows those below runs/"
+    folder, remedy = typed_path(run), "name a run folder; `bertkit runs list` shows those below runs/"
     if not folder.is_dir():
         raise ModelError(f"no such run: {folder}", remedy)
     exports.refuse_exported(folder)
@@ -99,26 +82,33 @@ def _read_finished(folder: Path) -> RunRecord:
     if "files" not in record:
         raise ModelError("no run of bertkit with checksums, which tell what of it is the model", remedy, file=folder)
     exports.compare_files(folder, record["files"], "restore it, or train again")
-    return record
+    card, recipe = hub_card(folder / CARD, name), read_values(str(folder / FOLDER_RECIPE))
+    missing_keys = [key for key in ("license", "language") if getattr(card.data, key) is None]
+    notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in missing_keys]
+    custom = filter(runs_code, recipe.get("metrics", []))
+    notes += [f"`bertkit eval` needs the code of the metric {metric}; `predict` does not" for metric in custom]
 
+    with tempfile.TemporaryDirectory() as temporary:
+        # 2. List the files of the run and of its graphs. Files that mention rows or paths are rewritten in `rewritten`.
+        rewritten = Path(temporary)
+        optional = [name for name in (*_SCORES, CALIBRATION_FILE) if (folder / name).is_file()]
+        files = _without_rows(folder, [*record["files"], *optional], rewritten)
+        for graph in sorted(manifest.parent for manifest in folder.glob(f"*/{exports.MANIFEST}")):
+            exports.check_export(graph)
+            target, export = rewritten / graph.name, exports.read_export(graph)
+            graph_files = _without_rows(graph, exports.listed_files(graph), target)
+            public = replace(export, record=_public(export.record))
+            exports.write_export(target, public, _list_checksums(graph_files))
+            graph_files[exports.MANIFEST] = target / exports.MANIFEST
+            files |= {f"{graph.name}/{path}": file for path, file in graph_files.items()}
+        write_signed(rewritten / runs.RECORD, {**_public(record), "files": _list_checksums(files)})
+        write_text(rewritten / CARD, str(card))
+        files |= {name: rewritten / name for name in (runs.RECORD, CARD)}
 
-def _stage(folder: Path, record: RunRecord, target: Path) -> dict[str, Path]:
-    """Return path there -> file of a run and its graphs; what tells of rows or paths is written anew into `target`."""
-    optional = [name for name in (*_SCORES, CALIBRATION_FILE) if (folder / name).is_file()]
-    files = _without_rows(folder, [*record["files"], *optional], target)
-    for manifest in sorted(folder.glob(f"*/{exports.MANIFEST}")):
-        graph = manifest.parent
-        files |= {f"{graph.name}/{path}": file for path, file in _stage_graph(graph, target / graph.name).items()}
-    write_signed(target / runs.RECORD, {**_public(record), "files": _list_checksums(files)})
-    return files | {runs.RECORD: target / runs.RECORD}
-
-
-def _stage_graph(folder: Path, target: Path) -> dict[str, Path]:
-    """Do for an exported folder what `_stage` does for a run."""
-    exports.check_export(folder)
-    files, export = _without_rows(folder, exports.listed_files(folder), target), exports.read_export(folder)
-    exports.write_export(target, replace(export, record=_public(export.record)), _list_checksums(files))
-    return files | {exports.MANIFEST: target / exports.MANIFEST}
+        # 3. Push them.
+        sizes = {path: files[path].stat().st_size for path in sorted(files)}
+        result = PushResult(str(run), name, private, sizes, notes, is_pretrained="objective" in recipe)
+        return result if dry_run else _commit(result, files, record)
 
 
 def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str, Path]:
@@ -164,7 +154,11 @@ def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) ->
             remedy = "leave --private out, or make it private in its settings on the hub"
             raise UsageError(f"{name} is there already, and is public", remedy)
         before, paths = there.sha, {sibling.rfilename for sibling in there.siblings}
-        earlier = _read_earlier(name, before) if runs.RECORD in paths else {}
+        earlier: Mapping[str, Any] = {}
+        if runs.RECORD in paths:
+            folder = hub.fetch(hub.look_up("model", name, before), [runs.RECORD])
+            with suppress(ResourceError):  # another program wrote the file
+                earlier = runs.read_record(folder) or {}
         # Weights of another form, or the calibration of another model, would be read in place of this run's.
         read = {*earlier.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE}
         deleted = sorted(read & paths - files.keys())
@@ -172,12 +166,3 @@ def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) ->
             log.info(f"{name} has another model: a commit on top replaces it, and {name}@{before} stays what it was")
     commit = hub.commit_files(name, files, deleted, parent=before, message=f"Push by bertkit {__version__}")
     return replace(result, commit=commit, before=before, deleted=deleted)
-
-
-def _read_earlier(name: str, commit: str) -> dict[str, Any]:
-    """Return the record of the run that a commit has; nothing where it is none of bertkit's."""
-    folder = hub.fetch(hub.look_up("model", name, commit), [runs.RECORD])
-    try:
-        return dict(runs.read_record(folder) or {})
-    except ResourceError:
-        return {}

@@ -114,29 +114,27 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 
 def _describe_cell(row: str, run: RunSummary) -> TableCell:
     """Return the cell of a run or of a folder of seeds, not yet compared with others."""
-    folder = Path(run.folder)
-    # of a folder of seeds, the first finished run
+    folder, score, interval, seeds, deviation = Path(run.folder), run.score, run.interval, run.seeds or 1, None
+    # A folder of seeds has the rows of its first finished run.
     records = filter(None, map(runs.read_record, seed_folders(folder) if run.seeds else [folder]))
     record = next(record for record in records if record["status"] == "finished")
     result: Mapping[str, Any] = (record.get("results") or [{}])[0]
-    digest = record["identity"].get("data", {}).get(result.get("split", "validation"), "")
-    interval = (run.interval[0], run.interval[1]) if run.interval else None
-    lower = run.lower_is_better or is_lower_better(run.metric)
-    facts: dict[str, Any] = {"lower_is_better": lower, "rows_digest": str(digest)}
-    cell = TableCell(row, run.recipe, run.metric, run.folder, run.score, interval, **facts)
-    if not run.seeds:
-        return cell
-    splits = (read_seeds(folder) or {"splits": []})["splits"]
-    spread = splits[0]["spreads"].get(run.metric) if splits else None
-    if spread is None:  # of seeds that are still being trained
-        return replace(cell, seeds=run.seeds)
-    ends = spread["interval"]
-    return replace(
-        cell,
-        score=spread["mean"],
-        interval=(ends[0], ends[1]) if ends else None,
-        seeds=spread["runs"],
-        standard_deviation=spread["standard_deviation"],
+    splits = ((read_seeds(folder) if run.seeds else None) or {"splits": []})["splits"]
+    # There is no spread while seeds are still being trained.
+    if splits and (spread := splits[0]["spreads"].get(run.metric)) is not None:
+        score, interval, seeds = spread["mean"], spread["interval"], spread["runs"]
+        deviation = spread["standard_deviation"]
+    return TableCell(
+        row=row,
+        task=run.recipe,
+        metric=run.metric,
+        folder=run.folder,
+        score=score,
+        interval=(interval[0], interval[1]) if interval else None,
+        seeds=seeds,
+        standard_deviation=deviation,
+        lower_is_better=run.lower_is_better or is_lower_better(run.metric),
+        rows_digest=str(record["identity"].get("data", {}).get(result.get("split", "validation"), "")),
     )
 
 

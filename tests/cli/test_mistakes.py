@@ -366,6 +366,22 @@ def test_errors_as_json(run):
             "no option is called --task_name - leave it out, and name the task as the recipe: bertkit finetune cola",
         ),
         (
+            ["pretrain", "bert", "--line_by_line"],
+            "no option is called --line_by_line - write data.documents=lines for one document per line",
+        ),
+        (
+            ["pretrain", "bert", "--mlm_probability", "0.15"],
+            "no option is called --mlm_probability - write --set options.mask_rate=...",
+        ),
+        (
+            ["finetune", "cola", "--use_peft"],
+            "no option is called --use_peft - write training.lora={} for low-rank adapters",
+        ),
+        (
+            ["finetune", "cola", "--attn_implementation", "sdpa"],
+            "no option is called --attn_implementation - leave it out: bertkit decides it",
+        ),
+        (
             ["eval", "cola", "--config", "my.yaml"],
             "no option is called --config - leave it out: a recipe or a run is named as the first argument",
         ),

@@ -79,16 +79,6 @@ def test_a_label_that_may_mean_none_is_shown_with_the_command_that_drops_it(labe
     assert warnings_of(texts(300, ("+", "-", "none"))) == []
 
 
-def test_choices_that_are_counted_from_1_are_shown():
-    columns = Columns(given=("context", "choices"), gold="label", lists=("choices",))
-    rows = [{"context": f"film {n}", "choices": ["a", "b", "c", "d"], "label": 1 + n % 3} for n in range(60)]
-    (warning,) = find_odd_columns(split(rows), columns, Data(), finds_names=False)
-    assert warning.startswith("None of 60 rows has the label 0") and "from 1" in warning
-    assert find_odd_columns(split(rows[:20]), columns, Data(), finds_names=False) == []  # by chance in 1 of 300
-    rows[0]["label"] = 0
-    assert find_odd_columns(split(rows), columns, Data(), finds_names=False) == []
-
-
 def test_a_rare_label_that_is_like_no_other_is_shown_where_there_are_many_rows():
     rows = texts(8000)
     rows[5]["label"] = rows[8]["label"] = "#REF!"

@@ -40,6 +40,17 @@ def reading(choices, label=None, **more):
 # --- rows
 
 
+def test_choices_that_are_counted_from_1_are_shown():
+    recipe = load_recipe("choose")
+    rows = [{"context": f"film {n}", "choices": ["a", "b", "c", "d"], "label": 1 + n % 3} for n in range(60)]
+    (warning,) = task.find_row_warnings(rows, recipe)
+    assert warning.startswith("None of 60 rows has the label 0") and "from 1" in warning
+    assert task.find_row_warnings(rows[:20], recipe) == []  # by chance in 1 of 300
+    assert task.find_row_warnings([{"context": "a", "choices": ["a", "b"]}] * 60, recipe) == []
+    rows[0]["label"] = 0
+    assert task.find_row_warnings(rows, recipe) == []
+
+
 @pytest.mark.parametrize(
     ("choices", "texts"),
     [

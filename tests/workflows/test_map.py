@@ -12,7 +12,7 @@ import pytest
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.map import project
 from bertkit.vectors.text_files import TextSource
-from bertkit.workflows.map import MapFiles, MapSettings, draw_map
+from bertkit.workflows.map import MapSettings, draw_map
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROWS = toy_rows(30, seed=1)
@@ -87,10 +87,8 @@ def test_words_are_drawn_and_a_table_is_printed(run, file, tiny_model):
 def test_targets_of_rows_are_drawn_and_clusters_color_them(tmp_path, tiny_model):
     rows = [{"tokens": row["text"].split(), "target": 1} for row in ROWS]
     source = TextSource(write_jsonl(tmp_path / "rows.jsonl", rows))
-    files = MapFiles(tmp_path / "map.html")
-    result = draw_map(
-        LayerReader(str(tiny_model)), source, files, MapSettings(unit="target", clusters=3, layers="last")
-    )
+    page = tmp_path / "map.html"
+    result = draw_map(LayerReader(str(tiny_model)), source, page, MapSettings(unit="target", clusters=3, layers="last"))
     assert result.are_clusters and sum(result.labels.values()) == 30 and len(result.labels) == 3
     assert [one.layer for one in result.layers] == [2]
-    assert [row["word"] for row in read(files.page.with_suffix(".parquet"))] == [row["tokens"][1] for row in rows]
+    assert [row["word"] for row in read(page.with_suffix(".parquet"))] == [row["tokens"][1] for row in rows]

@@ -86,7 +86,9 @@ def test_a_plain_encoder_is_pruned_to_named_layers_and_a_corpus(run, tiny_model,
 
     corpus = write_jsonl(tmp_path / "text" / "corpus.jsonl", [{"text": "the good film"}, {"text": "a song, or so?"}])
     ended = run("prune", tiny_model, "-o", "plain", "--layers", "1", "--vocabulary", corpus)
-    assert ended.last.startswith("error:") and "is no run, so there are no rows to measure importance on" in ended.last
+    assert (
+        ended.last.startswith("error:") and "is not a run, so there are no rows to measure importance on" in ended.last
+    )
     ended = run("prune", tiny_model, "-o", "plain", "--layers", "1,,", "--vocabulary", corpus)
     assert ended.code == 2
     ended = run("prune", tiny_model, "-o", "plain", "--layers", "0,1", "--vocabulary", corpus)
@@ -108,8 +110,8 @@ MISTAKES = [
     (["{trained}", "--heads", "3"], 2, "--heads 3: a layer of the model has 2"),
     (["{trained}", "--heads", "1"], 4, "--heads: the config of a bert model cannot say that there are fewer heads"),
     (["{trained}", "--intermediate", "65"], 2, "--intermediate 65: the feed-forward of a layer has 64 neurons"),
-    (["{tiny}", "--intermediate", "8"], 2, "{tiny} is no run, so there are no rows to measure importance on"),
-    (["{tiny}", "--vocabulary", "rows"], 2, "{tiny} is no run, so there are no rows to trim the vocabulary to"),
+    (["{tiny}", "--intermediate", "8"], 2, "{tiny} is not a run, so there are no rows to measure importance on"),
+    (["{tiny}", "--vocabulary", "rows"], 2, "{tiny} is not a run, so there are no rows to trim the vocabulary to"),
     (["{tiny}", "--intermediate", "8", "--recipe", "classify", "--data", "demo"], 4, "no trained head for this task"),
     (["{trained}", "--vocabulary", "./nowhere.txt"], 3, "no such file or folder (nowhere.txt)"),
     (["./nowhere", "--layers", "1"], 4, "no such directory: ./nowhere"),

@@ -10,7 +10,7 @@ import pytest
 from bertkit.errors import UsageError
 from bertkit.evaluation.parity import Parity
 from bertkit.recipe import load_recipe
-from bertkit.workflows.export import GraphFormat, MarginError, Source, export_source, refuse_loss
+from bertkit.workflows.export import GraphFormat, MarginError, Source, check_loss, export_source
 from tests.conftest import toy_rows, write_csv
 
 
@@ -19,7 +19,7 @@ def judge(interval, *, metric="accuracy", difference=0.0, cosine=None, margin=0.
     saved = SimpleNamespace(
         recipe=SimpleNamespace(best_metric=metric), task=SimpleNamespace(**{"HIGHEST": 1.0, **task})
     )
-    refuse_loss(Parity(0.1, cosine, scores={metric: found}), saved=saved, margin=margin)
+    check_loss(Parity(0.1, cosine, scores={metric: found}), saved=saved, margin=margin)
 
 
 def test_the_end_of_the_interval_counts_and_not_the_difference():
@@ -43,16 +43,16 @@ def test_errors_grow_and_percentages_have_a_hundred():
 
 def test_vectors_must_be_alike_even_where_the_score_is_kept():
     judge([0.0, 0.0], cosine=0.985)
-    with pytest.raises(MarginError, match=r"least cosine of vectors is 0\.9287, below 0\.98"):
+    with pytest.raises(MarginError, match=r"lowest cosine of vectors is 0\.9287, below 0\.98"):
         judge([0.0, 0.0], cosine=0.9287)
 
 
 def test_rows_must_get_the_same_label_alone_as_in_a_batch():
     scores = {"accuracy": {"before": 0.9, "after": 0.9, "difference": 0.0, "interval": [0.0, 0.0]}}
     saved = SimpleNamespace(recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace(HIGHEST=1.0))
-    refuse_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), saved=saved, margin=0.01)
+    check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), saved=saved, margin=0.01)
     with pytest.raises(MarginError, match="3 of 200 rows get another label alone than in a batch"):
-        refuse_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), saved=saved, margin=0.01)
+        check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), saved=saved, margin=0.01)
 
 
 @pytest.mark.parametrize("options", [{"margin": 0}, {"margin": 1.5}, {"rows": 0}], ids=str)

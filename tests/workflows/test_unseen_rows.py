@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
-from bertkit.workflows.compare import CompareSettings, compare
+from bertkit.workflows.compare import compare
 from bertkit.workflows.finetune import finetune
 from tests.conftest import rewrite_predictions, toy_rows, write_csv
 
@@ -67,7 +67,7 @@ def test_rows_that_neither_was_trained_on_are_scored_with_both(weeks):
 def test_slices_are_by_columns_of_the_file(weeks):
     rows = [{**row, "week": "23"} for row in FRESH]
     write_csv(weeks / "week.csv", rows)
-    found = compare([weeks / "old", weeks / "new"], CompareSettings(by="week"), on=str(weeks / "week.csv"))
+    found = compare([weeks / "old", weeks / "new"], by="week", on=str(weeks / "week.csv"))
     assert [(one.value, one.rows) for one in found.changes["new"].slices if one.by == "week"] == [("23", found.rows)]
 
 

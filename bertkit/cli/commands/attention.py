@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
@@ -65,22 +64,19 @@ def show_attention(
     shown = show(text, model, pair=pair, max_tokens=max_length, at=at, output=output)
     if output is not None:
         print_file(output, 1)
-    else:
-        print_result(_as_record(shown, layer, head), lambda _: _print_attention(shown, layer, head))
-
-
-def _as_record(shown: ShownAttention, layer: int | None, head: int | None) -> dict[str, Any]:
+        return
     layers = slice(None) if layer is None else slice(layer, layer + 1)
-    of_layer = slice(None) if head is None else slice(head, head + 1)
-    return {
+    heads = slice(None) if head is None else slice(head, head + 1)
+    values = {
         "model": shown.text.model,
-        "tokens": [dataclasses.asdict(token) for token in shown.text.tokens],
+        "tokens": shown.text.tokens,
         "layers": list(range(len(shown.rollout)))[layers],
-        "heads": list(range(shown.entropy.shape[1]))[of_layer],
-        "weights": shown.text.weights[layers, of_layer].astype(float).round(_DIGITS).tolist(),
-        "entropy": shown.entropy[layers, of_layer].astype(float).round(_DIGITS).tolist(),
+        "heads": list(range(shown.entropy.shape[1]))[heads],
+        "weights": shown.text.weights[layers, heads].astype(float).round(_DIGITS).tolist(),
+        "entropy": shown.entropy[layers, heads].astype(float).round(_DIGITS).tolist(),
         "rollout": shown.rollout[layers].round(_DIGITS).tolist(),
     }
+    print_result(values, lambda _: _print_attention(shown, layer, head))
 
 
 def _print_attention(shown: ShownAttention, layer: int | None, head: int | None) -> None:

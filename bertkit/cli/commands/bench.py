@@ -16,7 +16,7 @@ from bertkit.cli.output import print_notes, print_result, print_table, print_tex
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
-    from bertkit.workflows.bench import Bench, Speed
+    from bertkit.workflows.bench import Bench
 
 ORDER = 55
 EXAMPLE = "bertkit bench cola --model demo --data demo"
@@ -58,34 +58,33 @@ def print_bench(bench: Bench) -> None:
     print_text(
         f"{bench.recipe}, {bench.model}: {bench.rows:,} rows of {bench.tokens:,} tokens, {bench.epochs:g} epochs"
     )
+    speeds, times = [], []
+    for speed in bench.speeds:
+        memory = speed.peak_memory_bytes
+        case = {"precision": speed.precision, "batch": speed.batch_size}
+        speeds.append(
+            {
+                **case,
+                "tokens/s": _format_value(speed.tokens_per_second, "{:,.0f}"),
+                "rows/s": _format_value(speed.rows_per_second, "{:,.1f}"),
+                "padding": _format_value(speed.padding_share, "{:.1%}"),
+                "memory": "-" if memory is None else f"{memory / 1e6:,.0f} MB",
+                "": "fastest" if speed is bench.fastest else "",
+            }
+        )
+        times.append(
+            {
+                **case,
+                "evaluation rows/s": _format_value(speed.evaluation_rows_per_second, "{:,.1f}"),
+                "epoch": duration_text(speed.epoch_seconds),
+                "recipe": duration_text(speed.recipe_seconds),
+            }
+        )
     steps = max(speed.steps for speed in bench.speeds)
-    title = f"training speed, measured over {steps} steps" if steps else "training speed"
-    print_table(title, [_speed_line(speed, is_fastest=speed is bench.fastest) for speed in bench.speeds])
-    print_table("evaluation speed and estimated times", [_time_line(speed) for speed in bench.speeds])
+    print_table(f"training speed, measured over {steps} steps" if steps else "training speed", speeds)
+    print_table("evaluation speed and estimated times", times)
     print_notes(dict.fromkeys(note for speed in bench.speeds for note in speed.notes))
     print_text("  The recipe's time includes evaluation, but not startup, scoring and saving.")
-
-
-def _speed_line(speed: Speed, *, is_fastest: bool) -> dict[str, Any]:
-    return {
-        "precision": speed.precision,
-        "batch": speed.batch_size,
-        "tokens/s": _format_value(speed.tokens_per_second, "{:,.0f}"),
-        "rows/s": _format_value(speed.rows_per_second, "{:,.1f}"),
-        "padding": _format_value(speed.padding_share, "{:.1%}"),
-        "memory": "-" if speed.peak_memory_bytes is None else f"{speed.peak_memory_bytes / 1e6:,.0f} MB",
-        "": "fastest" if is_fastest else "",
-    }
-
-
-def _time_line(speed: Speed) -> dict[str, Any]:
-    return {
-        "precision": speed.precision,
-        "batch": speed.batch_size,
-        "evaluation rows/s": _format_value(speed.evaluation_rows_per_second, "{:,.1f}"),
-        "epoch": duration_text(speed.epoch_seconds),
-        "recipe": duration_text(speed.recipe_seconds),
-    }
 
 
 def _format_value(value: float | None, template: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +22,7 @@ from bertkit.errors import shorten
 
 if TYPE_CHECKING:
     from bertkit.checks import Finding
-    from bertkit.reports.cases import Case
+    from bertkit.reports.cases import Case, Outcome
     from bertkit.workflows.check import CheckResult
 
 ORDER = 10
@@ -80,54 +79,34 @@ def command(
     from bertkit.recipe import load_recipe
 
     loaded = load_recipe(recipe, changes)
-    from bertkit.workflows.check import CheckSettings, check
+    from bertkit.workflows.check import check
 
-    chosen = CheckSettings(label_errors, fix, needs_model="model" in changes)
-    checked = check(loaded, chosen)
+    checked = check(loaded, label_errors=label_errors, fix=fix, needs_model="model" in changes)
     copy = fix if checked.rows.get("train") else None  # without training rows there is none
     if report is not None:
         from bertkit.reports.cases import write_cases
 
         write_cases(report, f"{checked.recipe}: {checked.source}", _list_cases(checked, strict=strict))
-    print_result(_as_record(checked, copy), lambda _: print_findings(checked, copy))
-    raise typer.Exit(_exit_code(checked, strict=strict, is_asked=strict or label_errors))
-
-
-def _exit_code(result: CheckResult, *, strict: bool, is_asked: bool) -> int:
-    """Return 3 for faults, and 5 where what is asked for was not done."""
-    # A check that was asked for and could not be done is no success: exit code 5 and not 0.
-    if result.count("fail") or (strict and result.count("warn")):
-        return 3
-    return 5 if result.unavailable and is_asked else 0
+    values = {**vars(checked), "counts": count_levels(checked.findings), "fixed": copy}
+    print_result(values, lambda _: print_findings(checked, copy))
+    levels = {finding.level for finding in checked.findings}
+    if "fail" in levels or (strict and "warn" in levels):
+        raise typer.Exit(3)
+    # A check that was requested and could not be done is not a success.
+    raise typer.Exit(5 if checked.unavailable and (strict or label_errors) else 0)
 
 
 def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
     """Return a case for each finding, and one for what was left out."""
     from bertkit.reports.cases import Case
 
-    faults = ("fail", "warn") if strict else ("fail",)
-    cases = [
-        Case(
-            finding.group,
-            finding.name,
-            "failed" if finding.level in faults else "passed",
-            f"{finding.level}: {finding.text}",
-        )
-        for finding in result.findings
-    ]
-    # What was not checked is in the report too; silence would pass for a clean result.
+    faults, cases = ("fail", "warn") if strict else ("fail",), []
+    for finding in result.findings:
+        outcome: Outcome = "failed" if finding.level in faults else "passed"
+        cases.append(Case(finding.group, finding.name, outcome, f"{finding.level}: {finding.text}"))
+    # The report also lists omitted checks, because their absence would look like a clean result.
     left_out = (*result.left_out, *result.unavailable)
     return cases + [Case("left out", what.partition(":")[0], "skipped", what) for what in left_out]
-
-
-def _as_record(result: CheckResult, fix: Path | None) -> dict[str, Any]:
-    findings = [
-        {**dataclasses.asdict(finding), "places": [place._asdict() for place in finding.places]}
-        for finding in result.findings
-    ]
-    label_errors = [error._asdict() for error in result.label_errors]
-    fields = {**dataclasses.asdict(result), "findings": findings, "label_errors": label_errors}
-    return {**fields, "counts": count_levels(result.findings), "fixed": fix}
 
 
 def print_findings(result: CheckResult, fix: Path | None) -> None:
@@ -169,12 +148,7 @@ def print_groups(findings: Sequence[Finding], headings: Mapping[str, str], sourc
         if grouped:
             print_line(f"\n{heading}")
         for finding in grouped:
-            _print_finding(finding, source)
-
-
-def _print_finding(finding: Finding, source: str) -> None:
-    """Print a finding and its examples, whose files are named as in the folder of the data."""
-    print_text(f"  {finding.level}  {finding.text}")
-    if finding.places and finding.count and str(finding.places[0]) not in finding.text:
-        places = ", ".join(str(place).removeprefix(f"{source.rstrip('/')}/") for place in finding.places)
-        print_text(f"        {places}{', ...' if finding.count > len(finding.places) else ''}")
+            print_text(f"  {finding.level}  {finding.text}")
+            if finding.places and finding.count and str(finding.places[0]) not in finding.text:
+                places = ", ".join(str(place).removeprefix(f"{source.rstrip('/')}/") for place in finding.places)
+                print_text(f"        {places}{', ...' if finding.count > len(finding.places) else ''}")

@@ -92,18 +92,17 @@ def command(
         given = {"--margin": margin or None, "--metric": metric, "--undecided": undecided == "pass"}
         refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     loaded = None if recipe is None else load_recipe(recipe)
-    from bertkit.workflows.compare import CompareSettings, compare, write_page
+    from bertkit.workflows.compare import compare, write_page
 
-    settings = CompareSettings(by, rows, gate)
-    compared = compare(runs, settings, recipe=loaded, split=split, on=on)
+    compared = compare(runs, recipe=loaded, split=split, on=on, by=by, max_rows=rows, gate=gate)
     if report is not None:
         from bertkit.reports.cases import add_measured, write_cases
 
         title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
         measured = [
-            (name, metric, f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
+            (name, metric, f"{format_signed(difference.difference)} (95% CI {format_interval(difference.interval)})")
             for name, differences in compared.differences.items()
-            for metric, found in differences.items()
+            for metric, difference in differences.items()
         ]
         write_cases(report, title, add_measured(compared.gates, measured))
     print_gated(compared, _print_comparison, compared.gates, page=output, write=write_page)
@@ -164,10 +163,10 @@ def describe_power(found: Difference, compared: Comparison) -> str:
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:
     from bertkit.metrics.basic import with_direction
 
-    judged = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
+    examined = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
     print_text(
         f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
-        f" and loses {changes.lost:,}{judged}"
+        f" and loses {changes.lost:,}{examined}"
     )
     for verb, rows in (("won", changes.won_rows), ("lost", changes.lost_rows)):
         if rows:

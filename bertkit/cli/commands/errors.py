@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.completion import complete_column
@@ -19,8 +18,6 @@ from bertkit.cli.output import (
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
-    from bertkit.insight.outcomes import RowAnswer
-    from bertkit.insight.slices import ComparedSlice
     from bertkit.workflows.errors import Mistakes
 
 ORDER = 30
@@ -63,22 +60,16 @@ def _print_mistakes(result: Mistakes, shown: int) -> None:
     scores = ", ".join(f"{with_direction(name)} {value:.4f}" for name, value in result.scores.items())
     print_text(f"{result.recipe}, {result.split}: {units}; {scores}")
     print_text(f"  {result.what}: {result.rate:.4f}; with an error: {result.wrong:,} of {result.units:,}")
-    _print_slices(result.slices, result.test)
-    _print_rows(result.mistakes, shown)
-    print_notes(result.notes)
 
-
-def _print_slices(slices: Sequence[ComparedSlice], test: str) -> None:
-    # A star is what stays after the correction for many slices; the raw p is shown for all.
-    beyond_chance = [tested for tested in slices if tested.is_beyond_chance]
-    tested = sum(part.p is not None for part in slices)
-    summary = format_count(len(beyond_chance), "slice") if beyond_chance else "no slice"
-    verb = "is" if len(beyond_chance) < 2 else "are"
+    # A star marks a slice that is significant after the correction for many slices; the table has the raw p of all.
+    worse = sum(part.is_beyond_chance for part in result.slices)
+    tested = sum(part.p is not None for part in result.slices)
+    summary = f"{format_count(worse, 'slice')} {'is' if worse == 1 else 'are'}" if worse else "no slice is"
     print_text(
-        f"  {summary} {verb} worse than the rest beyond chance, of {tested} ({test}; p < .05 after Holm's correction)"
+        f"  {summary} worse than the rest beyond chance, of {tested} ({result.test}; p < .05 after Holm's correction)"
     )
-    if tested < len(slices):
-        print_text(f"  not tested (p n/a), for they have too few rows or errors: {len(slices) - tested} slices")
+    if untested := len(result.slices) - tested:
+        print_text(f"  not tested (p n/a), for they have too few rows or errors: {untested} slices")
     table = [
         {
             "slice": f"{'* ' if part.is_beyond_chance else '  '}{part.by}: {part.value}",
@@ -87,16 +78,15 @@ def _print_slices(slices: Sequence[ComparedSlice], test: str) -> None:
             "in the rest": part.rest,
             **difference_cells(part),
         }
-        for part in slices
+        for part in result.slices
     ]
     print_table("slices", table)
 
-
-def _print_rows(answers: Sequence[RowAnswer], shown: int) -> None:
-    if answers and shown:
-        print_text(f"  wrong rows: the first {min(shown, len(answers)):,} of {len(answers):,}")
-    for answer in answers[:shown]:
+    if result.mistakes and shown:
+        print_text(f"  wrong rows: the first {min(shown, len(result.mistakes)):,} of {len(result.mistakes):,}")
+    for answer in result.mistakes[:shown]:
         confidence = "" if answer.confidence is None else f"; confidence {answer.confidence:.3f}"
         size = "" if answer.error == 1 else f"; error {answer.error:.4g}"
         print_text(f"    {answer.id}: {answer.text}")
         print_text(f"      gold {shorten(answer.gold)}; predicted {shorten(answer.predicted)}{confidence}{size}")
+    print_notes(result.notes)

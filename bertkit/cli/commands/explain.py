@@ -30,7 +30,6 @@ from bertkit.cli.output import (
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.insight.explanations import Explanation
     from bertkit.workflows.explain import ExplainedRow
 
 ORDER = 31
@@ -79,8 +78,8 @@ def command(
     if data is None:
         refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     loaded = load_recipe(recipe or recipe_of(run), {"model": run, **changes})
-    asked = explain.AskedRows(data, single, mistakes, limit)
-    rows = explain.explain(loaded, asked, targets=target or (), max_steps=integration_steps)
+    settings = {"targets": target or (), "max_steps": integration_steps}
+    rows = explain.explain(loaded, data, row=single, mistakes=mistakes, limit=limit, **settings)
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data))
         return
@@ -91,30 +90,27 @@ def command(
 def print_row(row: ExplainedRow) -> None:
     """Print what is predicted of a row, and what its words add to that."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
-    for one in row.explanations:
-        _print_explanation(one)
+    for explanation in row.explanations:
+        scores = (
+            f"{explanation.measure} {explanation.score:.4f}, with all words masked {explanation.baseline_score:.4f}"
+        )
+        print_text(f"  {explanation.target}: {scores}")
+        # Integrated gradients are exact only if they add up to the difference of the scores, so the gap is explanation.
+        steps = format_count(explanation.steps, "step")
+        summary = f"the words add up to the difference within {explanation.gap:.2%} ({steps})"
+        if not explanation.is_complete:
+            missed = f"the words miss the difference by {explanation.gap:.1%} after {steps}"
+            summary = f"NOT COMPLETE: {missed}; try --integration-steps"
+        print_text(f"  {summary if explanation.words else 'nothing to explain: no word is read'}")
+        table = [
+            {
+                "word": word.word,
+                "integrated gradients": format_signed(word.integrated_gradients),
+                "masked": format_signed(word.occlusion),
+            }
+            for word in sorted(explanation.words, key=lambda word: -abs(word.integrated_gradients))
+        ]
+        print_table("contribution of each word", table, _MOST_WORDS)
     if not row.explanations:
         print_text("  nothing to explain: no word is read")
     print_line()
-
-
-def _print_explanation(shown: Explanation) -> None:
-    print_text(f"  {shown.target}: {shown.measure} {shown.score:.4f}, with all words masked {shown.baseline_score:.4f}")
-    if not shown.words:
-        print_text("  nothing to explain: no word is read")
-        return
-    steps = format_count(shown.steps, "step")
-    # Integrated gradients are exact only if they add up to the difference of the scores, so the gap is always shown.
-    added_up = f"the words add up to the difference within {shown.gap:.2%} ({steps})"
-    missed = f"NOT COMPLETE: the words miss the difference by {shown.gap:.1%} after {steps}; try --integration-steps"
-    print_text(f"  {added_up if shown.is_complete else missed}")
-    ranked = sorted(shown.words, key=lambda word: -abs(word.integrated_gradients))
-    table = [
-        {
-            "word": word.word,
-            "integrated gradients": format_signed(word.integrated_gradients),
-            "masked": format_signed(word.occlusion),
-        }
-        for word in ranked
-    ]
-    print_table("what each word adds", table, _MOST_WORDS)

@@ -68,15 +68,14 @@ def command(
     """
     from bertkit.insight.layer_vectors import LayerReader
     from bertkit.vectors.text_files import TextSource
-    from bertkit.workflows.map import MapFiles, MapSettings, draw_map
+    from bertkit.workflows.map import MapSettings, draw_map
 
     limits = [] if limit is None else [f"data.limit={limit}"]
     source = TextSource(file, None, read_data_options(column, [*limits, *(changes or [])]))
     settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, reduce, seed)
-    files = MapFiles(output, picture, fresh)
     reader = LayerReader(model, max_length, precision)
-    result = draw_map(reader, source, files, settings)
-    print_result({**vars(result), "shown": result.shown._asdict()}, lambda _: print_map(result))
+    result = draw_map(reader, source, output, settings, picture=picture, fresh=fresh)
+    print_result(result, print_map)
 
 
 def print_map(result: MapResult) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import FreshOption, argument, flag, option, output_option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.errors import BertkitError, UnavailableError, shorten
 
 if TYPE_CHECKING:
-    from bertkit.workflows.rerun import RepeatedScore, Rerun
+    from bertkit.workflows.rerun import Rerun
 
 ORDER = 25
 EXAMPLE = "bertkit rerun runs/cola"
@@ -46,7 +46,13 @@ def command(
 def print_rerun(result: Rerun) -> None:
     """Print the scores of both runs, whether the weights are the same, and what differs around them."""
     print_text(f"{result.run}, repeated in {result.folder}")
-    print_table("scores", [_score_line(score) for score in result.scores])
+    table = []
+    for score in result.scores:
+        before, now = score.before, score.now
+        difference = "n/a" if before is None or now is None else f"{now - before:+.2g}"
+        row = {"metric": f"{score.split} {score.metric}", "before": before, "now": now}
+        table.append({**row, "difference": "none" if before == now else difference})
+    print_table("scores", table)
     differences = [
         {"": item.what, "before": _shorten_value(item.before), "now": _shorten_value(item.now)}
         for item in result.differences
@@ -60,17 +66,6 @@ def print_rerun(result: Rerun) -> None:
         print_text(f"  The logs differ from step {result.first_difference} on.")
     if result.scores_agree:
         print_line("  Scores: the same to the last digit.")
-
-
-def _score_line(score: RepeatedScore) -> dict[str, Any]:
-    before, now = score.before, score.now
-    difference = "n/a" if before is None or now is None else f"{now - before:+.2g}"
-    return {
-        "metric": f"{score.split} {score.metric}",
-        "before": before,
-        "now": now,
-        "difference": "none" if before == now else difference,
-    }
 
 
 def _shorten_value(value: object) -> str:

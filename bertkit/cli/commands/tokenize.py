@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import ColumnOption, PairOption, TextSettingsOption, argument, option, read_data_options
 from bertkit.cli.output import print_line, print_result, print_table, print_text
@@ -74,36 +74,29 @@ def _print_tokens(tokenized: TextTokens) -> None:
 
 
 def _print_figures(source: str, figures: list[TextFigures]) -> None:
-    print_text(f"{source}: {figures[0].texts:,} texts of {figures[0].words:,} words")
-    print_table("tokenizers", _tabulate_figures(figures), max_rows=60)
-    if any(model.max_tokens is None for model in figures):
-        print_line("  A maximal length that nothing beside a tokenizer names is a dash.")
-
-
-def _tabulate_figures(figures: list[TextFigures]) -> list[dict[str, Any]]:
-    """Return a row per figure, and a column per tokenizer."""
-    # Columns are tokenizers, for the question is which of them to take.
-    limits = sorted({limit for one in figures for limit in one.truncated})
+    """Print a row per figure, and a column per tokenizer, because the choice is among tokenizers."""
     rows: dict[str, list[str]] = {
-        "algorithm": [one.type for one in figures],
-        "vocabulary": [f"{one.vocabulary:,}" for one in figures],
-        "vocabulary that occurs": [f"{one.vocabulary_seen:.1%}" for one in figures],
-        "maximal length": ["-" if one.max_tokens is None else f"{one.max_tokens:,}" for one in figures],
-        "tokens per word (fertility)": [f"{one.fertility:.3f}" for one in figures],
-        "single-token words": [f"{one.coverage:.1%}" for one in figures],
-        "unknown tokens": [f"{one.unknown_rate:.3%}" for one in figures],
-        "tokens per text: mean": [f"{one.mean_length:.1f}" for one in figures],
-        "half up to": [f"{one.median_length:,}" for one in figures],
-        "99% up to": [f"{one.length_99:,}" for one in figures],
-        "longest": [f"{one.longest:,}" for one in figures],
+        "algorithm": [model.type for model in figures],
+        "vocabulary": [f"{model.vocabulary:,}" for model in figures],
+        "vocabulary that occurs": [f"{model.vocabulary_seen:.1%}" for model in figures],
+        "maximal length": ["-" if model.max_tokens is None else f"{model.max_tokens:,}" for model in figures],
+        "tokens per word (fertility)": [f"{model.fertility:.3f}" for model in figures],
+        "single-token words": [f"{model.coverage:.1%}" for model in figures],
+        "unknown tokens": [f"{model.unknown_rate:.3%}" for model in figures],
+        "tokens per text: mean": [f"{model.mean_length:.1f}" for model in figures],
+        "half up to": [f"{model.median_length:,}" for model in figures],
+        "99% up to": [f"{model.length_99:,}" for model in figures],
+        "longest": [f"{model.longest:,}" for model in figures],
     }
-    for limit in limits:
-        rows[f"texts over {limit:,} tokens"] = [_share(one.truncated.get(limit)) for one in figures]
-        rows[f"tokens lost beyond {limit:,}"] = [_share(one.lost.get(limit)) for one in figures]
-    return [
-        {"figure": name, **{one.model: cell for one, cell in zip(figures, cells, strict=True)}}
-        for name, cells in rows.items()
-    ]
+    for limit in sorted({limit for model in figures for limit in model.truncated}):
+        rows[f"texts over {limit:,} tokens"] = [_share(model.truncated.get(limit)) for model in figures]
+        rows[f"tokens lost beyond {limit:,}"] = [_share(model.lost.get(limit)) for model in figures]
+    names = [model.model for model in figures]
+    table = [{"figure": figure, **dict(zip(names, cells, strict=True))} for figure, cells in rows.items()]
+    print_text(f"{source}: {figures[0].texts:,} texts of {figures[0].words:,} words")
+    print_table("tokenizers", table, max_rows=60)
+    if any(model.max_tokens is None for model in figures):
+        print_line("  A dash is a maximal length that no file of the tokenizer states.")
 
 
 def _share(value: float | None) -> str:
