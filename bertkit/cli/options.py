@@ -150,9 +150,16 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 
 
 SetOption = Annotated[list[str] | None, set_option()]
-_ANSWERING = ["task", "labels", "model_labels", "metrics", "best_metric", "gates.*", "data.*", "*options.*"]
-_ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "seed", "cls_only_last_layer", "class_weights")]
+_FORMAT_KEYS = [f"data.{key}" for key in ("format", "header", "delimiter", "quoting", "encoding")]
+_ANSWERING = ["task", "labels", "model_labels", "*options.*", "data.columns*", "data.unread", *_FORMAT_KEYS]
+_ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "cls_only_last_layer")]
+_SCORING = [*_ANSWERING, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
+# Every key of `data` except those that draw training rows, which only training reads.
+_SCORING += [f"data.{key}" for key in ("source", "config", "language", "revision", "files*", "splits*", "limit")]
+_SCORING += [f"data.{key}" for key in ("empty_text", "empty_label", "label_range", "split_column", "cache")]
+_SCORING += ["data.validation_share", "data.hold_out"]
 AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
+ScoringSetOption = Annotated[list[str] | None, set_option(*_SCORING)]
 _AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 SeedsOption = Annotated[
     str | None,
@@ -365,7 +372,7 @@ PromptOption = Annotated[
     str | None, option("Name of a prompt of the model, such as query, to put before each text.", "NAME", FROM_MODEL)
 ]
 PromptTextOption = Annotated[str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT")]
-_FILE_KEYS = [f"data.{key}" for key in ("limit", "format", "header", "delimiter", "quoting", "encoding")]
+_FILE_KEYS = ["data.limit", *_FORMAT_KEYS]
 FILE_HELP = "Set how FILE is read, e.g. data.delimiter=';'; repeatable."
 DataSettingsOption = Annotated[list[str] | None, set_option(*_FILE_KEYS, help=FILE_HELP)]
 TextSettingsOption = Annotated[
