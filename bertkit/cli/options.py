@@ -258,18 +258,34 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
             settings = {_KEYS.get(name, f"training.{name}"): values.pop(name) for name in options}
             command(changes=merge_changes(settings, parse_changes(changes or [])), **values)
 
-        parameters: list[Parameter] = []
-        for parameter in signature(command, eval_str=True).parameters.values():
-            if parameter.name != "changes":
-                parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
-                continue
-            for name, annotation in {**options, "changes": set_option}.items():
-                parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {}  # Otherwise, Typer reads those of the command.
-        return run
+        return _with_options(run, command, "changes", {**options, "changes": set_option}, {})
 
     return decorate
+
+
+def _with_options(
+    run: _Command, command: _Command, parameter: str, options: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> _Command:
+    """Return a function with the parameters of a command, of which one is replaced by options.
+
+    Args:
+        run: Function that takes the options.
+        command: Command.
+        parameter: Parameter of the command that is replaced.
+        options: Name -> annotation.
+        defaults: Name -> default; by default None.
+    """
+    parameters: list[Parameter] = []
+    for declared in signature(command, eval_str=True).parameters.values():
+        if declared.name != parameter:
+            parameters.append(declared.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        for name, annotation in options.items():
+            default = defaults.get(name)
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {}  # Otherwise, Typer reads those of the command.
+    return run
 
 
 def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -371,7 +387,13 @@ PrecisionOption = Annotated[
 PromptOption = Annotated[
     str | None, option("Name of a prompt of the model, such as query, to put before each text.", "NAME", FROM_MODEL)
 ]
-PromptTextOption = Annotated[str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT")]
+PromptTextOption = Annotated[
+    str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT", names=("--prompt-text",))
+]
+LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
+NormalizeOption = Annotated[
+    bool | None, option("Scale vectors to length 1.", default=FROM_MODEL, names=("--normalize/--no-normalize",))
+]
 _FILE_KEYS = ["data.limit", *_FORMAT_KEYS]
 FILE_HELP = "Set how FILE is read, e.g. data.delimiter=';'; repeatable."
 DataSettingsOption = Annotated[list[str] | None, set_option(*_FILE_KEYS, help=FILE_HELP)]
@@ -392,3 +414,29 @@ def read_data_options(column: str, changes: list[str] | None) -> Data:
     settings = parse_changes(changes or [])
     texts = {"data.columns.text": column} if column != "text" else {}
     return load_recipe("classify", {**texts, **settings}).data
+
+
+EMBEDDER_OPTIONS: dict[str, Any] = {
+    "model": EncoderOption,
+    "prompt": PromptOption,
+    "prefix": PromptTextOption,
+    "pooling": PoolingOption,
+    "layers": LayersOption,
+    "normalize": NormalizeOption,
+    "dimension": DimensionOption,
+    "max_length": TextLengthOption,
+    "precision": PrecisionOption,
+}
+_EMBEDDER_DEFAULTS = {"model": Parameter.empty, "layers": "last", "precision": "auto"}
+
+
+def embedder_options(command: _Command) -> _Command:
+    """Replace the parameter `embedder` of a command by options of the model and of its vectors."""
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        from bertkit.vectors.embedder import Embedder
+
+        command(embedder=Embedder(**{name: values.pop(name) for name in EMBEDDER_OPTIONS}), **values)
+
+    return _with_options(run, command, "embedder", EMBEDDER_OPTIONS, _EMBEDDER_DEFAULTS)
