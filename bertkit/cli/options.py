@@ -150,9 +150,16 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 
 
 SetOption = Annotated[list[str] | None, set_option()]
-_ANSWERING = ["task", "labels", "model_labels", "metrics", "best_metric", "gates.*", "data.*", "*options.*"]
-_ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "seed", "cls_only_last_layer", "class_weights")]
+_FORMAT_KEYS = [f"data.{key}" for key in ("format", "header", "delimiter", "quoting", "encoding")]
+_ANSWERING = ["task", "labels", "model_labels", "*options.*", "data.columns*", "data.unread", *_FORMAT_KEYS]
+_ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "cls_only_last_layer")]
+_SCORING = [*_ANSWERING, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
+# Every key of `data` except those that draw training rows, which only training reads.
+_SCORING += [f"data.{key}" for key in ("source", "config", "language", "revision", "files*", "splits*", "limit")]
+_SCORING += [f"data.{key}" for key in ("empty_text", "empty_label", "label_range", "split_column", "cache")]
+_SCORING += ["data.validation_share", "data.hold_out"]
 AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
+ScoringSetOption = Annotated[list[str] | None, set_option(*_SCORING)]
 _AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 SeedsOption = Annotated[
     str | None,
@@ -251,18 +258,34 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
             settings = {_KEYS.get(name, f"training.{name}"): values.pop(name) for name in options}
             command(changes=merge_changes(settings, parse_changes(changes or [])), **values)
 
-        parameters: list[Parameter] = []
-        for parameter in signature(command, eval_str=True).parameters.values():
-            if parameter.name != "changes":
-                parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
-                continue
-            for name, annotation in {**options, "changes": set_option}.items():
-                parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
-        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {}  # Otherwise, Typer reads those of the command.
-        return run
+        return _with_options(run, command, "changes", {**options, "changes": set_option}, {})
 
     return decorate
+
+
+def _with_options(
+    run: _Command, command: _Command, parameter: str, options: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> _Command:
+    """Return a function with the parameters of a command, of which one is replaced by options.
+
+    Args:
+        run: Function that takes the options.
+        command: Command.
+        parameter: Parameter of the command that is replaced.
+        options: Name -> annotation.
+        defaults: Name -> default; by default None.
+    """
+    parameters: list[Parameter] = []
+    for declared in signature(command, eval_str=True).parameters.values():
+        if declared.name != parameter:
+            parameters.append(declared.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        for name, annotation in options.items():
+            default = defaults.get(name)
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {}  # Otherwise, Typer reads those of the command.
+    return run
 
 
 def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -364,8 +387,14 @@ PrecisionOption = Annotated[
 PromptOption = Annotated[
     str | None, option("Name of a prompt of the model, such as query, to put before each text.", "NAME", FROM_MODEL)
 ]
-PromptTextOption = Annotated[str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT")]
-_FILE_KEYS = [f"data.{key}" for key in ("limit", "format", "header", "delimiter", "quoting", "encoding")]
+PromptTextOption = Annotated[
+    str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT", names=("--prompt-text",))
+]
+LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
+NormalizeOption = Annotated[
+    bool | None, option("Scale vectors to length 1.", default=FROM_MODEL, names=("--normalize/--no-normalize",))
+]
+_FILE_KEYS = ["data.limit", *_FORMAT_KEYS]
 FILE_HELP = "Set how FILE is read, e.g. data.delimiter=';'; repeatable."
 DataSettingsOption = Annotated[list[str] | None, set_option(*_FILE_KEYS, help=FILE_HELP)]
 TextSettingsOption = Annotated[
@@ -385,3 +414,29 @@ def read_data_options(column: str, changes: list[str] | None) -> Data:
     settings = parse_changes(changes or [])
     texts = {"data.columns.text": column} if column != "text" else {}
     return load_recipe("classify", {**texts, **settings}).data
+
+
+EMBEDDER_OPTIONS: dict[str, Any] = {
+    "model": EncoderOption,
+    "prompt": PromptOption,
+    "prefix": PromptTextOption,
+    "pooling": PoolingOption,
+    "layers": LayersOption,
+    "normalize": NormalizeOption,
+    "dimension": DimensionOption,
+    "max_length": TextLengthOption,
+    "precision": PrecisionOption,
+}
+_EMBEDDER_DEFAULTS = {"model": Parameter.empty, "layers": "last", "precision": "auto"}
+
+
+def embedder_options(command: _Command) -> _Command:
+    """Replace the parameter `embedder` of a command by options of the model and of its vectors."""
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        from bertkit.vectors.embedder import Embedder
+
+        command(embedder=Embedder(**{name: values.pop(name) for name in EMBEDDER_OPTIONS}), **values)
+
+    return _with_options(run, command, "embedder", EMBEDDER_OPTIONS, _EMBEDDER_DEFAULTS)

@@ -1,46 +1,59 @@
-"""Turn the texts of any number of rows into vectors: part by part, so that a killed process goes on where it was."""
+"""Turn the texts of any number of rows into vectors, or compare the texts of pairs by their vectors.
+
+Vectors of a file are computed part by part, so that a killed command can be resumed.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import bertkit
+from bertkit.data.columns import refuse_clash
+from bertkit.data.files import read_records
 from bertkit.errors import DataError, UsageError, closest, located
 from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.progress import log, stage
-from bertkit.recipe import typed_path
+from bertkit.recipe import Data, typed_path
 from bertkit.storage.outputs import refuse_inputs
 from bertkit.storage.parts import PartFolder, is_whole
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.text_files import Part, TextSource, read_row_parts
+from bertkit.vectors.text_files import Part, TextSource, read_row_parts, text_of
 from bertkit.vectors.units import UNITS, Unit, UnitVectors, check_unit
 from bertkit.vectors.vector_files import output_files, write_vector_part, write_vectors
+
+_CHUNK_PAIRS = 4096  # enough to sort their texts by length
+_RESULT = "cosine"
+
+Pair = tuple[dict[str, Any], str, str]
+"""A row, and its two texts."""
 
 
 def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iterator[dict[str, Any]]:
     """Compute the vectors of rows: one record per vector with the row's ``id`` and the ``embedding``, in order.
 
     Args:
-        embedder: the model.
-        source: the rows.
+        embedder: Model.
+        source: Rows.
         unit: Text, word or token that a vector stands for, of `bertkit.vectors.units.UNITS`.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     refuse_launch("several processes without an --output", "name the file that all of them work on")
-    found, parts = _open_rows(embedder, source, unit)
+    unit_kind, parts = _open_rows(embedder, source, unit)
     _load_embedder(embedder)
     for part in parts:
-        result = _encode_part(found, embedder, part, source)
-        for number, row in enumerate(result.rows):
-            named = {name: values[number] for name, values in result.columns.items()}
-            vector = [float(f"{value:.9g}") for value in result.vectors[number].tolist()]
-            yield {"id": part.ids[row], **named, "embedding": vector}
+        vectors = _encode_part(unit_kind, embedder, part, source)
+        for index, row in enumerate(vectors.rows):
+            columns = {name: values[index] for name, values in vectors.columns.items()}
+            vector = [float(f"{value:.9g}") for value in vectors.vectors[index].tolist()]
+            yield {"id": part.ids[row], **columns, "embedding": vector}
 
 
 def embed_to_file(
@@ -54,46 +67,46 @@ def embed_to_file(
 ) -> dict[str, Any]:
     """Embed as `embed` does, into a .npy or .parquet file that appears when it is complete.
 
-    An interrupted process leaves its parts beside the output, and the same command goes on from there. Several
-    processes of a launch, or shards, share the parts.
+    An interrupted process leaves its parts next to the output, and the same command resumes from them. The processes
+    of a launch, or shards, divide the parts.
 
     Returns:
-        what the file says of its vectors; empty where another process writes it.
+        Description of the vectors; empty if another process writes the file.
 
     Raises:
-        UsageError: the output is one of the inputs, or parts of another model or of other options are there.
-        ResourceError: another process is writing the output, or it cannot be written.
-        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+        UsageError: If the output is one of the inputs, or parts of another model or of other options exist.
+        ResourceError: If another process is writing the output, or it cannot be written.
+        BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
-    # The output and the rows are checked before the model is loaded; parts that another model has written are refused.
+    # 1. Check the output and the first rows, before the model is loaded.
     output = typed_path(output)
     files = output_files(output, dtype)
     launch = Launch.join()
     unit_kind, row_parts = _open_rows(embedder, source, unit)
     for file in files:
         refuse_inputs(file, _input_files(source, embedder))
-    parts = PartFolder(output, _identity(embedder, unit), launch)
 
     def load(precision: str | None) -> str:
-        # All parts have one precision: that of the first process, or of the parts that are there.
+        # All parts have the precision of the first process, or of the parts that exist already.
         nonlocal embedder
         if precision is not None:
             embedder = replace(embedder, precision=precision)
         return _load_embedder(embedder)
 
+    # 2. Compute the parts of this process. 3. The last process joins the parts of all.
+    parts = PartFolder(output, _identity(embedder, unit), launch)
     with parts.opened(load, fresh=fresh):
-        # Each process computes its parts; one joins them, once all are there.
-        written = _compute_parts(unit_kind, embedder, row_parts, parts, source)
-        with parts.joined(written) as joins:
+        part_files = _compute_parts(unit_kind, embedder, row_parts, parts, source)
+        with parts.joined(part_files) as joins:
             if not joins:
                 return {}
             with stage(f"writing {output.name}"):
                 about = _describe(embedder, source, unit)
-                return write_vectors(written, output, parts.folder / "staging", dtype=dtype, about=about)
+                return write_vectors(part_files, output, parts.folder / "staging", dtype=dtype, about=about)
 
 
 def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit, Iterator[Part]]:
-    """Check model and options, and read the first part, so that a wrong file is answered before the model is loaded."""
+    """Check the model and the options, and read the first part; all of it happens before the model is loaded."""
     if unit not in UNITS:
         raise UsageError(f"--unit {unit}", closest(unit, UNITS))
     if source.file is None and source.text is None:
@@ -102,7 +115,7 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
         raise UsageError("--text with --unit target", "name a FILE with the columns text (or tokens) and target")
     check_unit(unit, embedder)
     if not embedder.unknown:
-        _ = embedder.config  # checks the folder
+        _ = embedder.config  # Check the folder.
     unit_kind = UNITS[unit]
     parts = read_row_parts(source, unit_kind)
     first = next(parts, None)
@@ -119,17 +132,18 @@ def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource)
 def _compute_parts(
     unit: Unit, embedder: Embedder, parts: Iterator[Part], folder: PartFolder, source: TextSource
 ) -> list[Path]:
-    """Compute the parts of this process that are not there, and return the files of all parts."""
+    """Compute the missing parts of this process, and return the files of all parts."""
     files, kept_parts = [], 0
     for part in parts:
         file = folder.file(part.number, part.digest())
         files.append(file)
-        is_ours = folder.launch.owns(part.number)  # checksums are compared of these alone
+        # Other processes compare the checksums of their parts.
+        is_ours = folder.launch.owns(part.number)
         if is_whole(file) if is_ours else file.exists():
             kept_parts += 1
         elif is_ours:
             if kept_parts:
-                log.info(f"going on after {kept_parts:,} parts that an interrupted command has left")
+                log.info(f"resuming: {kept_parts:,} parts of an interrupted command are complete")
                 kept_parts = 0
             result = _encode_part(unit, embedder, part, source)
             write_vector_part(file, [part.ids[row] for row in result.rows], result.vectors, result.columns)
@@ -137,16 +151,16 @@ def _compute_parts(
 
 
 def _load_embedder(embedder: Embedder) -> str:
-    """Load the model, say how it computes, and return in which precision."""
+    """Load the model, log how it computes, and return its precision."""
     with stage(f"loading {embedder.model}"):
         precision, reason = embedder.load()
-    if embedder.unknown:  # any other has said it
+    if embedder.unknown:  # Other models have logged it.
         log.info(reason)
     return precision
 
 
 def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
-    """Return all that vectors depend on but the rows, by the names of options."""
+    """Return everything except the rows that vectors depend on, by the names of options."""
     return {
         "--model": embedder.fingerprint,
         "--unit": unit,
@@ -177,3 +191,46 @@ def _input_files(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, 
     if source.file is not None:
         yield "the file to embed", Path("/dev/stdin") if str(source.file) == "-" else typed_path(source.file)
     yield from (("a file of the model folder", file) for file in embedder.folder.rglob("*") if file.is_file())
+
+
+def similar(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
+    """Yield each row with the ``cosine`` of the vectors of its two texts, in order.
+
+    Raises:
+        BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
+    """
+    remaining = iter(pairs)
+    # Wrong rows or options are reported before the model is loaded.
+    first = list(itertools.islice(remaining, _CHUNK_PAIRS))
+    _ = embedder.modules
+    _load_embedder(embedder)
+    return _compare_pairs(embedder, itertools.chain(first, remaining))
+
+
+def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair")) -> Iterator[Pair]:
+    """Read the pairs of a file, or of standard input (``-``).
+
+    Raises:
+        DataError: If a text is empty, or a column is missing.
+    """
+    for line, row in read_records(typed_path(file), Data()):
+        texts = []
+        for column, option in zip(columns, ("--column", "--pair-column"), strict=True):
+            text = text_of((line, row), column, file, option)
+            if not text.strip():
+                raise DataError("no text", "fill it in, or remove the row", file=file, row=line, column=column)
+            texts.append(text)
+        refuse_clash(row, [_RESULT], "results have", file)
+        yield row, texts[0], texts[1]
+
+
+def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
+    remaining = iter(pairs)
+    while chunk := list(itertools.islice(remaining, _CHUNK_PAIRS)):
+        # A text that recurs in a chunk is embedded once.
+        texts = list(dict.fromkeys(text for _, *both in chunk for text in both))
+        vectors = embedder.encode(texts).astype(np.float64)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+        text_vectors = dict(zip(texts, vectors, strict=True))
+        for row, text, other in chunk:
+            yield {**row, _RESULT: float(np.float32(text_vectors[text] @ text_vectors[other]))}

@@ -525,12 +525,21 @@ def test_a_batch_per_device_of_several_processes_is_refused(run, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("key", ["training.epochs", "distillation.temperature"])
+@pytest.mark.parametrize(
+    "key", ["training.epochs", "distillation.temperature", "data.train_limit", "data.per_class", "data.oversample"]
+)
 @pytest.mark.parametrize(
     "command", ["predict cola --model demo", "eval runs/x", "explain x", "check cola", "probe cola"]
 )
 def test_keys_of_training_are_refused_where_nothing_is_trained(run, command, key):
     ended = run(*command.split(), "--set", f"{key}=1")
+    assert ended.code == 2 and ended.last.startswith(f"error: --set {key}: not read by this command - it reads")
+
+
+@pytest.mark.parametrize("key", ["data.limit", "data.source", "data.empty_text", "gates.accuracy", "training.seed"])
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_keys_of_labeled_rows_are_refused_if_rows_have_no_labels(run, command, key):
+    ended = run(command, "runs/x", f"{key}=1")
     assert ended.code == 2 and ended.last.startswith(f"error: --set {key}: not read by this command - it reads")
 
 

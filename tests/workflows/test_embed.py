@@ -1,8 +1,9 @@
-"""Embedding files: every format in, every format out, killed and continued, by one process or two."""
+"""Embedding files: every format in, every format out, killed and continued, by one process or two; cosines of pairs."""
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from bertkit.errors import DataError
 from bertkit.vectors import text_files
 from bertkit.vectors.embedder import Embedder
+from bertkit.workflows.embed import read_pairs, similar
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROWS = [{"uid": f"r{number}", "text": row["text"]} for number, row in enumerate(toy_rows(10, seed=5))]
@@ -79,7 +82,7 @@ def test_a_stopped_command_goes_on_where_it_was(embed, expected, small_parts, mo
     refused = embed("rows.csv", "-o", "out.npy", "--pooling", "cls")
     assert refused.code == 2 and "--pooling: None there, cls asked" in refused.last
     ended = embed("rows.csv", "-o", "out.npy")
-    assert ended.code == 0 and "going on after 2 parts" in ended.err
+    assert ended.code == 0 and "resuming: 2 parts" in ended.err
     assert calls == [3, 3, 3, 3, 1]
     np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-6)
 
@@ -191,3 +194,42 @@ def test_a_killed_command_ends_as_one_that_was_not(function, when, ending, tiny_
     assert zygote.run(broken, arguments)[0] == 0
     assert (broken / f"out.{ending}").read_bytes() == (whole / f"out.{ending}").read_bytes()
     assert sorted(file.name for file in broken.iterdir()) == sorted(file.name for file in whole.iterdir())
+
+
+PAIRS = [("the good film", "a lovely song"), ("a dull book", "a dull book"), ("the film", "so good " * 40)]
+
+
+@pytest.fixture
+def embedder(tiny_model):
+    return Embedder(str(tiny_model), precision="fp32")
+
+
+def write(folder, text):
+    (folder / "pairs.csv").write_text(text)
+    return "pairs.csv"
+
+
+def test_cosines_are_those_of_the_vectors(embedder, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    rows = list(similar(embedder, [({"n": number}, *pair) for number, pair in enumerate(PAIRS)]))
+    assert [row["n"] for row in rows] == [0, 1, 2]
+    for row, pair in zip(rows, PAIRS, strict=True):
+        first, second = (embedder.encode([text])[0].astype(np.float64) for text in pair)
+        expected = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+        assert row["cosine"] == pytest.approx(expected, abs=1e-6)
+    assert rows[1]["cosine"] == pytest.approx(1, abs=1e-6)
+    assert caplog.messages[1:] == ["texts of more than 64 tokens are truncated"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("text,other\na,b\n", "no column 'text_pair'"),
+        ("text,text_pair\na,b\nc,\n", "no text"),
+        ("text,text_pair,cosine\na,b,1\n", "results have too"),
+        ("text,text_pair\n", "no rows"),
+    ],
+)
+def test_faults_of_a_file(text, message, embedder, here):
+    with pytest.raises(DataError, match=message):
+        list(similar(embedder, read_pairs(write(here, text))))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     ROWS,
-    AnsweringSetOption,
     CheckpointOption,
     RunArgument,
+    ScoringSetOption,
     TrainingRowsOption,
     find_trained,
     option,
@@ -23,7 +23,7 @@ ORDER = 24
 EXAMPLE = "bertkit calibrate runs/cola"
 
 
-@recipe_options(*ROWS, set_option=AnsweringSetOption)
+@recipe_options(*ROWS, set_option=ScoringSetOption)
 def command(
     run: RunArgument,
     changes: dict[str, Any],

@@ -10,9 +10,9 @@ import typer
 
 from bertkit.cli.options import (
     ROWS,
-    AnsweringSetOption,
     RecipeArgument,
     ReportOption,
+    ScoringSetOption,
     flag,
     option,
     recipe_options,
@@ -41,7 +41,7 @@ LEVELS = ("good", "warn", "fail")
 
 @recipe_options(
     *ROWS,
-    set_option=AnsweringSetOption,
+    set_option=ScoringSetOption,
     model=Annotated[
         str | None,
         option(

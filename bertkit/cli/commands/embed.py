@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from bertkit.cli.options import (
-    FROM_MODEL,
     ColumnOption,
-    DimensionOption,
-    EncoderOption,
-    PoolingOption,
-    PrecisionOption,
-    PromptOption,
-    PromptTextOption,
     RecordsOption,
     RowsFileArgument,
     ShardOption,
-    TextLengthOption,
     TextSettingsOption,
     argument,
+    embedder_options,
     flag,
     option,
     output_option,
@@ -42,56 +35,34 @@ UnitOption = Annotated[
         "What a vector stands for: text, word, token, or target, the word that the column `target` points to.", "UNIT"
     ),
 ]
-LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
 
 
+@embedder_options
 def embed_texts(
+    embedder: Any,
     file: RowsFileArgument = None,
-    model: EncoderOption = ...,  # type: ignore[assignment]
     text: Annotated[str | None, option("Embed one text.", "TEXT")] = None,
     output: VectorFileOption = None,
     column: ColumnOption = "text",
     unit: UnitOption = "text",
-    prompt: PromptOption = None,
-    prompt_text: PromptTextOption = None,
-    pooling: PoolingOption = None,
-    layers: LayersOption = "last",
-    normalize: Annotated[
-        bool | None, option("Scale vectors to length 1.", default=FROM_MODEL, names=("--normalize/--no-normalize",))
-    ] = None,
-    dimension: DimensionOption = None,
-    max_length: TextLengthOption = None,
     dtype: Annotated[Dtype, option("Type of the stored numbers: float32 or float16.", "DTYPE")] = "float32",
-    precision: PrecisionOption = "auto",
     shard: ShardOption = None,
     changes: TextSettingsOption = None,
     fresh: Annotated[bool, flag("--fresh", "Start over; the parts of an interrupted command are deleted.")] = False,
 ) -> None:
     """Turn texts into vectors with an encoder.
 
-    With --output, the same command goes on after an interruption, and the file appears when it is complete.
+    With --output, the same command resumes after an interruption, and the file appears when it is complete.
     """
     if text is not None and file is not None:
         raise UsageError("a FILE and --text", "give one or the other")
     # JSON has numbers only, so there is no dtype without a file.
     if output is None and dtype != "float32":
         raise UsageError(f"--dtype {dtype} without --output", "name a file with --output")
-    from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.text_files import TextSource
     from bertkit.workflows.embed import embed, embed_to_file
 
     source = TextSource(file, text, read_data_options(column, changes))
-    embedder = Embedder(
-        model,
-        pooling=pooling,
-        normalize=normalize,
-        dimension=dimension,
-        max_length=max_length,
-        prompt=prompt,
-        prefix=prompt_text,
-        layers=layers,
-        precision=precision,
-    )
     if output is None:
         print_records("vectors", embed(embedder, source, unit=unit))
         return
@@ -104,6 +75,7 @@ def embed_texts(
     print_result({"file": output, **about}, show)
 
 
+@embedder_options
 def compare_texts(
     texts: Annotated[
         list[str],
@@ -112,20 +84,17 @@ def compare_texts(
             "TEXT TEXT | FILE",
         ),
     ],
-    model: EncoderOption,
+    embedder: Any,
     column: Annotated[str, option("Column with the first texts.", "NAME")] = "text",
     pair_column: Annotated[str, option("Column with the second texts.", "NAME")] = "text_pair",
-    pooling: PoolingOption = None,
-    prompt: PromptOption = None,
     output: RecordsOption = None,
 ) -> None:
-    """Say how similar two texts are: the cosine of their vectors.
+    """Compute how similar two texts are: the cosine of their vectors.
 
     For a file, the output is one record per row, in the order of the rows, with the column `cosine`.
     """
     from bertkit.recipe import typed_path
-    from bertkit.vectors.embedder import Embedder
-    from bertkit.workflows.similar import read_pairs, similar
+    from bertkit.workflows.embed import read_pairs, similar
 
     if len(texts) > 2:
         raise UsageError(f"{len(texts)} texts", "give two, or a file with a pair per row")
@@ -133,7 +102,6 @@ def compare_texts(
         raise UsageError("--output with two texts", "it is for the pairs of a file")
     if not all(text.strip() for text in texts):
         raise UsageError("an empty text", "give two texts, or a file")
-    embedder = Embedder(model, pooling=pooling, prompt=prompt)
     if len(texts) == 2:
         first, second = texts
         (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)])

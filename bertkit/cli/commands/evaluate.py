@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     ROWS,
-    AnsweringSetOption,
     CheckpointOption,
     OptionalRunArgument,
     ReportOption,
+    ScoringSetOption,
     TrainingRowsOption,
     ZeroShotOption,
     find_trained,
@@ -60,7 +60,7 @@ LanguagesOption = Annotated[
 ]
 
 
-@recipe_options(*ROWS, set_option=AnsweringSetOption)
+@recipe_options(*ROWS, set_option=ScoringSetOption)
 def command(
     changes: dict[str, Any],
     run: OptionalRunArgument = None,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     RECIPE_NAME,
-    AnsweringSetOption,
     EncoderOption,
     PageOption,
     PrecisionOption,
+    ScoringSetOption,
     TextLengthOption,
     argument,
     option,
@@ -24,7 +24,7 @@ ORDER = 32
 EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
 
-@recipe_options("data", set_option=AnsweringSetOption)
+@recipe_options("data", set_option=ScoringSetOption)
 def command(
     task: Annotated[
         str,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     ROWS,
-    AnsweringSetOption,
     CheckpointRecipeOption,
+    ScoringSetOption,
     argument,
     option,
     output_option,
@@ -42,7 +42,7 @@ HeadsOption = Annotated[int | None, option("Keep so many heads per layer, where 
 IntermediateOption = Annotated[int | None, option("Keep so many neurons of each layer's feed-forward.", "N", "all")]
 
 
-@recipe_options(*ROWS, set_option=AnsweringSetOption)
+@recipe_options(*ROWS, set_option=ScoringSetOption)
 def command(
     model: Annotated[str, argument("Run folder, or any checkpoint: directory or hub name.", "MODEL")],
     output: Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")],

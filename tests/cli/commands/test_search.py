@@ -11,8 +11,7 @@ from bertkit.cli.commands.search import end_change, print_index, print_scores
 from bertkit.cli.output import print_records, print_result
 from bertkit.cli.terminal import json_output
 from bertkit.vectors.search.passages import Coverage
-from bertkit.workflows.search import IndexReport, SearchScores
-from bertkit.workflows.search.evaluate import RankingScores
+from bertkit.workflows.search import IndexReport, RankingScores, SearchScores
 from tests.conftest import toy_rows, write_csv
 
 REPORT = IndexReport(Path("index"), 1, 1200, 384, "cosine", "demo", Coverage(10, 0, 50, 50), None, 64, True, 2_000_000)

@@ -44,7 +44,7 @@ def test_rows_that_were_added_are_not_added_again(rows, embedder, here, caplog):
     write_csv(here / "more.csv", [{"text": "the superb song"}, {"text": "a dull book"}])
     more = TextRows.open("more.csv")
     assert (add("index", more).changed, add("index", more).changed, add("index", rows).changed) == (2, 0, 0)
-    assert "the index has the rows of more.csv already: nothing is added" in caplog.text
+    assert "the index already has the rows of more.csv; nothing is added" in caplog.text
     assert len(Index.open(here / "index", verify=True)) == 42
     delete("index", ["41"])
     assert (add("index", more).changed, len(Index.open(here / "index"))) == (2, 43)

@@ -51,7 +51,7 @@ def test_results_are_ranked_and_have_the_columns_of_their_rows(folder, tiny_mode
 def test_more_results_than_rows_are_all_rows(folder, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     assert len(ask(folder, "a film", k=100)) == 40
-    assert "the index has 40 rows: each query gets all of them, not 100" in caplog.text
+    assert "the index has only 40 rows, fewer than -k 100" in caplog.text
 
 
 def test_a_query_that_is_too_long_is_truncated_with_a_line(folder, caplog):
