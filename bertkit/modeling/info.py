@@ -89,8 +89,6 @@ class ModelInfo:
     """Divides the logits of both before they are compared."""
     compare: Callable[[torch.Tensor], Batch] | None = None
     """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
-    fit_head: Callable[[], None] | None = None
-    """Fits the head that training leaves as it is to the vectors of the training rows, before the model is scored."""
     input_gradients: bool = False
     """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
     static_widths: tuple[int, ...] = ()

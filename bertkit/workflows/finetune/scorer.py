@@ -11,7 +11,7 @@ from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, run_part, score_split
 from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.progress import log, stage
 from bertkit.tasks import Task
 from bertkit.tokens.features import Features, Setup, max_tokens
@@ -67,9 +67,10 @@ class StepScorer:
     def score_step(self, model: Model, step: int) -> dict[str, float]:
         """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
         # A head that no gradient reaches is fitted anew to the encoder of this step.
-        if fit_head := info_of(model).fit_head:
-            fit_head()
-        scored = self._score_split(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
+        checkpoint = replace(self.checkpoint, model=model)
+        if fit_head := self.inputs.task.fit_head:
+            fit_head(model, self.features["train"], checkpoint.setup, partial(run_part, checkpoint))
+        scored = self._score_split(self.inputs.validation.name, checkpoint, tune=True)
         if self.best is None or self._rank_step(scored) > self._rank_step(self.best[1]):
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
