@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -83,20 +81,12 @@ class ModelInfo:
     """Whether its head goes on from the trained one of its checkpoint."""
     other_labels: tuple[str, ...] = ()
     """Labels of the trained head of its checkpoint, which is not kept because of them."""
-    teacher: Model | None = None
-    """The model whose predictions it learns from."""
-    temperature: float = 1.0
-    """Divides the logits of both before they are compared."""
-    compare: Callable[[torch.Tensor], Batch] | None = None
-    """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
     input_gradients: bool = False
     """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
     static_widths: tuple[int, ...] = ()
     """The widths of its batches, where a device compiles a graph per shape; none before its first batch."""
     static_texts: int = 1
     """The texts of each of their rows there, where it has several."""
-    while_training: ExitStack = field(default_factory=ExitStack)
-    """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
 
 

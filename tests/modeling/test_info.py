@@ -29,14 +29,6 @@ def test_a_record_is_made_once_and_found_through_a_wrapper():
     assert info_of(make_tiny("bert", AutoModel)).new_weights == []
 
 
-def test_a_teacher_is_neither_counted_nor_saved():
-    model, teacher = make_tiny("bert", AutoModel), make_tiny("bert", AutoModel)
-    names, count = list(model.state_dict()), model.num_parameters()
-    info_of(model).teacher = teacher
-    assert list(model.state_dict()) == names
-    assert model.num_parameters() == count
-
-
 def test_a_tagger_head_is_in_config_json_under_the_name_that_published_models_have():
     config, head = BertConfig(), {"layers": "last", "tagger": "linear", "size": 0}
     assert tagger_head(config) is None

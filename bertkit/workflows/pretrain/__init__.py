@@ -81,7 +81,8 @@ def _train_and_publish(inputs: PretrainInputs, run: Run) -> Pretrained:
     scores = evaluate(model, fit_result.best_step)
     # What the weights are compared with, before they are published.
     baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
-    info_of(model).while_training.close()
+    if teacher := getattr(model, "teacher", None):
+        teacher.release()
     pretrained = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
