@@ -19,7 +19,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.hardware.memory import on_host
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
-from bertkit.modeling.info import Config, Model, info_of, tagger_head
+from bertkit.modeling.info import Config, Model, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
 from bertkit.storage.cache import cache_folder, sweep
@@ -70,8 +70,8 @@ class LayerTagger(EncoderHead):
 
     def read_states(self, **inputs: torch.Tensor) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
-        with torch.set_grad_enabled(info_of(self).input_gradients and torch.is_grad_enabled()):
-            outputs = self.run_encoder(*map(inputs.get, INPUTS), output_hidden_states=True)
+        # The weights need no gradients, so no graph is built, unless `mixed_embeddings` asks for those of its inputs.
+        outputs = self.run_encoder(*map(inputs.get, INPUTS), output_hidden_states=True)
         chosen = list(outputs.hidden_states[self.choice.states])
         if self.choice.merged == "weighted":
             return torch.stack(chosen, dim=2)
