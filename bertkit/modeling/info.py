@@ -81,10 +81,6 @@ class ModelInfo:
     """Whether its head goes on from the trained one of its checkpoint."""
     other_labels: tuple[str, ...] = ()
     """Labels of the trained head of its checkpoint, which is not kept because of them."""
-    static_widths: tuple[int, ...] = ()
-    """The widths of its batches, where a device compiles a graph per shape; none before its first batch."""
-    static_texts: int = 1
-    """The texts of each of their rows there, where it has several."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
 
 

@@ -20,8 +20,8 @@ from bertkit.hardware.precision import Machine
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
-from bertkit.modeling.heads.filled import always_masked, texts_of_rows
 from bertkit.modeling.info import info_of, tagger_head
+from bertkit.modeling.static_shapes import always_masked, get_static_shapes, texts_of_rows
 from bertkit.modeling.unpadding.layout import why_no_varlen
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
@@ -168,7 +168,7 @@ def fitting_collator(
     else:
         widths = tuple(sorted({most, getattr(training, "short_length", None) or most}))
     # texts of evaluations may be longer
-    info_of(model).static_widths = tuple(sorted({*widths, most}))
+    get_static_shapes(model).widths = tuple(sorted({*widths, most}))
     # those of pretraining have equally many rows anyway
     share = device.whole_rows(arguments.per_device_train_batch_size)
     order = None if isinstance(batches, PretrainBatches) else training_rows(share, texts)

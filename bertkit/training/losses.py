@@ -105,8 +105,8 @@ def task_terms(loss: Loss | None) -> Terms:
     """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
     import torch
 
-    from bertkit.modeling.heads.filled import run_filled, without_fillers
     from bertkit.modeling.heads.mixins import sum_over_rows, sum_over_windows
+    from bertkit.modeling.static_shapes import run_filled, without_fillers
 
     def sums(model: Model, batch: Batch) -> Batch:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
