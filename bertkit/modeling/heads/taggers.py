@@ -50,8 +50,6 @@ class LayerTagger(EncoderHead):
             width = 2 * (head["size"] // 2)
         self.output = nn.Linear(width, config.num_labels)
         self.post_init()  # type: ignore[attr-defined]
-        for parameter in self.base_model.parameters():  # type: ignore[attr-defined]
-            parameter.requires_grad = False
 
     def _init_weights(self, module: object) -> None:
         """Initialize the weights that transformers does not know."""
@@ -63,9 +61,10 @@ class LayerTagger(EncoderHead):
             super()._init_weights(module)  # type: ignore[misc]
 
     def train(self, mode: bool = True) -> LayerTagger:
-        """Switch the tagger to training mode; the frozen encoder stays without dropout."""
+        """Switch the tagger to training mode; the frozen encoder stays without dropout and gradients."""
         super().train(mode)  # type: ignore[misc]
-        self.base_model.eval()  # type: ignore[attr-defined]
+        # Loading makes new parameters, which need gradients, and ends here, since it switches to evaluation.
+        self.base_model.eval().requires_grad_(False)  # type: ignore[attr-defined]
         return self
 
     def read_states(self, **inputs: torch.Tensor) -> torch.Tensor:
