@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.tokens.features import Batch
 
 _DECAY = "decay_of_other_rows"  # in the optimizer's state
@@ -122,12 +122,9 @@ def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[Occurring
         return
     instead = OccurringEmbeddings(embedding, rows)
     model.set_input_embeddings(instead)
-    paths = info_of(model).speed_paths
-    paths.embeddings = instead
     try:
         yield instead
     finally:
-        paths.embeddings = None
         with torch.no_grad():
             embedding.weight.copy_(instead.whole())
         model.set_input_embeddings(embedding)

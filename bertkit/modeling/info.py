@@ -30,38 +30,8 @@ _INFO = "bertkit_info"  # attribute of a model
 _HEAD = "bertkit_head"
 
 
-@dataclass(frozen=True)
-class AttentionPatch:
-    """An attention function that was put in place of a model's own."""
-
-    name: str
-    """As transformers registers it."""
-    wraps: str
-    """The implementation that was in force before, and will be again."""
-    splits_rows: bool
-    """Whether it may be called for some rows of a batch at a time."""
-
-
-@dataclass
-class SpeedPaths:
-    """What each patch has changed about one model, so that patches need not look for each other's traces."""
-
-    cls_only_layer: nn.Module | None = None
-    """The last layer, where it computes the first token only."""
-    dropout: object | None = None
-    """Where its dropout draws from, where that is not torch's generator."""
-    attention: list[AttentionPatch] = field(default_factory=list)
-    """Patches of its attention, the one in force last."""
-    unpadded_layers: tuple[nn.Module, ...] = ()
-    """Layers that compute no padding in training."""
-    merged_projections: int = 0
-    """Attentions that compute queries, keys and values by one product."""
-    embeddings: nn.Module | None = None
-    """What stands in for its word embeddings."""
-
-    def attention_splits_rows(self, implementation: str) -> bool:
-        """Tell whether the implementation in force may be called for some rows of a batch at a time."""
-        return self.attention[-1].splits_rows if self.attention else implementation == "sdpa"
+_splits_rows: dict[str, bool] = {}
+"""Name of an attention of ours, as transformers registers it -> whether it can be called for some rows of a batch."""
 
 
 @dataclass
@@ -81,7 +51,6 @@ class ModelInfo:
     """Whether its head goes on from the trained one of its checkpoint."""
     other_labels: tuple[str, ...] = ()
     """Labels of the trained head of its checkpoint, which is not kept because of them."""
-    speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -148,15 +117,23 @@ def patched_attention(
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
-    patches = info_of(model).speed_paths.attention
-    patch = AttentionPatch(name, model.config._attn_implementation, splits_rows)
+    before = model.config._attn_implementation
     AttentionInterface.register(name, attend)
-    in_force = ALL_MASK_ATTENTION_FUNCTIONS[patch.wraps] if patches else sdpa_mask
-    AttentionMaskInterface.register(name, mask or in_force)
+    mask_in_force = ALL_MASK_ATTENTION_FUNCTIONS[before] if has_patched_attention(model) else sdpa_mask
+    AttentionMaskInterface.register(name, mask or mask_in_force)
+    _splits_rows[name] = splits_rows
     model.set_attn_implementation(name)
-    patches.append(patch)
     try:
         yield
     finally:
-        patches.remove(patch)
-        model.set_attn_implementation(patch.wraps)
+        model.set_attn_implementation(before)
+
+
+def has_patched_attention(model: Model) -> bool:
+    """Return whether a model attends with a function of `patched_attention`."""
+    return model.config._attn_implementation in _splits_rows
+
+
+def attention_splits_rows(model: Model) -> bool:
+    """Return whether the attention of a model can be called for some rows of a batch at a time."""
+    return _splits_rows.get(model.config._attn_implementation, model.config._attn_implementation == "sdpa")
