@@ -45,6 +45,9 @@ def score_units(checkpoint: Checkpoint, features: Features, *, most: int | None 
         ModelError: its layers are not known.
     """
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
+    if not any(parameter.requires_grad for parameter in model.base_model.parameters()):
+        message = "the encoder of this model is frozen under its head, so the importance of its units is unknown"
+        raise UsageError(message, "name a run that has trained its encoder")
     attentions = attention_outputs_of(model)
     narrow = [feed_forward.narrow for feed_forward in feed_forwards_of(model)]
     units = [*[model.config.num_attention_heads] * len(attentions), *(layer.in_features for layer in narrow)]
@@ -60,9 +63,6 @@ def score_units(checkpoint: Checkpoint, features: Features, *, most: int | None 
             batch = collate([features[number] for number in numbers])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
             loss = loss_of(outputs)
-            if not loss.requires_grad:  # of a head that reads the states of a frozen encoder
-                what = "the encoder of this model is frozen under its head, so the importance of its units is unknown"
-                raise UsageError(what, "name a run that has trained its encoder")
             (loss * count_items(batch)).backward()
             for layer, total in zip(layers, totals, strict=True):
                 # a mask has one number per row and unit, (rows, 1, units); layers with shared weights have several

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.speed import measure_paces
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.tokens.features import Collator, Features
 
 _SINGLE = 8  # blocks that are timed one at a time
@@ -26,7 +26,7 @@ def compare_with_teacher(
     """Compare a distilled model with its teacher; return nothing where it has none.
 
     Args:
-        model: `info_of` it names its teacher, where it has one.
+        model: a student, with its `PretrainingTeacher` as ``teacher``, or any other model.
         names: of the teacher and of the model.
         features: blocks of held-out text, which both encoders run on in turns, without a head.
         collate: makes batches of them.
@@ -36,12 +36,12 @@ def compare_with_teacher(
         rows of ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over single
         blocks) and ``rows_per_second`` (in batches).
     """
-    if (teacher := info_of(model).teacher) is None:
+    if not hasattr(model, "teacher"):
         return []
     from bertkit.evaluation.forward import sorted_batches
     from bertkit.tokens.feature_cache import lengths_of
 
-    models = {"teacher": teacher, "student": model}
+    models = {"teacher": model.teacher.model, "student": model}
     batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
     # One at a time as a server reads requests, and in batches as a job reads files: a student may gain in one only.
     singles = [collate([feature]) for feature in features[:_SINGLE]]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.hardware.device import Device, device_of, find_device
 from bertkit.hardware.process import fitting_threads, map_in_threads
 from bertkit.hardware.tensors import to_device
-from bertkit.modeling.info import info_of, is_sharded
+from bertkit.modeling.info import is_sharded
 from bertkit.storage.cache import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
@@ -123,7 +123,7 @@ def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
     """Run the model over a batch."""
     import torch
 
-    from bertkit.modeling.heads.filled import run_filled, without_fillers
+    from bertkit.modeling.static_shapes import run_filled, without_fillers
 
     device = next(model.parameters()).device
     real = without_fillers(model, batch)
@@ -140,7 +140,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
     """Let a model of torch run without gradients and dropout, in a precision, for as long as the block lasts."""
     import torch
 
-    from bertkit.modeling.heads.filled import always_masked
+    from bertkit.modeling.static_shapes import always_masked
 
     device = device_of(model)
     was_training = model.training
@@ -185,22 +185,22 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     Where a graph is compiled per shape, batches have the widths of the model's earlier ones, and one more where a text
     is longer. All of one width are filled to as many rows.
     """
-    from bertkit.modeling.heads.filled import texts_of_rows
+    from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
 
     lengths = lengths_of(features)
     device = device_of(model)
     if device.shapes_may_change or not len(lengths):
         return collate, lengths.tolist()
-    info, longest = info_of(model), longest_of(features)
-    info.static_widths = info.static_widths or choose_widths(longest)
-    if longest.max() > info.static_widths[-1]:
-        info.static_widths += (round_size(int(longest.max())),)
+    shapes, longest = get_static_shapes(model), longest_of(features)
+    shapes.widths = shapes.widths or choose_widths(longest)
+    if longest.max() > shapes.widths[-1]:
+        shapes.widths += (round_size(int(longest.max())),)
     texts = texts_of_rows(model, features)
-    widths = [static_width(length, info.static_widths) for length in longest.tolist()]
+    widths = [static_width(length, shapes.widths) for length in longest.tolist()]
     counts = (lengths // longest).tolist() if texts.are_windows else [texts.most] * len(widths)
     costs = [count * width for count, width in zip(counts, widths, strict=True)]
     order = evaluation_rows(TOKENS_AT_ONCE, texts, device.count)
-    return static_collator(collate, order, info.static_widths, texts), costs
+    return static_collator(collate, order, shapes.widths, texts), costs
 
 
 def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[list[int]]:

@@ -1,208 +1,27 @@
-"""The speed paths of a model in training, in the order in which they build on each other, and what layers can keep.
-
-A path that does not fit a model, or what is patched already, leaves it as it is. `SpeedPaths` tells what was done.
-"""
+"""What layers and their attention can keep of a forward pass: outputs, log-probabilities, scores and weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
-from bertkit.errors import ModelError, RecipeError, UnavailableError
-from bertkit.hardware.device import Device
-from bertkit.hardware.tensors import host_copy
+from bertkit.errors import ModelError
 from bertkit.modeling.architectures import layers_of
-from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
-from bertkit.modeling.info import Forward, LayerOutput, Model, info_of, patched_attention, patched_forward
-from bertkit.modeling.unpadding.layers import unpadded
-from bertkit.modeling.unpadding.layout import torch_varlen
+from bertkit.modeling.info import LayerOutput, Model, patched_attention
 from bertkit.tokens.features import Batch
 
-# not those of DeBERTa, which project distances too
-_NAMES = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v"))
-
-
-class _Projections:
-    """Computes all projections when the first is called, and hands the others out when they are called."""
-
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
-        self.layers = layers
-        self.states: torch.Tensor | None = None
-        self.projected: Sequence[torch.Tensor] = ()
-
-    def project(self, number: int, states: torch.Tensor) -> torch.Tensor:
-        """Return what layer `number` makes of the states, (..., width)."""
-        if number == 0:
-            weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
-            biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
-            # cast before they are joined, which moves half the bytes
-            if torch.is_autocast_enabled(states.device.type):
-                dtype = torch.get_autocast_dtype(states.device.type)
-                weights, biases = ([each.to(dtype) for each in parameters] for parameters in (weights, biases))
-            merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
-            self.states, self.projected = states, torch.split(merged, [len(weight) for weight in weights], dim=-1)
-        if states is not self.states:
-            return functional.linear(states, self.layers[number].weight, self.layers[number].bias)
-        projected = self.projected[number]
-        if number == len(self.layers) - 1:
-            self.states, self.projected = None, ()
-        return projected
-
-
-@contextmanager
-def merged_projections(model: Model) -> Iterator[None]:
-    """Let attention compute queries, keys and values together, but for a last layer that reads one query only."""
-    paths = info_of(model).speed_paths
-    alone = set() if paths.cls_only_layer is None else set(paths.cls_only_layer.modules())
-    with ExitStack() as patches:
-        for module in model.base_model.modules():
-            layers = [] if module in alone else _projections_of(module)
-            projections = _Projections(layers)
-            for number, layer in enumerate(layers):
-                patches.enter_context(patched_forward(layer, partial(projections.project, number)))
-            paths.merged_projections += bool(layers)
-        patches.callback(setattr, paths, "merged_projections", 0)
-        yield
-
-
-def _projections_of(module: nn.Module) -> list[nn.Linear]:
-    """Find the three projections of an attention, in the order in which it calls them; none in other modules."""
-    for names in _NAMES:
-        layers = [getattr(module, name, None) for name in names]
-        if all(type(layer) is nn.Linear for layer in layers):
-            biased = {layer.bias is not None for layer in layers}  # type: ignore[union-attr]
-            return layers if len(biased) == 1 else []  # type: ignore[return-value]
-    return []
-
-
-_KEEPING, _OF_HOST = "bertkit-keeping", "bertkit-masks-of-host"
+_KEEPING = "bertkit-keeping"  # start of the names of patches
 
 _LEAST_SUM = 0.999  # of the weights of a token, whose sum is 1 but for rounding
 
 AttentionMaps = dict[nn.Module, torch.Tensor]
 """Attention module -> log-probabilities or scores of its last forward pass: (texts, heads, tokens, tokens)."""
-
-
-@contextmanager
-def speed_paths(
-    model: Model,
-    dropout: DropoutStream | None,
-    *,
-    unpad: bool,
-    tokens: Iterable[int] | None,
-    merge: bool = False,
-    compiled: bool = False,
-    host_masks: bool = True,
-) -> Iterator[OccurringEmbeddings | None]:
-    """Train a model on its speed paths; afterwards it is as before, but for what was trained.
-
-    Yields what stands in for the word embeddings, if anything does. `SpeedPaths` tells the rest.
-
-    Dropout comes first, since it replaces attention. Unpadding wraps the attention that is then in force and calls it
-    for groups of rows, so that dropout draws nothing for padding. All leave alone a last layer that computes the first
-    token only, which a model has from loading on. The embeddings touch nothing of the others. Compiling comes last,
-    since it takes the layers as they then are.
-
-    Args:
-        model: on its device.
-        dropout: the stream that dropout draws from; None for torch's.
-        unpad: whether layers may leave out padding.
-        tokens: ids whose embeddings are trained; None for all.
-        merge: whether queries, keys and values are computed by one product.
-        compiled: whether layers are compiled by torch.compile.
-        host_masks: whether the CPU may tell of each batch on a device if it has padding.
-    """
-    with ExitStack() as patches:
-        if dropout is not None:
-            patches.enter_context(fast_dropout(model, dropout))
-        if merge:
-            patches.enter_context(merged_projections(model))
-        device = Device(model.device.type)
-        looks = host_masks and not device.is_cpu and device.shapes_may_change
-        if looks and model.config._attn_implementation == "sdpa":
-            patches.enter_context(masks_of_host(model))
-        if unpad:
-            varlen = None if device.is_cpu else torch_varlen()
-            patches.enter_context(unpadded(model, varlen))
-        embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))
-        if compiled:
-            patches.enter_context(compiled_layers(model))
-        yield embeddings
-
-
-@contextmanager
-def masks_of_host(model: Model) -> Iterator[None]:
-    """Let the CPU tell whether a batch on a device has padding; transformers asks the device, and waits for it."""
-    is_full: bool | None = None  # of the batch at hand; None where the CPU does not know it
-
-    def note_mask(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        nonlocal is_full
-        mask = named.get("attention_mask")
-        copy = None if mask is None else host_copy(mask)
-        is_full = None if copy is None else bool(copy.all())
-
-    def make_mask(
-        *arguments: object,
-        attention_mask: torch.Tensor | None = None,
-        allow_is_bidirectional_skip: bool = False,
-        **named: object,
-    ) -> torch.Tensor | None:
-        mask = None if is_full else attention_mask
-        may_skip = allow_is_bidirectional_skip and is_full is not False
-        return sdpa_mask(*arguments, attention_mask=mask, allow_is_bidirectional_skip=may_skip, **named)  # type: ignore[no-any-return]
-
-    with ExitStack() as patches:
-        attend = patched_attention(model, _OF_HOST, sdpa_attention_forward, splits_rows=True, mask=make_mask)
-        patches.enter_context(attend)
-        patches.callback(model.base_model.register_forward_pre_hook(note_mask, with_kwargs=True).remove)
-        yield
-
-
-@contextmanager
-def compiled_layers(model: Model) -> Iterator[None]:
-    """Let a model in training run its layers compiled by torch; evaluations run them as they are.
-
-    All layers share their code, so most of them take what was compiled for the first. Embeddings, heads, and the hooks
-    between them depend on the task and stay as they are, and so do the names of weights.
-
-    Raises:
-        RecipeError: its attention is read. What compiled layers leave in Python may be that of an earlier batch.
-        UnavailableError: torch cannot compile here, for lack of a compiler or of Triton.
-    """
-    from torch._dynamo.exc import ShortenTraceback  # of all errors that a compiler raises
-
-    if any(patch.name != _OF_HOST for patch in info_of(model).speed_paths.attention):
-        what = "training.torch_compile: the attention of compiled layers cannot be read"
-        raise RecipeError(what, "leave it out, or match hidden states alone")
-    with ExitStack() as patches:
-        for layer in repeated_layers(model) or [model.base_model]:
-            run = partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward))
-            patches.enter_context(patched_forward(layer, run))
-        try:
-            yield
-        except ShortenTraceback as error:
-            reason = str(getattr(error, "inner_exception", error)).strip().splitlines()[0].removesuffix(".")
-            what = f"torch cannot compile the layers of this {model.config.model_type} model: {reason}"
-            remedy = "install what it lacks (on a CPU g++, on a GPU Triton and gcc)"
-            raise UnavailableError(what, f"{remedy}, or leave out training.torch_compile") from None
-
-
-def repeated_layers(module: nn.Module) -> list[nn.Module]:
-    """List the layers of all encoders in a module: the items of its outermost lists."""
-    layers: list[nn.Module] = []
-    for child in module.children():
-        is_layer = isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList)
-        layers += [child] if is_layer else repeated_layers(child)
-    return layers
 
 
 @contextmanager
@@ -330,9 +149,3 @@ def _attend(
     logs = scores.log_softmax(dim=-1)
     weights = functional.dropout(logs.exp().to(value.dtype), dropout)
     return scores, logs, torch.matmul(weights, value).transpose(1, 2).contiguous()
-
-
-def _run_compiled(
-    layer: nn.Module, plain: Forward, compiled: Forward, *states: torch.Tensor, **named: object
-) -> LayerOutput:
-    return (compiled if layer.training else plain)(*states, **named)

@@ -14,11 +14,14 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.architectures import architecture_of, is_causal, layers_of
-from bertkit.modeling.info import Forward, Layer, LayerOutput, Model, Output, info_of
+from bertkit.modeling.info import Forward, Layer, LayerOutput, Model, Output
 from bertkit.tokens.features import Tensor
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _TEXT_CLASSES = ("ForSequenceClassification", "ForMultipleChoice", "ForWindowClassification")
 
@@ -41,20 +44,26 @@ def cls_only_last_layer(model: Model) -> None:
 
     A last layer that does so already stays as it is, and so does one whose head reads a mean of all tokens.
     """
-    architecture, paths = architecture_of(model.config), info_of(model).speed_paths
+    architecture = architecture_of(model.config)
     reads_first = getattr(model, "reads_first_token", False)
     reads_first = reads_first or getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
     known = architecture.is_bert_like or (architecture.is_rotary and reads_first)
     layers = layers_of(model) if known else []
-    if not layers or paths.cls_only_layer is layers[-1]:
+    if not layers or is_cls_only(layers[-1]):
         return
-    layer = paths.cls_only_layer = layers[-1]
+    layer = layers[-1]
+    layer.is_cls_only = True
     if architecture.is_rotary:
         attention = _attention_of(layer)
         attention.forward = partial(_attend_rotary, attention, attention.forward)
         layer.forward = partial(_forward_rotary, layer, layer.forward)
     else:
         layer.forward = partial(_forward_bert, layer, layer.forward)
+
+
+def is_cls_only(layer: nn.Module) -> bool:
+    """Return whether a layer computes the first token only, by `cls_only_last_layer`."""
+    return getattr(layer, "is_cls_only", False)
 
 
 def _read_last_token(model: Model) -> None:

@@ -62,7 +62,7 @@ def find_depths(model: Model) -> Depths:
 
 def encoder_layers(model: Model) -> list[nn.Module]:
     """List the layers of a model of any type; those that share their weights are listed once."""
-    from bertkit.modeling.attention import repeated_layers
+    from bertkit.modeling.speed_paths import repeated_layers
 
     return layers_of(model) or repeated_layers(model.base_model)
 

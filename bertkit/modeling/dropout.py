@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from bertkit.modeling.info import Config, Model, info_of, patched_attention, patched_forward
+from bertkit.modeling.info import Config, Model, patched_attention, patched_forward
 
 _NAME = "bertkit-dropout"  # of the attention, as transformers registers it
 # numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each
@@ -120,15 +120,15 @@ class _Masked(torch.autograd.Function):
 def fast_dropout(model: Model, stream: DropoutStream) -> Iterator[None]:
     """Let every dropout layer of a model draw from a stream, and its attention too where that is torch's."""
     layers = [module for module in model.modules() if type(module) is nn.Dropout]
-    paths = info_of(model).speed_paths
     with ExitStack() as patches:
         for layer in layers:
             patches.enter_context(patched_forward(layer, partial(_drop_values, layer, stream)))
         if model.config._attn_implementation == "sdpa":
             attend = partial(_attend, stream)
             patches.enter_context(patched_attention(model, _NAME, attend, splits_rows=True))
-        paths.dropout = stream
-        patches.callback(setattr, paths, "dropout", None)
+        # A head that reads a batch in two passes has to draw the same numbers again.
+        model.dropout_stream = stream
+        patches.callback(delattr, model, "dropout_stream")
         yield
 
 

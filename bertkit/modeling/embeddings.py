@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.tokens.features import Batch
 
 _DECAY = "decay_of_other_rows"  # in the optimizer's state
@@ -122,12 +122,9 @@ def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[Occurring
         return
     instead = OccurringEmbeddings(embedding, rows)
     model.set_input_embeddings(instead)
-    paths = info_of(model).speed_paths
-    paths.embeddings = instead
     try:
         yield instead
     finally:
-        paths.embeddings = None
         with torch.no_grad():
             embedding.weight.copy_(instead.whole())
         model.set_input_embeddings(embedding)
@@ -172,10 +169,5 @@ def mixed_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Itera
             mixed.differences.append(difference)
         return point
 
-    info = info_of(model)
-    info.input_gradients = True
-    try:
-        with embedding.register_forward_hook(mix):
-            yield mixed
-    finally:
-        info.input_gradients = False
+    with embedding.register_forward_hook(mix):
+        yield mixed

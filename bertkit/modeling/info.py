@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -32,38 +30,8 @@ _INFO = "bertkit_info"  # attribute of a model
 _HEAD = "bertkit_head"
 
 
-@dataclass(frozen=True)
-class AttentionPatch:
-    """An attention function that was put in place of a model's own."""
-
-    name: str
-    """As transformers registers it."""
-    wraps: str
-    """The implementation that was in force before, and will be again."""
-    splits_rows: bool
-    """Whether it may be called for some rows of a batch at a time."""
-
-
-@dataclass
-class SpeedPaths:
-    """What each patch has changed about one model, so that patches need not look for each other's traces."""
-
-    cls_only_layer: nn.Module | None = None
-    """The last layer, where it computes the first token only."""
-    dropout: object | None = None
-    """Where its dropout draws from, where that is not torch's generator."""
-    attention: list[AttentionPatch] = field(default_factory=list)
-    """Patches of its attention, the one in force last."""
-    unpadded_layers: tuple[nn.Module, ...] = ()
-    """Layers that compute no padding in training."""
-    merged_projections: int = 0
-    """Attentions that compute queries, keys and values by one product."""
-    embeddings: nn.Module | None = None
-    """What stands in for its word embeddings."""
-
-    def attention_splits_rows(self, implementation: str) -> bool:
-        """Tell whether the implementation in force may be called for some rows of a batch at a time."""
-        return self.attention[-1].splits_rows if self.attention else implementation == "sdpa"
+_splits_rows: dict[str, bool] = {}
+"""Name of an attention of ours, as transformers registers it -> whether it can be called for some rows of a batch."""
 
 
 @dataclass
@@ -83,23 +51,6 @@ class ModelInfo:
     """Whether its head goes on from the trained one of its checkpoint."""
     other_labels: tuple[str, ...] = ()
     """Labels of the trained head of its checkpoint, which is not kept because of them."""
-    teacher: Model | None = None
-    """The model whose predictions it learns from."""
-    temperature: float = 1.0
-    """Divides the logits of both before they are compared."""
-    compare: Callable[[torch.Tensor], Batch] | None = None
-    """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
-    fit_head: Callable[[], None] | None = None
-    """Fits the head that training leaves as it is to the vectors of the training rows, before the model is scored."""
-    input_gradients: bool = False
-    """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
-    static_widths: tuple[int, ...] = ()
-    """The widths of its batches, where a device compiles a graph per shape; none before its first batch."""
-    static_texts: int = 1
-    """The texts of each of their rows there, where it has several."""
-    while_training: ExitStack = field(default_factory=ExitStack)
-    """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
-    speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -166,15 +117,24 @@ def patched_attention(
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
-    patches = info_of(model).speed_paths.attention
-    patch = AttentionPatch(name, model.config._attn_implementation, splits_rows)
+    before = model.config._attn_implementation
     AttentionInterface.register(name, attend)
-    in_force = ALL_MASK_ATTENTION_FUNCTIONS[patch.wraps] if patches else sdpa_mask
-    AttentionMaskInterface.register(name, mask or in_force)
+    mask_in_force = ALL_MASK_ATTENTION_FUNCTIONS[before] if has_patched_attention(model) else sdpa_mask
+    AttentionMaskInterface.register(name, mask or mask_in_force)
+    _splits_rows[name] = splits_rows
     model.set_attn_implementation(name)
-    patches.append(patch)
     try:
         yield
     finally:
-        patches.remove(patch)
-        model.set_attn_implementation(patch.wraps)
+        model.set_attn_implementation(before)
+
+
+def has_patched_attention(model: Model) -> bool:
+    """Return whether a model attends with a function of `patched_attention`."""
+    return model.config._attn_implementation in _splits_rows
+
+
+def attention_splits_rows(model: Model) -> bool:
+    """Return whether the attention of a model can be called for some rows of a batch at a time."""
+    implementation: str = model.config._attn_implementation
+    return _splits_rows.get(implementation, implementation == "sdpa")

@@ -140,8 +140,6 @@ class TaskExtras(Protocol):
     """The highest value of its metrics."""
     EXPORTED_AS: str | None
     """The family whose exported models this one reads too."""
-    FITS_HEAD: bool
-    """Whether `precompute` fits the head, which no training reaches."""
     combine: Callable[[Sequence[Output], Feature, Setup], Output] | None
     """Combines the outputs of several models for one feature to those of an ensemble."""
     find_labels: Callable[[Path, Recipe], Sequence[str]] | None
@@ -160,6 +158,8 @@ class TaskExtras(Protocol):
     """Learns from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
     precompute: Callable[[Model, Mapping[str, Sequence[Feature]], Setup, RunModule], bool]
     """Computes once what training needs of the features of each split; returns whether nothing is left to train."""
+    fit_head: Callable[[Model, Sequence[Feature], Setup, RunModule], None] | None
+    """Fits the head to the features of the training rows before each evaluation; no gradient reaches such a head."""
     tune: Callable[[Sequence[Prediction], Sequence[Row], Setup], dict[str, Any]]
     """Chooses the options that are best set on validation rows; they are kept in the run's record."""
     details: Callable[[Sequence[Prediction], Sequence[Row], Setup], Details]
@@ -305,7 +305,6 @@ _DEFAULTS: Mapping[str, Any] = {
     "NAMED": False,
     "TYPES": {},
     "HIGHEST": 1.0,
-    "FITS_HEAD": False,
     "fit_baselines": no_fitting,
     "precompute": no_precompute,
     "tune": no_tuning,

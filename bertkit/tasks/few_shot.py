@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.labels import class_weights
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import read_modules, with_options
 from bertkit.tasks import (
@@ -45,7 +45,6 @@ decode, compare, score = text_classification.decode, text_classification.compare
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
 combine = text_classification.combine
 targets = text_classification.targets
-FITS_HEAD: bool = True
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -85,27 +84,24 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup)
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
-    """Have the linear layer fitted whenever the model is scored; of a frozen encoder, fit it once and for all.
-
-    Where the recipe has class weights, they are those of the rows that it is fitted to.
-    """
-    # imported before training seeds the generators, since the import draws from one: a resumed run would draw anew
-    import sklearn.linear_model  # noqa: F401
-
+def fit_head(model: Model, features: Features, setup: Setup, run: RunModule) -> None:
+    """Fit the linear layer to the vectors of the training rows, which weigh as `training.class_weights` says."""
     from bertkit.modeling.sentence.classifier import fit_logistic
 
-    gold = [int(feature["labels"]) for feature in features["train"]]
+    gold = [int(feature["labels"]) for feature in features]
     names = [setup.labels[label] for label in gold]
     weights = class_weights(setup.recipe.training.class_weights, setup.labels, names)
+    vectors = np.stack([output["vectors"][0] for output in run(model, features)])
+    fit_logistic(model, vectors, gold, [weights[label] for label in gold])
 
-    def fit_head() -> None:
-        vectors = np.stack([output["vectors"][0] for output in run(model, features["train"])])
-        fit_logistic(model, vectors, gold, [weights[label] for label in gold])
 
-    if read_option(OPTIONS, setup.recipe, "method") == "frozen":
-        fit_head()
-        return True
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+    """Fit the linear layer once if the encoder is frozen; nothing is left to train then."""
+    # The import draws from a random generator, so it comes before training seeds them. Otherwise, a resumed run would
+    # draw other numbers.
+    import sklearn.linear_model  # noqa: F401
 
-    info_of(model).fit_head = fit_head
-    return False
+    if read_option(OPTIONS, setup.recipe, "method") != "frozen":
+        return False
+    fit_head(model, features["train"], setup, run)
+    return True

@@ -1,10 +1,10 @@
-"""What a recipe and a machine decide of a training: TrainingArguments, speed paths, shapes of batches, XLA's ways."""
+"""What a recipe and a machine decide of a training: TrainingArguments, shapes of batches, CUDA graphs, XLA's ways."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from bertkit.errors import RecipeError, closest
 from bertkit.hardware.device import Device, check_accelerate, lead_accelerate
 from bertkit.hardware.precision import Machine
-from bertkit.modeling.attention import speed_paths
-from bertkit.modeling.dropout import DropoutStream
-from bertkit.modeling.embeddings import OccurringEmbeddings
-from bertkit.modeling.heads.filled import always_masked, texts_of_rows
-from bertkit.modeling.info import info_of, tagger_head
-from bertkit.modeling.unpadding.layout import why_no_varlen
+from bertkit.modeling.static_shapes import always_masked, get_static_shapes, texts_of_rows
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 from bertkit.recipe.sections import NOT_CAPTURED
@@ -122,26 +117,6 @@ def check_extra(training: CommonTraining) -> None:
             raise RecipeError(f"TrainingArguments has no field {name!r}", remedy)
 
 
-def on_speed_paths(
-    model: PreTrainedModel,
-    training: CommonTraining,
-    machine: Machine,
-    dropout: DropoutStream,
-    tokens: Iterable[int] | None,
-) -> AbstractContextManager[OccurringEmbeddings | None]:
-    """Return `speed_paths` for a model as the recipe and the machine allow."""
-    runs_once_on_cpu = machine.device == "cpu" and not _reruns(training)
-    return speed_paths(
-        model,
-        dropout if training.fast_dropout and runs_once_on_cpu else None,
-        unpad=_reason_to_pad(model, training, machine) is None,
-        tokens=tokens,
-        merge=runs_once_on_cpu,
-        compiled=training.torch_compile,
-        host_masks=not training.cuda_graphs,
-    )
-
-
 def fitting_collator(
     collate: Collator,
     batches: Batches,
@@ -168,7 +143,7 @@ def fitting_collator(
     else:
         widths = tuple(sorted({most, getattr(training, "short_length", None) or most}))
     # texts of evaluations may be longer
-    info_of(model).static_widths = tuple(sorted({*widths, most}))
+    get_static_shapes(model).widths = tuple(sorted({*widths, most}))
     # those of pretraining have equally many rows anyway
     share = device.whole_rows(arguments.per_device_train_batch_size)
     order = None if isinstance(batches, PretrainBatches) else training_rows(share, texts)
@@ -214,35 +189,6 @@ def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int
     looks_up = "adamw" in arguments.optim and Device(arguments.device.type).shapes_may_change
     tokens = batches.occurring_tokens() if looks_up else None
     return {*tokens, padding} if tokens else None
-
-
-def why_padded(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:
-    """Say why a model on its speed paths computes the padding of batches; None where it does not."""
-    # a frozen encoder, whose states are read before
-    has_run = tagger_head(model.config) is not None
-    if has_run or info_of(model).speed_paths.unpadded_layers:
-        return None
-    return _reason_to_pad(model, training, machine) or f"padding is computed in this {model.config.model_type} model"
-
-
-def _reason_to_pad(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:
-    """Say what in the recipe or the machine keeps padding in the layers of any model; None where nothing does."""
-    setting = _reruns(training) or (None if training.unpad else "unpad: false")
-    if setting:
-        return f"padding is computed with {setting}"
-    if machine.device == "cpu":
-        return None
-    return "a GPU computes padding" if training.unpad == "auto" else why_no_varlen(model, machine)
-
-
-def _reruns(training: CommonTraining) -> str | None:
-    """Name the setting with which layers may neither draw from the dropout stream nor leave out padding.
-
-    With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
-    numbers, and the layout without padding would be gone. Compiled layers can call neither.
-    """
-    names = ("gradient_checkpointing", "torch_compile", "fsdp")
-    return next((f"{name}: true" for name in names if getattr(training, name)), None)
 
 
 def ways_of_training(device: Device, *, graphs: bool) -> AbstractContextManager[None]:

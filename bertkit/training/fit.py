@@ -13,6 +13,7 @@ from bertkit.hardware.precision import Machine
 from bertkit.modeling.depths import encoder_layers
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.sharding import sharded_weights
+from bertkit.modeling.speed_paths import speed_paths
 from bertkit.progress import get_progress, log
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import discard_unfinished, newest_whole, read_manifest
@@ -21,10 +22,8 @@ from bertkit.training.arguments import (
     captures_steps,
     fitting_collator,
     make_arguments,
-    on_speed_paths,
     tokens_to_train,
     ways_of_training,
-    why_padded,
 )
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback
 from bertkit.training.own import make_callback
@@ -63,16 +62,15 @@ def fit(
         collate = fitting_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
         job = replace(job, data_collator=collate)
         sharded = sharded_weights(model, encoder_layers(model)) if training.fsdp else nullcontext()
-        with on_speed_paths(model, training, machine, dropout, tokens) as embeddings, sharded:
-            reason = why_padded(model, training, machine)
-            if reason and training.unpad is True:
-                log.info(f"unpad: {reason}")
+        with speed_paths(model, training, machine, dropout, tokens) as paths, sharded:
+            if paths.padding and training.unpad is True:
+                log.info(f"unpad: {paths.padding}")
             plan = plan_layers(model, training, batches.rows)
             trainer = BertkitTrainer(
                 job=job,
                 dropout=dropout,
-                embeddings=embeddings,
-                padding=reason,
+                embeddings=paths.embeddings,
+                padding=paths.padding,
                 plan=plan,
                 graphs=graphs,
                 args=arguments,

@@ -34,7 +34,7 @@ def check_loss(training: Training, task: Task, *, may_run_code: bool) -> None:
     keys = [key for key in ("loss", "class_weights", "label_smoothing") if getattr(training, key)]
     if keys and not task.NAMED:
         raise RecipeError(f"training.{keys[0]} needs labels", "leave it out for this task")
-    if training.loss and task.FITS_HEAD:
+    if training.loss and task.fit_head:
         raise RecipeError("training.loss: this task family has a loss of its own", "leave it out")
     if training.loss == FOCAL and training.label_smoothing:
         raise RecipeError("training.label_smoothing does not go with focal loss", "leave one of them out")
@@ -105,8 +105,8 @@ def task_terms(loss: Loss | None) -> Terms:
     """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
     import torch
 
-    from bertkit.modeling.heads.filled import run_filled, without_fillers
     from bertkit.modeling.heads.mixins import sum_over_rows, sum_over_windows
+    from bertkit.modeling.static_shapes import run_filled, without_fillers
 
     def sums(model: Model, batch: Batch) -> Batch:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
@@ -142,7 +142,7 @@ def count_on_device(batch: Batch) -> torch.Tensor:
 
 def gold_terms(task: Task, training: Training, labels: Sequence[str], rows: Sequence[Row]) -> Terms:
     """Build the terms of a task's rows: its own loss, or that of `make_loss`; see there for what it raises."""
-    if task.FITS_HEAD:
+    if task.fit_head:
         return task_terms(None)
     return task_terms(make_loss(training, labels, [row.get(task.COLUMNS.gold) for row in rows]))
 

@@ -215,10 +215,11 @@ class Evaluator:
 
     def compute_metrics(self, model: Model, step: int) -> dict[str, float]:
         """Score the model of a step on the split that chooses the best checkpoint."""
+        checkpoint = replace(self.checkpoint, model=model)
         # A head that no gradient reaches is fitted anew to the encoder of this step.
-        if fit_head := info_of(model).fit_head:
-            fit_head()
-        scored = self.score(self.data.validation.name, replace(self.checkpoint, model=model), tune=True)
+        if fit_head := self.data.task.fit_head:
+            fit_head(model, self.features["train"], checkpoint.setup, partial(run_part, checkpoint))
+        scored = self.score(self.data.validation.name, checkpoint, tune=True)
         if self.best is None or self._rank(scored) > self._rank(self.best[1]):
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}

@@ -98,7 +98,8 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
     # 4. Scores of the held-out text by the best step, with baselines that need no model.
     scores = compute_metrics(model, fit_result.best_step)
     baselines = {**_token_frequencies(data), **objective.baselines(held_out, scores)}
-    info_of(model).while_training.close()
+    if teacher := getattr(model, "teacher", None):
+        teacher.release()
     held_out_tokens = data.corpus["validation"].facts["tokens"]
     pretrained = Pretrained(
         recipe=recipe.name,

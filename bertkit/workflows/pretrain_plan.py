@@ -12,7 +12,7 @@ from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.process import peak_memory, restart_peak_memory
 from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.sections import Pretraining
@@ -77,7 +77,7 @@ def estimate(
     model = data.load_model()
     disk_bytes = _needed_space(data.plan.folder, model, training, batches)
     # a teacher's are not counted
-    sizes = None if info_of(model).teacher else layer_sizes(setup.config)
+    sizes = None if hasattr(model, "teacher") else layer_sizes(setup.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)

@@ -37,6 +37,13 @@ def test_gradient_scores_are_means_of_absolute_values_over_rows(trained):
     assert np.allclose(found.neurons, [expected[layer] for layer in layers[2:]], rtol=1e-3, atol=1e-7)
 
 
+def test_an_encoder_that_is_frozen_under_its_head_is_refused(trained):
+    checkpoint, _, features = load_measured(trained)
+    checkpoint.model.base_model.requires_grad_(False)
+    with pytest.raises(UsageError, match="is frozen under its head"):
+        score_units(checkpoint, features)
+
+
 def test_heads_that_share_keys_stay_together():
     scores = np.array([[0.0, 9.0, 5.0, 5.0, 1.0, 1.0]])
     assert choose_units(scores, 4, together=2) == [[0, 1, 2, 3]]

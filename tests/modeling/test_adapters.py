@@ -12,13 +12,15 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from bertkit.errors import RecipeError, pip_install
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.depths import ADAPTER, add_adapters, find_depths, merge_adapters, target_names
+from bertkit.modeling.dropout import DropoutStream
+from bertkit.modeling.speed_paths import speed_paths
+from bertkit.recipe import Training
 from bertkit.recipe.sections import Lora
 from tests.conftest import LEARN, finetune
 from tests.kills import TRAINING_STEP, everything
-from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+from tests.modeling.tiny_models import CPU, make_tiny, make_tiny_batch
 
 TEXTS = AutoModelForSequenceClassification
 
@@ -81,7 +83,7 @@ def test_adapters_work_on_every_architecture_and_speed_path(model_type, peft, tm
     assert set(gradients) == {name for name, weights in model.named_parameters() if weights.requires_grad}
     assert (plain - without).abs().max() > 1e-3
     cls_only_last_layer(model)
-    with speed_paths(model, None, unpad=True, tokens=None, merge=True):
+    with speed_paths(model, Training(fast_dropout=False), CPU, DropoutStream(0), None):
         fast, fast_gradients = compute(model)
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(fast_gradients, gradients, rtol=1e-3, atol=1e-3)

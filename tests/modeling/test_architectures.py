@@ -44,12 +44,13 @@ from bertkit.modeling.architectures import (
     make_causal,
     types_with,
 )
-from bertkit.modeling.attention import keep_windows, merged_projections
-from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.attention import keep_windows
+from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import occurring_embeddings
-from bertkit.modeling.info import SpeedPaths, info_of
+from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
+from bertkit.modeling.info import has_patched_attention
 from bertkit.modeling.masked_head import run_at_masked
+from bertkit.modeling.speed_paths import merged_projections
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.tokens.features import IGNORED
@@ -91,11 +92,12 @@ def read_whole_head(model: Any, batch: Batch) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class SpeedPath:
-    """How to switch a path on, what is read without it and with it, and whether the record says that it is used."""
+    """How to switch a path on, what is read without it and with it, and whether it is used."""
 
     auto_class: Any
     switch_on: Callable[[Any], AbstractContextManager[Any]]
-    is_used: Callable[[SpeedPaths], object]
+    is_used: Callable[[Any, object], object]
+    """Takes the model and what the context manager yields."""
     is_expected: Callable[[Architecture, str], object]
     dropout: float = 0.0
     read_plain: Callable[[Any, Batch], torch.Tensor] = read_logits
@@ -106,38 +108,38 @@ SPEED_PATHS = {
     "cls_only": SpeedPath(
         AutoModelForSequenceClassification,
         with_cls_only,
-        lambda paths: paths.cls_only_layer,
+        lambda model, _: any(map(is_cls_only, model.modules())),
         lambda architecture, _: architecture.is_bert_like or architecture.is_rotary,
     ),
     "unpadding": SpeedPath(
         AutoModelForTokenClassification,
         unpadded,
-        lambda paths: paths.unpadded_layers,
+        lambda _, layers: layers,
         lambda architecture, _: architecture.can_unpad,
     ),
     "dropout": SpeedPath(  # a probability that rounds to no value of 65,536, so that only the computation is compared
         AutoModelForTokenClassification,
         lambda model: fast_dropout(model, DropoutStream(0)),
-        lambda paths: paths.attention,
+        lambda model, _: has_patched_attention(model),
         lambda _, attention: attention == "sdpa",
         dropout=1e-9,
     ),
     "projections": SpeedPath(
         AutoModelForTokenClassification,
         merged_projections,
-        lambda paths: paths.merged_projections,
+        lambda _, count: count,
         lambda architecture, _: architecture.model_type not in ("deberta", "deberta-v2", "modernbert"),
     ),
     "embeddings": SpeedPath(
         AutoModelForTokenClassification,
         lambda model: occurring_embeddings(model, make_tiny_batch()["input_ids"].flatten().tolist()),
-        lambda paths: paths.embeddings,
+        lambda _, embeddings: embeddings,
         lambda *_: True,
     ),
     "masked_head": SpeedPath(
         AutoModelForMaskedLM,
         nullcontext,
-        lambda _: True,
+        lambda *_: True,
         lambda *_: True,
         read_plain=read_whole_head,
         read_fast=lambda model, batch: run_at_masked(model, mask_labels(batch))[0].logits[0],
@@ -150,9 +152,9 @@ def run(model: Any, read: Callable[[Any, Batch], torch.Tensor]) -> tuple[torch.T
     logits = read(model, make_tiny_batch())
     (logits * torch.linspace(-1, 1, logits.numel()).view_as(logits)).mean().backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    trimmed = info_of(model).speed_paths.embeddings
+    trimmed = model.get_input_embeddings()
     for name, gradient in gradients.items():
-        if trimmed is not None and gradient is trimmed.weight.grad:
+        if isinstance(trimmed, OccurringEmbeddings) and gradient is trimmed.weight.grad:
             gradients[name] = torch.zeros(VOCABULARY, gradient.shape[1]).index_copy_(0, trimmed.rows, gradient)
     return logits.detach(), gradients
 
@@ -164,8 +166,8 @@ def test_a_speed_path_computes_what_the_plain_model_does(model_type, path):
     plain, fast = (make_tiny(model_type, speed_path.auto_class, speed_path.dropout) for _ in range(2))
     attention = fast.config._attn_implementation
     logits, gradients = run(plain, speed_path.read_plain)
-    with speed_path.switch_on(fast):
-        used = bool(speed_path.is_used(info_of(fast).speed_paths))
+    with speed_path.switch_on(fast) as yielded:
+        used = bool(speed_path.is_used(fast, yielded))
         fast_logits, fast_gradients = run(fast, speed_path.read_fast)
     assert used == bool(speed_path.is_expected(ARCHITECTURES[model_type], attention))
     torch.testing.assert_close(fast_logits, logits, rtol=0, atol=1e-6)

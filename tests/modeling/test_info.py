@@ -10,8 +10,8 @@ from torch import nn
 from transformers import AutoModel, BertConfig
 
 from bertkit.modeling.info import (
-    AttentionPatch,
-    SpeedPaths,
+    attention_splits_rows,
+    has_patched_attention,
     info_of,
     patched_attention,
     patched_forward,
@@ -29,14 +29,6 @@ def test_a_record_is_made_once_and_found_through_a_wrapper():
     assert info_of(make_tiny("bert", AutoModel)).new_weights == []
 
 
-def test_a_teacher_is_neither_counted_nor_saved():
-    model, teacher = make_tiny("bert", AutoModel), make_tiny("bert", AutoModel)
-    names, count = list(model.state_dict()), model.num_parameters()
-    info_of(model).teacher = teacher
-    assert list(model.state_dict()) == names
-    assert model.num_parameters() == count
-
-
 def test_a_tagger_head_is_in_config_json_under_the_name_that_published_models_have():
     config, head = BertConfig(), {"layers": "last", "tagger": "linear", "size": 0}
     assert tagger_head(config) is None
@@ -47,30 +39,30 @@ def test_a_tagger_head_is_in_config_json_under_the_name_that_published_models_ha
     assert "bertkit_head" not in config.to_dict()
 
 
-def test_patched_attention_is_recorded_and_undone_even_after_an_error():
+def test_patched_attention_is_known_and_undone_even_after_an_error():
     model, calls = make_tiny("bert", AutoModel), []
 
     def attend(module, query, key, value, mask, **_):
         calls.append(mask.shape)
         return torch.zeros_like(query).transpose(1, 2), None
 
-    paths = info_of(model).speed_paths
+    assert attention_splits_rows(model)
     try:
         with patched_attention(model, "bertkit-test", attend, splits_rows=False):
-            assert paths.attention == [AttentionPatch("bertkit-test", "sdpa", splits_rows=False)]
-            assert not paths.attention_splits_rows("bertkit-test")
+            assert has_patched_attention(model)
+            assert not attention_splits_rows(model)
             model(**make_tiny_batch())
             raise KeyError
     except KeyError:
         pass
     assert len(calls) == 2
     assert calls[0][0] == 4
-    assert (paths, model.config._attn_implementation) == (SpeedPaths(), "sdpa")
+    assert model.config._attn_implementation == "sdpa"
+    assert not has_patched_attention(model)
 
 
-def test_attention_without_patches_is_split_where_it_is_that_of_torch():
-    assert SpeedPaths().attention_splits_rows("sdpa")
-    assert not SpeedPaths().attention_splits_rows("eager")
+def test_eager_attention_is_not_split():
+    assert not attention_splits_rows(make_tiny("bert", AutoModel, attn_implementation="eager"))
 
 
 def test_patched_forwards_are_undone_one_by_one():

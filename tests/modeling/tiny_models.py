@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
+from bertkit.hardware.precision import Machine
+
 VOCABULARY = 60
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
@@ -22,6 +24,7 @@ OWN_FIELDS: dict[str, dict[str, Any]] = {
     "ultrabert": {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
 }
 LENGTHS = (3, 9, 5, 4)
+CPU = Machine("cpu", "fp32", 1, "")
 
 
 def make_tiny(

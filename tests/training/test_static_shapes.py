@@ -13,8 +13,8 @@ from torch import nn
 from bertkit.evaluation.baselines import ScoredBaselines
 from bertkit.evaluation.forward import few_shapes, sorted_batches
 from bertkit.hardware.device import Device
-from bertkit.modeling.heads.filled import texts_of_rows
 from bertkit.modeling.heads.mixins import find_windows
+from bertkit.modeling.static_shapes import texts_of_rows
 from bertkit.recipe import Training, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
 from bertkit.tokens.several import several_collator

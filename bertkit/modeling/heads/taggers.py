@@ -19,7 +19,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.hardware.tensors import on_host
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
-from bertkit.modeling.info import Config, Model, info_of, tagger_head
+from bertkit.modeling.info import Config, Model, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
 from bertkit.storage.cache import cache_folder, sweep
@@ -50,8 +50,6 @@ class LayerTagger(EncoderHead):
             width = 2 * (head["size"] // 2)
         self.output = nn.Linear(width, config.num_labels)
         self.post_init()  # type: ignore[attr-defined]
-        for parameter in self.base_model.parameters():  # type: ignore[attr-defined]
-            parameter.requires_grad = False
 
     def _init_weights(self, module: object) -> None:
         """Initialize the weights that transformers does not know."""
@@ -63,15 +61,16 @@ class LayerTagger(EncoderHead):
             super()._init_weights(module)  # type: ignore[misc]
 
     def train(self, mode: bool = True) -> LayerTagger:
-        """Switch the tagger to training mode; the frozen encoder stays without dropout."""
+        """Switch the tagger to training mode; the frozen encoder stays without dropout and gradients."""
         super().train(mode)  # type: ignore[misc]
-        self.base_model.eval()  # type: ignore[attr-defined]
+        # Loading makes new parameters, which need gradients, and ends here, since it switches to evaluation.
+        self.base_model.eval().requires_grad_(False)  # type: ignore[attr-defined]
         return self
 
     def read_states(self, **inputs: torch.Tensor) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
-        with torch.set_grad_enabled(info_of(self).input_gradients and torch.is_grad_enabled()):
-            outputs = self.run_encoder(*map(inputs.get, INPUTS), output_hidden_states=True)
+        # The weights need no gradients, so no graph is built, unless `mixed_embeddings` asks for those of its inputs.
+        outputs = self.run_encoder(*map(inputs.get, INPUTS), output_hidden_states=True)
         chosen = list(outputs.hidden_states[self.choice.states])
         if self.choice.merged == "weighted":
             return torch.stack(chosen, dim=2)

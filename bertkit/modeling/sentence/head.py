@@ -17,7 +17,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
-from bertkit.modeling.info import Config, Model, info_of
+from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
@@ -43,6 +43,8 @@ class VectorHead:
     texts_at_once: int | None = None
     tokens_at_once: int | None = None
     """Tokens, padding included, that fit into the memory of a GPU at once; None if a whole batch does."""
+    dropout_stream: Any = None
+    """`DropoutStream` that dropout draws from, or None for torch's generator."""
 
     @property
     def compares_rows(self) -> bool:
@@ -106,7 +108,7 @@ class VectorHead:
 
     def _same_dropout(self) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
         """Return what lets a chunk draw the same dropout masks both times it is read."""
-        stream: Any = info_of(self).speed_paths.dropout
+        stream: Any = self.dropout_stream
         if stream is None:  # torch's own generator, whose state `checkpoint` restores
             return lambda: (nullcontext(), nullcontext())
         state = stream.state()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from bertkit.modeling.architectures import LAYER_NAMES, architecture_of, shares_
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_to_pretrain
+from bertkit.tokens.features import Batch, Tensor
 
 # Submodules of BERT -> of DistilBERT.
 _LAYER = dict(zip(LAYER_NAMES["encoder.layer"], LAYER_NAMES["transformer.layer"], strict=True))
@@ -24,6 +27,26 @@ _AROUND = {
     "cls.predictions.transform.LayerNorm": "vocab_layer_norm",
     "cls.predictions.decoder": "vocab_projector",
 }
+
+
+@dataclass
+class PretrainingTeacher:
+    """The frozen model that a student learns from, kept as ``student.teacher``.
+
+    It is no module, so nothing trains, counts or saves the teacher with its student.
+    """
+
+    model: Model
+    temperature: float = 1.0
+    """Divides the logits of both models before they are compared."""
+    compare: Callable[[Tensor], Batch] | None = None
+    """Sums the terms over the tokens of a mask, after both models have run on a batch."""
+    hooks: ExitStack = field(default_factory=ExitStack)
+    """Hooks and projections that the student has until `release`."""
+
+    def release(self) -> None:
+        """Remove from the student what it has only while it is trained and evaluated."""
+        self.hooks.close()
 
 
 def load_teacher(folder: Path, config: Config) -> Model:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from bertkit.modeling.architectures import architecture_of, shares_layers
-from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.info import Config, Model, info_of
+from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
+from bertkit.modeling.info import Config, Model
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.students.matching import find_layers
 from bertkit.modeling.students.units import feed_forwards_of
@@ -43,9 +43,10 @@ def take_layers(model: Model, choice: int | list[int]) -> None:
         RecipeError: it has no such layers.
         ModelError: its layers cannot be told apart.
     """
-    keep_layers(model, layers_to_take(choice, len(find_layers(model)[2])))
-    # the last layer may be another one now
-    if info_of(model).speed_paths.cls_only_layer is not None:
+    layers = find_layers(model)[2]
+    keep_layers(model, layers_to_take(choice, len(layers)))
+    # The last layer may be another one now.
+    if any(map(is_cls_only, layers)):
         cls_only_last_layer(model)
 
 

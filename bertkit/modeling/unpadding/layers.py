@@ -18,8 +18,8 @@ from transformers.utils import ModelOutput
 
 from bertkit.hardware.tensors import on_host
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
-from bertkit.modeling.cls_only import split_heads
-from bertkit.modeling.info import LayerOutput, Model, info_of, patched_attention, patched_forward
+from bertkit.modeling.cls_only import is_cls_only, split_heads
+from bertkit.modeling.info import LayerOutput, Model, attention_splits_rows, patched_attention, patched_forward
 from bertkit.modeling.unpadding.layout import Attend, Layout, States, VarlenAttention, VarlenLayout
 from bertkit.tokens.features import Tensors
 
@@ -235,8 +235,10 @@ class _Unpadding:
 
 
 @contextmanager
-def unpadded(model: Model, varlen: VarlenAttention | None = None) -> Iterator[None]:
+def unpadded(model: Model, varlen: VarlenAttention | None = None) -> Iterator[tuple[nn.Module, ...]]:
     """Let a model in training compute nothing on padding, where its layers are known and nobody reads their outputs.
+
+    Yields the layers that compute no padding, none if that is not possible.
 
     The attention in force is called for groups of rows, so it must be sdpa or a patch that allows that, or one with
     relative positions that is known.
@@ -247,14 +249,12 @@ def unpadded(model: Model, varlen: VarlenAttention | None = None) -> Iterator[No
     """
     layers = _layers_without_padding(model)
     if not layers:
-        yield
+        yield ()
         return
-    paths, implementation = info_of(model).speed_paths, model.config._attn_implementation
+    implementation = model.config._attn_implementation
     make_layout = Layout if varlen is None else partial(VarlenLayout, attend=varlen, device=model.device)
     unpadding = _Unpadding(ALL_ATTENTION_FUNCTIONS.get(implementation), make_layout)
-    paths.unpadded_layers = tuple(layers)
     with ExitStack() as patches:
-        patches.callback(setattr, paths, "unpadded_layers", ())
         if architecture_of(model.config).attends_relatively:
             patches.enter_context(relative_attention(layers, unpadding))
         else:
@@ -267,7 +267,7 @@ def unpadded(model: Model, varlen: VarlenAttention | None = None) -> Iterator[No
             layers[-1].register_forward_hook(unpadding.pad),
         ):
             patches.callback(hook.remove)
-        yield
+        yield tuple(layers)
 
 
 def _layers_without_padding(model: Model) -> list[nn.Module]:
@@ -275,11 +275,11 @@ def _layers_without_padding(model: Model) -> list[nn.Module]:
 
     Layers that share their weights run several times, so the encoder around them stands for all.
     """
-    architecture, paths = architecture_of(model.config), info_of(model).speed_paths
-    splits_rows = architecture.attends_relatively or paths.attention_splits_rows(model.config._attn_implementation)
+    architecture = architecture_of(model.config)
+    splits_rows = architecture.attends_relatively or attention_splits_rows(model)
     if not (architecture.can_unpad and splits_rows) or getattr(model.config, "conv_kernel_size", None):
         return []  # a convolution would read across rows
     layers = [model.base_model.encoder] if shares_layers(model.config) else layers_of(model)
     if any(layer._forward_hooks for layer in layers):
         return []
-    return [layer for layer in layers if layer is not paths.cls_only_layer]
+    return [layer for layer in layers if not is_cls_only(layer)]

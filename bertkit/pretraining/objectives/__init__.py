@@ -131,8 +131,8 @@ class Objective(Protocol):
     def load_model(self, setup: PretrainSetup) -> Model:
         """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
 
-        `info_of(model)` lists the weights that the checkpoint lacks; `load_to_pretrain` sees to that. Where it names a
-        teacher, the report compares the finished model with it.
+        `info_of(model)` lists the weights that the checkpoint lacks; `load_to_pretrain` sees to that. If the model
+        has a `PretrainingTeacher` as ``teacher``, the report compares the finished model with it.
         """
 
     def examples(self, corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Examples:

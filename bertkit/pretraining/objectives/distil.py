@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bertkit.errors import RecipeError
 from bertkit.hardware.tensors import select
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, unwrap
 from bertkit.modeling.load import leave_out_token_types
 from bertkit.modeling.masked_head import (
     LABEL_POSITIONS,
@@ -23,7 +23,7 @@ from bertkit.modeling.masked_head import (
     run_at_masked,
     sum_of_losses,
 )
-from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
+from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, load_teacher, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.records import Option, read_option
@@ -87,8 +87,7 @@ def load_model(setup: PretrainSetup) -> Model:
     layers = _read_layers(setup)
     teacher = load_teacher(setup.model_folder, setup.config)  # type: ignore[arg-type]
     student = make_student(teacher, layers)
-    info = info_of(student)
-    info.teacher, info.temperature = teacher, float(read_option(OPTIONS, setup.recipe, "temperature"))
+    student.teacher = PretrainingTeacher(teacher, float(read_option(OPTIONS, setup.recipe, "temperature")))
     return student
 
 
@@ -193,7 +192,7 @@ def _run_both(model: Model, batch: Batch) -> _Outputs:
     """Run student and teacher on a batch, the teacher without gradients."""
     import torch
 
-    info = info_of(model)
+    teacher = unwrap(model).teacher
     is_text = batch[IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name != IS_TEXT}
 
@@ -206,10 +205,10 @@ def _run_both(model: Model, batch: Batch) -> _Outputs:
     # `run_at_masked` gathers the masked tokens for the heads only. `hidden_states` still have all tokens, (rows,
     # tokens, width), of which the cosine compares the real ones.
     with torch.no_grad():
-        teacher_outputs, _ = run_at_masked(info.teacher.to(is_text.device), inputs)  # type: ignore[union-attr]
+        teacher_outputs, _ = run_at_masked(teacher.model.to(is_text.device), inputs)
     outputs, labels = run_at_masked(model, inputs)
     logits, teacher_logits = outputs.logits[0], teacher_outputs.logits[0]
     if is_static:  # what has no label gets equal logits
         logits, teacher_logits = (each.where(labels[:, None] != IGNORED, 0.0) for each in (logits, teacher_logits))
     states, teacher_states = of_text(outputs.hidden_states[-1]), of_text(teacher_outputs.hidden_states[-1])
-    return _Outputs(logits, teacher_logits, states, teacher_states, labels, info.temperature)
+    return _Outputs(logits, teacher_logits, states, teacher_states, labels, teacher.temperature)

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
-from bertkit.modeling.info import Config, Model, info_of
+from bertkit.modeling.info import Config, Model, unwrap
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import LABEL_POSITIONS, read_numbers
 from bertkit.modeling.sizes import make_config
-from bertkit.modeling.students.distilbert import choose_layers, make_student
+from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
 from bertkit.recipe.records import Option, accept, read_option
@@ -126,10 +126,9 @@ def load_model(setup: PretrainSetup) -> Model:
     terms = Distillation(
         embeddings_weight=1.0, hidden=layer_map, **({"attention_scores": layer_map} if attention else {})
     )
-    info = info_of(encoder)
-    info.teacher = teacher.base_model
-    matching = matched(encoder, info.teacher, terms, "fp32", in_training_only=False)
-    info.compare = info.while_training.enter_context(matching).compare
+    encoder.teacher = PretrainingTeacher(teacher.base_model)
+    matching = matched(encoder, teacher.base_model, terms, "fp32", in_training_only=False)
+    encoder.teacher.compare = encoder.teacher.hooks.enter_context(matching).compare
     return encoder
 
 
@@ -142,12 +141,12 @@ def losses(model: Model, batch: Batch) -> Sums:
     """Run student and teacher on a batch, the teacher without gradients, and sum each term over the tokens."""
     import torch
 
-    info, is_text = info_of(model), batch[distil.IS_TEXT]
+    teacher, is_text = unwrap(model).teacher, batch[distil.IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS, distil.IS_TEXT)}
     with torch.no_grad():
-        info.teacher.to(is_text.device)(**inputs)  # type: ignore[union-attr]
+        teacher.model.to(is_text.device)(**inputs)
     model(**inputs)
-    return dict(info.compare(is_text))  # type: ignore[misc]
+    return dict(teacher.compare(is_text))
 
 
 def accumulate(model: Model, batch: Batch) -> Totals:

@@ -12,15 +12,16 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.heads.text import WindowPooling, model_class
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_model
+from bertkit.modeling.speed_paths import speed_paths
+from bertkit.recipe import Training
 from tests.kills import slow_unless
 from tests.modeling.heads.test_mixins import CASES, LENGTHS, batch_of
-from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+from tests.modeling.tiny_models import CPU, make_tiny, make_tiny_batch
 
 QUESTION, CHOICE = "AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"
 HEADS = {
@@ -62,7 +63,7 @@ def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
     with pytest.raises(ModelError, match="no trained head for this task"):
         load_model(auto_class, tmp_path / "encoder", ["a", "b"], new_head=False)
     inputs, optimizer = make_inputs(auto_class), torch.optim.SGD(model.parameters(), lr=0.5)
-    with speed_paths(model.train(), DropoutStream(0), unpad=True, tokens=None):
+    with speed_paths(model.train(), Training(), CPU, DropoutStream(0), None):
         first = model(**inputs).loss
         first.backward()
         optimizer.step()

@@ -9,14 +9,16 @@ import torch
 from transformers import AutoModel
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.sentence.encoder import load_sentence_encoder
 from bertkit.modeling.sentence.head import load_sentence_head
 from bertkit.modeling.sentence.losses import VectorLoss
 from bertkit.modeling.sentence.modules import Normalize, SentenceModules, read_modules
 from bertkit.modeling.sentence.writing import write_modules
+from bertkit.modeling.speed_paths import speed_paths
 from bertkit.modeling.weights import restore_weights
+from bertkit.recipe import Training
+from tests.modeling.tiny_models import CPU
 
 LENGTHS = torch.tensor([[5, 9, 3], [7, 2, 1], [4, 12, 6], [3, 3, 8]])  # the second row lacks its last text
 
@@ -31,7 +33,7 @@ def gradients_of(folder, loss, texts_at_once, *, stream, unpad):
     """Compute the loss and all gradients of one step with dropout, on speed paths."""
     model = load_sentence_head(folder, SentenceModules(), VectorLoss(loss), texts_at_once=texts_at_once).train()
     torch.manual_seed(3)
-    with speed_paths(model, DropoutStream(1) if stream else None, unpad=unpad, tokens=None, merge=True):
+    with speed_paths(model, Training(fast_dropout=stream, unpad=unpad), CPU, DropoutStream(1), None):
         output = model(**make_batch())
         output["loss"].backward()
     return output["loss"].item(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.info import info_of
 from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, mlm
@@ -140,7 +139,7 @@ def test_layers_can_be_listed(bert_folder, layers):
 
 def check_layers(folder, options, layers):
     student = distil.load_model(make_setup(folder, options=options))
-    teacher = info_of(student).teacher
+    teacher = student.teacher.model
     for number, layer in enumerate(layers):
         mine, theirs = student.distilbert.transformer.layer[number], teacher.bert.encoder.layer[layer]
         assert mine.ffn.lin1.weight.equal(theirs.intermediate.dense.weight)
@@ -160,7 +159,7 @@ def test_the_terms_are_what_a_plain_loop_gives(bert_folder):
     batch = make_batch(setup)
     inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
     with torch.no_grad():
-        both = (model, info_of(model).teacher)
+        both = (model, model.teacher.model)
         outputs = [network(**inputs, output_hidden_states=True) for network in both]
         sums = {name: float(value) for name, value in distil.losses(model, batch).items()}
     expected, counts = {"soft": 0.0, "mlm": 0.0, "cosine": 0.0}, {"soft": 0, "mlm": 0, "cosine": 0}
@@ -214,7 +213,7 @@ def test_only_the_student_learns_and_the_teacher_is_no_part_of_it(bert_folder):
     alone = make_student(load_teacher(bert_folder, setup.config), [0, 2])
     before = load_teacher(bert_folder, setup.config).state_dict()
     model = train(distil, setup, make_corpus(20, seed=1), steps=3)
-    teacher = info_of(model).teacher
+    teacher = model.teacher.model
     assert not teacher.training
     assert all(weights.grad is None and not weights.requires_grad for weights in teacher.parameters())
     assert all(values.equal(before[name]) for name, values in teacher.state_dict().items())
@@ -243,7 +242,7 @@ def test_scores_are_what_a_plain_loop_gives(bert_folder):
     inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
     with torch.inference_mode():
         scores = distil.score(distil.accumulate(model, batch))
-        student, teacher = (network(**inputs, output_hidden_states=True) for network in (model, info_of(model).teacher))
+        student, teacher = (network(**inputs, output_hidden_states=True) for network in (model, model.teacher.model))
     agreed, divergence, losses, cosines = [], [], [], []
     for row, column in np.ndindex(*batch["labels"].shape):
         one, other = (output.logits[row, column].double() for output in (student, teacher))

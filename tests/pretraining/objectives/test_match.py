@@ -8,7 +8,6 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import ARCHITECTURES, types_with
-from bertkit.modeling.info import info_of
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, match
 from bertkit.recipe.records import PretrainRecipe
@@ -62,12 +61,12 @@ def test_the_terms_are_what_a_plain_loop_gives(teacher_of, packing):
     options = {"student_size": "tiny", "student_options": {**NARROW, "num_hidden_layers": 1}}
     setup = make_setup(teacher_of("bert"), packing=packing, **options)
     model = match.load_model(setup).eval()
-    info, batch = info_of(model), make_batch(setup)
+    teacher, batch = model.teacher.model, make_batch(setup)
     with torch.no_grad():
         sums = {name: float(value) for name, value in match.losses(model, batch).items()}
         inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
-        ours, theirs = (one(**inputs, output_hidden_states=True).hidden_states for one in (model, info.teacher))
-        scores = attention_scores(model, 0, ours[0]), attention_scores(info.teacher, 1, theirs[1])
+        ours, theirs = (one(**inputs, output_hidden_states=True).hidden_states for one in (model, teacher))
+        scores = attention_scores(model, 0, ours[0]), attention_scores(teacher, 1, theirs[1])
         project = model.bertkit_projections
     mask = batch["attention_mask"].bool()
     mask = mask[:, 0] if mask.dim() == 4 else mask[:, None].expand(-1, mask.shape[1], -1)
@@ -90,12 +89,12 @@ def test_the_terms_are_what_a_plain_loop_gives(teacher_of, packing):
 def test_only_the_student_learns_and_projections_are_dropped(teacher_of, tmp_path):
     setup = make_setup(teacher_of("bert"), packing="documents", student_size="tiny", student_options=NARROW)
     model, plain = match.load_model(setup).train(), AutoModel.from_config(match._student_config(setup))
-    info, batch = info_of(model), make_batch(setup)
+    teacher, batch = model.teacher.model, make_batch(setup)
     sum(match.losses(model, batch).values()).backward()
     assert all(weights.grad is not None for weights in model.parameters())  # also those of the projections
-    assert not any(weights.requires_grad for weights in info.teacher.parameters())
-    assert not info.teacher.training
-    info.while_training.close()
+    assert not any(weights.requires_grad for weights in teacher.parameters())
+    assert not teacher.training
+    model.teacher.release()
     assert set(plain.state_dict()) - set(model.state_dict()) == {"pooler.dense.weight", "pooler.dense.bias"}
     assert set(model.state_dict()) < set(plain.state_dict())
     match.encoder(model, setup).save_pretrained(tmp_path)
@@ -143,7 +142,7 @@ def test_a_student_of_the_layers_of_any_type_learns_and_is_saved(teacher_of, tmp
     sums = objective.losses(model, make_batch(setup, objective))
     sum(sums.values()).backward()
     assert all(value.isfinite() for value in sums.values())
-    info_of(model).while_training.close()
+    model.teacher.release()
     objective.encoder(model, setup).save_pretrained(tmp_path)
     assert load_config(tmp_path).model_type == ARCHITECTURES[model_type].student_type
     loaded = type(model).from_pretrained(tmp_path).state_dict()

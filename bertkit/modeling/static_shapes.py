@@ -4,16 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn import functional
 
 from bertkit.modeling.heads.mixins import Loss, list_loss, sum_over_rows, text_loss
-from bertkit.modeling.info import Model, info_of, unwrap
+from bertkit.modeling.info import Model, unwrap
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch, Features, Tensors
 from bertkit.tokens.static_shapes import Texts
+
+
+@dataclass
+class StaticShapes:
+    """Shapes of the batches of a model on a device that compiles a graph for each shape.
+
+    Training and evaluations share them, so that an evaluation needs few graphs of its own.
+    """
+
+    widths: tuple[int, ...] = ()
+    """Widths of batches, in order; empty before the first batch."""
+    texts: int = 1
+    """Texts of each row, if rows have several."""
+
+
+_shapes: WeakKeyDictionary[Model, StaticShapes] = WeakKeyDictionary()
+
+
+def get_static_shapes(model: Model) -> StaticShapes:
+    """Return the shapes that the batches of a model have had."""
+    return _shapes.setdefault(unwrap(model), StaticShapes())
 
 
 @contextmanager
@@ -41,9 +64,9 @@ def always_masked() -> Iterator[None]:
 
 def texts_of_rows(model: Model, features: Features) -> Texts:
     """Return how many texts all rows have in batches of few shapes: as many as in earlier ones, or more."""
-    info, count = info_of(model), int((lengths_of(features) // longest_of(features)).max())
+    shapes, count = get_static_shapes(model), int((lengths_of(features) // longest_of(features)).max())
     if count > 1:
-        info.static_texts = count = max(count, info.static_texts)
+        shapes.texts = count = max(count, shapes.texts)
     return Texts(count, are_windows=getattr(model, "reads", "text") in ("text", "windows"))
 
 

@@ -1,0 +1,258 @@
+"""Speed paths: how a model computes the same faster while it is trained.
+
+A path that does not fit a model, or what is patched already, leaves the model as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from bertkit.errors import RecipeError, UnavailableError
+from bertkit.hardware.device import Device
+from bertkit.hardware.precision import Machine
+from bertkit.hardware.tensors import host_copy
+from bertkit.modeling.cls_only import is_cls_only
+from bertkit.modeling.dropout import DropoutStream, fast_dropout
+from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
+from bertkit.modeling.info import (
+    Forward,
+    LayerOutput,
+    Model,
+    has_patched_attention,
+    patched_attention,
+    patched_forward,
+    tagger_head,
+)
+from bertkit.modeling.unpadding.layers import unpadded
+from bertkit.modeling.unpadding.layout import torch_varlen, why_no_varlen
+from bertkit.recipe import CommonTraining
+
+_HOST_MASKS = "bertkit-masks-of-host"  # of the attention, as transformers registers it
+
+# DeBERTa has other names, since it projects distances too.
+_NAMES = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v"))
+
+
+class _Projections:
+    """Computes all projections when the first is called, and hands the others out when they are called."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self.layers = layers
+        self.states: torch.Tensor | None = None
+        self.projected: Sequence[torch.Tensor] = ()
+
+    def project(self, number: int, states: torch.Tensor) -> torch.Tensor:
+        """Return what layer `number` makes of the states, (..., width)."""
+        if number == 0:
+            weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
+            biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
+            # cast before they are joined, which moves half the bytes
+            if torch.is_autocast_enabled(states.device.type):
+                dtype = torch.get_autocast_dtype(states.device.type)
+                weights, biases = ([each.to(dtype) for each in parameters] for parameters in (weights, biases))
+            merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
+            self.states, self.projected = states, torch.split(merged, [len(weight) for weight in weights], dim=-1)
+        if states is not self.states:
+            return functional.linear(states, self.layers[number].weight, self.layers[number].bias)
+        projected = self.projected[number]
+        if number == len(self.layers) - 1:
+            self.states, self.projected = None, ()
+        return projected
+
+
+@contextmanager
+def merged_projections(model: Model) -> Iterator[int]:
+    """Let attention compute queries, keys and values by one product, and yield in how many modules it does.
+
+    A last layer for the first token only computes one query, so it stays as it is.
+    """
+    modules = list(model.base_model.modules())
+    excluded = {inner for module in modules if is_cls_only(module) for inner in module.modules()}
+    count = 0
+    with ExitStack() as patches:
+        for module in modules:
+            layers = [] if module in excluded else _projections_of(module)
+            projections = _Projections(layers)
+            for number, layer in enumerate(layers):
+                patches.enter_context(patched_forward(layer, partial(projections.project, number)))
+            count += bool(layers)
+        yield count
+
+
+def _projections_of(module: nn.Module) -> list[nn.Linear]:
+    """Find the three projections of an attention, in the order in which it calls them; none in other modules."""
+    for names in _NAMES:
+        layers = [getattr(module, name, None) for name in names]
+        if all(type(layer) is nn.Linear for layer in layers):
+            biased = {layer.bias is not None for layer in layers}  # type: ignore[union-attr]
+            return layers if len(biased) == 1 else []  # type: ignore[return-value]
+    return []
+
+
+@dataclass(frozen=True)
+class SpeedPaths:
+    """The speed paths that a model is on, and why its layers compute padding if they do."""
+
+    embeddings: OccurringEmbeddings | None = None
+    """Replacement of the word embeddings, or None if all of them are trained."""
+    unpadded_layers: tuple[nn.Module, ...] = ()
+    """Layers that compute no padding."""
+    merged_projections: int = 0
+    """Number of attentions that compute queries, keys and values by one product."""
+    padding: str | None = None
+    """Reason why layers compute padding, or None if they do not."""
+
+
+@contextmanager
+def speed_paths(
+    model: Model,
+    training: CommonTraining,
+    machine: Machine,
+    dropout: DropoutStream,
+    tokens: Iterable[int] | None,
+) -> Iterator[SpeedPaths]:
+    """Train a model on the speed paths that the recipe and the machine allow; afterwards it is as before.
+
+    Dropout comes first, since it replaces attention. Unpadding wraps the attention that is then in force and calls it
+    for groups of rows, so that dropout draws nothing for padding. All paths exclude a last layer that computes the
+    first token only, which a model has from loading on. The embeddings touch nothing of the others. Compiling comes
+    last, since it takes the layers as they then are.
+
+    Args:
+        model: Model on its device.
+        training: Section of the recipe.
+        machine: Machine that the model is trained on.
+        dropout: Stream that dropout draws from if `training.fast_dropout` allows it.
+        tokens: Ids whose embeddings are trained, or None for all.
+
+    Raises:
+        RecipeError: If the layers of a model whose attention is read are to be compiled.
+        UnavailableError: If torch cannot compile on this machine.
+    """
+    device = Device(model.device.type)
+    runs_once_on_cpu = machine.device == "cpu" and not _rerun_setting(training)
+    reason, projections, embeddings = _padding_setting(model, training, machine), 0, None
+    layers: tuple[nn.Module, ...] = ()
+    with ExitStack() as patches:
+        if training.fast_dropout and runs_once_on_cpu:
+            patches.enter_context(fast_dropout(model, dropout))
+        if runs_once_on_cpu:
+            projections = patches.enter_context(merged_projections(model))
+        # Graphs are replayed without Python, so the CPU cannot look at each mask.
+        looks = not training.cuda_graphs and not device.is_cpu and device.shapes_may_change
+        if looks and model.config._attn_implementation == "sdpa":
+            patches.enter_context(masks_of_host(model))
+        if reason is None:
+            layers = patches.enter_context(unpadded(model, None if device.is_cpu else torch_varlen()))
+        if tokens is not None:
+            embeddings = patches.enter_context(occurring_embeddings(model, tokens))
+        if training.torch_compile:
+            patches.enter_context(compiled_layers(model))
+        # The states of a frozen encoder are computed once, before training.
+        if layers or tagger_head(model.config) is not None:
+            reason = None
+        elif reason is None:
+            reason = f"padding is computed in this {model.config.model_type} model"
+        yield SpeedPaths(embeddings, layers, projections, reason)
+
+
+def _padding_setting(model: Model, training: CommonTraining, machine: Machine) -> str | None:
+    """Return what in the recipe or the machine keeps padding in the layers of any model, or None if nothing does."""
+    setting = _rerun_setting(training) or (None if training.unpad else "unpad: false")
+    if setting:
+        return f"padding is computed with {setting}"
+    if machine.device == "cpu":
+        return None
+    return "a GPU computes padding" if training.unpad == "auto" else why_no_varlen(model, machine)
+
+
+def _rerun_setting(training: CommonTraining) -> str | None:
+    """Return the setting with which layers can neither draw from the dropout stream nor leave out padding, or None.
+
+    With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
+    numbers, and the layout without padding would be gone. Compiled layers can call neither.
+    """
+    names = ("gradient_checkpointing", "torch_compile", "fsdp")
+    return next((f"{name}: true" for name in names if getattr(training, name)), None)
+
+
+@contextmanager
+def masks_of_host(model: Model) -> Iterator[None]:
+    """Let the CPU tell whether a batch on a device has padding; transformers asks the device, and waits for it."""
+    is_full: bool | None = None  # of the batch at hand; None where the CPU does not know it
+
+    def note_mask(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        nonlocal is_full
+        mask = named.get("attention_mask")
+        copy = None if mask is None else host_copy(mask)
+        is_full = None if copy is None else bool(copy.all())
+
+    def make_mask(
+        *arguments: object,
+        attention_mask: torch.Tensor | None = None,
+        allow_is_bidirectional_skip: bool = False,
+        **named: object,
+    ) -> torch.Tensor | None:
+        mask = None if is_full else attention_mask
+        may_skip = allow_is_bidirectional_skip and is_full is not False
+        return sdpa_mask(*arguments, attention_mask=mask, allow_is_bidirectional_skip=may_skip, **named)  # type: ignore[no-any-return]
+
+    with ExitStack() as patches:
+        attend = patched_attention(model, _HOST_MASKS, sdpa_attention_forward, splits_rows=True, mask=make_mask)
+        patches.enter_context(attend)
+        patches.callback(model.base_model.register_forward_pre_hook(note_mask, with_kwargs=True).remove)
+        yield
+
+
+@contextmanager
+def compiled_layers(model: Model) -> Iterator[None]:
+    """Let a model in training run its layers compiled by torch; evaluations run them as they are.
+
+    All layers share their code, so most of them take what was compiled for the first. Embeddings, heads, and the hooks
+    between them depend on the task and stay as they are, and so do the names of weights.
+
+    Raises:
+        RecipeError: its attention is read. What compiled layers leave in Python may be that of an earlier batch.
+        UnavailableError: torch cannot compile here, for lack of a compiler or of Triton.
+    """
+    from torch._dynamo.exc import ShortenTraceback  # of all errors that a compiler raises
+
+    if has_patched_attention(model) and model.config._attn_implementation != _HOST_MASKS:
+        message = "training.torch_compile: the attention of compiled layers cannot be read"
+        raise RecipeError(message, "leave it out, or match hidden states alone")
+    with ExitStack() as patches:
+        for layer in repeated_layers(model) or [model.base_model]:
+            run = partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward))
+            patches.enter_context(patched_forward(layer, run))
+        try:
+            yield
+        except ShortenTraceback as error:
+            reason = str(getattr(error, "inner_exception", error)).strip().splitlines()[0].removesuffix(".")
+            what = f"torch cannot compile the layers of this {model.config.model_type} model: {reason}"
+            remedy = "install what it lacks (on a CPU g++, on a GPU Triton and gcc)"
+            raise UnavailableError(what, f"{remedy}, or leave out training.torch_compile") from None
+
+
+def repeated_layers(module: nn.Module) -> list[nn.Module]:
+    """List the layers of all encoders in a module: the items of its outermost lists."""
+    layers: list[nn.Module] = []
+    for child in module.children():
+        is_layer = isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList)
+        layers += [child] if is_layer else repeated_layers(child)
+    return layers
+
+
+def _run_compiled(
+    layer: nn.Module, plain: Forward, compiled: Forward, *states: torch.Tensor, **named: object
+) -> LayerOutput:
+    return (compiled if layer.training else plain)(*states, **named)
