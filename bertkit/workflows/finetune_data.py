@@ -1,4 +1,4 @@
-"""The inputs of a fine-tuning run: all that is read and checked before anything heavy is imported."""
+"""Data of a fine-tuning run: rows, labels and identity, read and checked before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from bertkit.training.trackers import check_trackers
 if TYPE_CHECKING:
     from bertkit.compression.teachers import Teacher
 
-# The model and the rows count by content, not by where they are, how they are checked or whether their features are
-# kept.
+# The run's identity has the content of the model and the rows. It has neither their location, nor how they are checked,
+# nor whether features are kept.
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
 _NOT_IDENTITY["training"] = WHAT_IS_KEPT
 _LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
@@ -52,7 +52,7 @@ _LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "h
 
 @dataclass(frozen=True)
 class FinetuneData:
-    """All that is known of a fine-tuning run before anything heavy is imported."""
+    """Everything about a fine-tuning run that is known before its model is loaded."""
 
     plan: RunPlan
     recipe: Recipe
@@ -61,18 +61,18 @@ class FinetuneData:
     labels: tuple[str, ...]
     model_folder: Path
     trained: Digests
-    """Digests of the rows that train the run, or have trained the models that it starts or learns from."""
+    """Digests of the training rows of this run, and of the runs that trained its model or its teachers."""
     teachers: tuple[Teacher, ...] = ()
     warnings: tuple[str, ...] = ()
-    """What is odd about the rows."""
+    """Unusual properties of the rows."""
 
     @property
     def rows(self) -> dict[str, int]:
-        """The number of rows of each split."""
+        """Number of rows by split."""
         return _count_rows(self.splits)
 
     def on(self, machine: Mapping[str, Any] | None) -> FinetuneData:
-        """Return the same inputs, to compute as another run did whose machine it is."""
+        """Return the same data for a run that computes like another run, whose machine is given."""
         return replace(self, plan=replace(self.plan, machine=machine))
 
     @property
@@ -84,12 +84,18 @@ class FinetuneData:
 def read_finetune_data(
     recipe: Recipe, output: str | Path | None, *, fresh: bool = False, pinned: str | Path | None = None
 ) -> FinetuneData:
-    """Find the model, read and check the rows, and settle the identity of the run; what is cheap is refused first.
+    """Find the model, read and check the rows, and determine the identity of the run. Cheap checks come first.
 
-    Unless it is to be a `fresh` one, a run that the folder holds goes on with the rows that it has held out. With
-    `pinned`, model, tokenizer, rows and versions must be those of that run.
+    Args:
+        recipe: Recipe to train with.
+        output: Run folder; by default ``runs/`` and the name of the recipe.
+        fresh: Ignore a run in the folder. Without it, the run continues with the rows that it has held out.
+        pinned: Folder of another run, which must have the same model, tokenizer, rows and package versions.
+
+    Raises:
+        BertkitError: If the recipe, the model or a row is wrong; see `bertkit.errors`.
     """
-    # a student does not go where its teacher of the same recipe lies by default
+    # 1. The recipe. A student gets a folder of its own, because its teacher may have the same recipe.
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
     recipe = recipe if fresh else as_begun(recipe, [folder])
     task = load_task(recipe)
@@ -98,17 +104,22 @@ def read_finetune_data(
 
         recipe = student_recipe(recipe, recipe.distillation)
     _check_recipe(recipe, task)
+
+    # 2. The config of the model. Layers of a student are checked with its teacher, which has more of them.
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
-    # a student may have fewer layers than its teacher
     if recipe.training.layer_keys and not recipe.distillation and (count := count_layers(config)) is not None:
         check_layers(recipe.training, count)
+
+    # 3. The rows and their labels.
     splits = _read_splits(recipe, task)
     recipe = _with_pair(recipe, splits)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if recipe.data.oversample:
         splits["train"] = oversample(splits["train"], recipe.data.oversample, recipe.training.seed)
     rows = _count_rows(splits)
+
+    # 4. Settings that depend on the rows: `auto` becomes numbers.
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
         say_once(chosen)
@@ -121,12 +132,18 @@ def read_finetune_data(
         from bertkit.compression.teachers import find_teachers
 
         teachers = find_teachers(recipe, recipe.distillation, task, labels, model_folder)
+
+    # 5. The training rows that the model or its teachers have seen before, which validation splits must not contain.
     models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in teachers}}
     splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
     _log_warnings(known)
+
+    # 6. The identity of the run, by which a resume recognizes it.
     identity = _find_identity(recipe, splits, labels, model_folder)
     if teachers:
         identity["teachers"] = [teacher.fingerprint for teacher in teachers]
+    if pinned is not None:
+        check_pinned(identity, typed_path(pinned))
     file = unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
@@ -142,13 +159,11 @@ def read_finetune_data(
         model_type=config["model_type"],
         widths=product_widths(config),
     )
-    if pinned is not None:
-        check_pinned(identity, typed_path(pinned))
     return FinetuneData(plan, recipe, task, splits, labels, model_folder, trained, teachers, (*warnings, *known))
 
 
 def _check_recipe(recipe: Recipe, task: Task) -> None:
-    """Check what a recipe asks for before its model and its rows are looked for."""
+    """Check the settings of a recipe that need neither its model nor its rows."""
     if recipe.data.draws:
         check_draw(recipe, task.COLUMNS, named=task.NAMED)
     for name in recipe.training.callbacks or ():
@@ -165,13 +180,13 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
 
 
 def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:
-    """Return a recipe that holds out rows as the first run did that one of the folders holds."""
+    """Return a recipe that holds out the rows that the first run in the folders has held out."""
     record = next(filter(None, map(runs.read_record, folders)), None)
     return as_recorded(recipe, record["identity"]) if record else recipe
 
 
 def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
-    """Return a recipe that maps the second text of a pair where the rows have one, and says so where it is not read."""
+    """Return a recipe that maps the second text of a pair if the rows have one, and lists unread columns."""
     data = recipe.data
     columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
     unread = [name for name in data.unread if name in find_unread(splits)]
@@ -179,14 +194,14 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
 
 
 def read_rows(recipe: Recipe) -> dict[str, int]:
-    """Read and check the rows of a recipe whose model may not be there yet, and count them by split."""
+    """Read and check the rows of a recipe, and count them by split; its model need not exist yet."""
     return _count_rows(read_labeled(recipe)[1])
 
 
 def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """Read and check the rows of a recipe, whatever its model; return label names, and the splits.
+    """Return the label names and the checked splits of a recipe, whose model need not exist yet.
 
-    Gold values that are labels are names.
+    Gold labels are names in the splits, not numbers.
     """
     task = load_task(recipe)
     labels, splits, _ = _find_checked_labels(recipe, task, _read_splits(recipe, task))
@@ -194,10 +209,10 @@ def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
 
 
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """Return the label names of all rows, and the splits: those to train on drawn, gold values as names.
+    """Return the label names of all rows, and the splits with label names as gold values and the drawn training rows.
 
     Raises:
-        DataError: values that are not labels, or only one label in the training rows.
+        DataError: If a value is not a label, or the training rows have a single label.
     """
     if not task.NAMED:
         return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
@@ -226,9 +241,10 @@ def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
 def _find_checked_labels(
     recipe: Recipe, task: Task, splits: dict[str, Split]
 ) -> tuple[tuple[str, ...], dict[str, Split], tuple[str, ...]]:
-    """Return what `find_labels` does, and what is odd about the rows, which is logged once.
+    """Find the labels, and log warnings about the rows once, except for demo rows.
 
-    Demo rows get no warnings.
+    Returns:
+        label names, splits and warnings.
     """
     data, columns = recipe.data, task.COLUMNS
     finds_names = task.NAMED and not recipe.labels
@@ -241,7 +257,8 @@ def _find_checked_labels(
     train = splits["train"]  # Warnings about other splits go with their scores.
     odd += [f"{train.source}: {warning}" for warning in train.warnings]
     odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
-    _log_warnings(odd)  # before labels are compared: odd columns may be why they differ
+    # Warnings about columns come before an error about labels, whose cause they may be.
+    _log_warnings(odd)
     labels, splits = find_labels(recipe, task, splits)
     if is_checked:
         rows = describe_unseen(splits, columns.gold) if task.NAMED else []
@@ -262,7 +279,7 @@ def _find_identity(
 ) -> dict[str, Any]:
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
     if recipe.distillation:
-        settings["distillation"].pop("teachers")  # they count by content too
+        settings["distillation"].pop("teachers")  # their content counts, not their names
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _LOCATION}
     return {
         "recipe": settings,
