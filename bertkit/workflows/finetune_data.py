@@ -95,7 +95,7 @@ def read_finetune_data(
     Raises:
         BertkitError: If the recipe, the model or a row is wrong; see `bertkit.errors`.
     """
-    # 1. The recipe. A student gets a folder of its own, because its teacher may have the same recipe.
+    # 1. The recipe. A student gets a separate folder, because its teacher may have the same recipe.
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
     recipe = recipe if fresh else as_begun(recipe, [folder])
     task = load_task(recipe)
