@@ -1,4 +1,4 @@
-"""Turn a fine-tuned model into a finished run folder: a plain checkpoint, predictions, results, report and card."""
+"""Write the run folder of a fine-tuned model: a plain checkpoint, predictions, results, report and card."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from bertkit.training.run import FitResult, Run, common_facts, export_model, fin
 from bertkit.workflows.doctor import judge_curve
 from bertkit.workflows.finetune_data import FinetuneData
 
-_MOST_EXAMPLES = 100_000  # rows that a report is drawn from: each takes a kilobyte
+_MAX_EXAMPLES = 100_000  # rows of a report, which take a kilobyte each
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a run came to, split by split."""
+    """Results of a run by validation split."""
 
     data: FinetuneData
     fit_result: FitResult
     scored: Mapping[str, Scored]
     details: Mapping[str, Details]
     baselines: Mapping[str, Mapping[str, Compared]]
-    """Split -> name of a baseline -> its predictions beside the gold values."""
+    """Split -> baseline -> its predictions compared with the gold values."""
     seconds: float
     compared_models: Sequence[Mapping[str, Any]]
     """Teachers and student of a distillation, the student last."""
@@ -92,10 +92,12 @@ def save_results(
     details = {
         name: data.task.details(split.predictions, data.splits[name].rows, setup) for name, split in scored.items()
     }
-    # What is said of each split, once: the record, the report, the card and the printed result all show the same.
+
+    # 1. One result per split, which the record, the report, the card and the command all show.
     outcome = _Outcome(data, fit_result, scored, details, baselines.judged, seconds, compared_models)
     outcome.results.extend(_make_result(outcome, name) for name in scored)
-    # Files before the record. A kill between them leaves a run that is unfinished, and is published again.
+
+    # 2. The checkpoint, predictions and scores. After a kill, the run is still unfinished and writes them again.
     published = export_model(model, setup.tokenizer, folder)
     with_rows = [
         file
@@ -116,7 +118,8 @@ def save_results(
         truncated=dict(truncated),
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
-    # Pages come after the record is made, for they show it; it is written last, by `finish`.
+
+    # 3. The pages, which show the record. `finish` writes the record last.
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
     (folder / "README.md").write_text(_make_card(data, facts, model), encoding="utf-8")
@@ -125,7 +128,7 @@ def save_results(
 
 
 def _make_result(outcome: _Outcome, name: str) -> Result:
-    """Describe how a split was scored, and what a reader of its scores must know."""
+    """Return the scores of a split with their warnings."""
     data, fit_result, scored = outcome.data, outcome.fit_result, outcome.scored[name]
     recipe, split, metric = data.recipe, data.splits[name], data.recipe.best_metric
     warnings = _find_warnings(data, fit_result) + scored.warnings
@@ -133,7 +136,7 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
         warnings += warn_of_tuned(_tuned(data, scored.setup.recipe))
     if name == data.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
-    # A score at the level of a baseline gets a remedy, by what the predictions lack.
+    # A score no better than a baseline gets a remedy.
     missing, skew = list[str](), None
     if data.task.NAMED:
         gold = data.task.COLUMNS.gold
@@ -155,13 +158,13 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
 
 
 def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequent: str = "") -> str:
-    """Say what to try where a model is not above its baselines, what helps most first.
+    """Return what to try if a model is not above its baselines, the most promising change first.
 
     Args:
-        recipe: of the run.
-        fit_result: how far it came.
-        missing: labels that no row is given.
-        frequent: the label that most training rows have, if they are skewed.
+        recipe: Recipe of the run.
+        fit_result: Steps of the run, planned and done.
+        missing: Labels that no row is predicted to have.
+        frequent: The label of most training rows if they are skewed.
     """
     training, steps = recipe.training, []
     per_epoch = max(1, round(fit_result.steps / max(fit_result.epochs, 1e-9)))
@@ -185,12 +188,12 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
 
 
 def _tuned(data: FinetuneData, recipe: Recipe) -> dict[str, Any]:
-    """Return the options that the task tuned."""
+    """Return the options that the task has tuned on the validation rows."""
     return {name: value for name, value in recipe.options.items() if data.recipe.options.get(name) != value}
 
 
 def _find_warnings(data: FinetuneData, fit_result: FitResult) -> list[str]:
-    """Return what a reader of any scores of the run must know."""
+    """Return warnings that concern the scores of every split."""
     recipe, warnings = data.recipe, list[str]()
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
@@ -216,7 +219,7 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
         "train_samples_per_second": round(rows * fit_result.epochs / seconds, 3),
         "train_steps_per_second": round(fit_result.steps / seconds, 3),
     }
-    # All splits are in one file, so the keys of any split but `validation` end with its name.
+    # All splits are in one file, so keys end with the name of the split, except for `validation`.
     evaluation: dict[str, Any] = {"epoch": fit_result.epochs}
     for result in outcome.results:
         suffix = suffix_of(result.split)
@@ -233,7 +236,7 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
 def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
     data, first = outcome.data, outcome.results[0]
     recipe, split = data.recipe, data.validation
-    # Published scores are of the whole real data set: beside those of the demo or of a part, they would mislead.
+    # Published scores are for the complete dataset. Next to scores on the demo or on a part of it, they would mislead.
     comparable = recipe.data.source != "demo" and recipe.data.limit is None
     return Facts(
         **common_facts(recipe, record, outcome.fit_result),
@@ -286,7 +289,7 @@ def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
 
 
 def _provenance(data: FinetuneData, record: RunRecord) -> dict[str, str]:
-    """Return what a repetition of the run needs, by name."""
+    """Return seed, checksums and versions, which a repetition of the run needs."""
     recipe, identity = data.recipe, record["identity"]
     digests = zip(_teachers(recipe), identity.get("teachers", []), strict=True)
     return {
@@ -300,7 +303,7 @@ def _provenance(data: FinetuneData, record: RunRecord) -> dict[str, str]:
 
 
 def _examples(outcome: _Outcome) -> list[Example]:
-    """Return scored rows of the first validation split, with the family's own wording of answers if it has one."""
+    """Return scored rows of the first validation split, with answers as the task family words them."""
     data, name = outcome.data, outcome.data.validation.name
     rows, scored = data.validation.rows, outcome.scored[name]
     lengths = np.bincount(rows_of(scored.features), lengths_of(scored.features), len(rows)).astype(int).tolist()
@@ -311,19 +314,19 @@ def _examples(outcome: _Outcome) -> list[Example]:
             text=[(column, _as_text(column, value)) for column, value in without_answer(rows[number], gold).items()],
             length=lengths[number] or None,
         )
-        for number in sample(range(len(rows)), _MOST_EXAMPLES)
+        for number in sample(range(len(rows)), _MAX_EXAMPLES)
     ]
 
 
 def _find_decisions(outcome: _Outcome) -> tuple[str, Numbers, Numbers] | None:
-    """Return predicted entities, or the decisions that `bertkit calibrate` would fit to, as `Facts` holds them."""
+    """Return confidence and correctness of each prediction or entity, or None without probabilities."""
     data, scored = outcome.data, outcome.scored[outcome.data.validation.name]
     rows, find = data.validation.rows, data.task.gold_probabilities
     if (verdicts := outcome.details[data.validation.name].entity_verdicts) is not None:
         return "entity", *np.array(verdicts, dtype=float).reshape(-1, 2).T
     if find is None or "probabilities" not in scored.predictions[0]:
         return None
-    chosen = sample(range(len(rows)), _MOST_EXAMPLES)
+    chosen = sample(range(len(rows)), _MAX_EXAMPLES)
     decisions = find([scored.predictions[n] for n in chosen], [rows[n] for n in chosen], scored.setup)
     is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
     return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
@@ -336,7 +339,7 @@ def _make_card(data: FinetuneData, facts: Facts, model: Model) -> str:
     is_of_transformers = type(model).__module__.startswith("transformers.")
     is_local = recipe.model == "demo" or Path(recipe.model).exists()
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
-    # the one that does not count
+    # Either steps or epochs determine the length of the training.
     length = "steps" if recipe.training.steps is None else "epochs"
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),

@@ -160,7 +160,7 @@ def test_an_upload_sends_no_rows_and_nothing_that_only_a_resume_needs(trained, m
 
 
 def test_a_report_of_many_rows_is_drawn_from_some_of_them_and_says_so(run, tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(finetune_results, "_MOST_EXAMPLES", 7)
+    monkeypatch.setattr(finetune_results, "_MAX_EXAMPLES", 7)
     options = ["--data", "demo", "--limit", "40", "--set", "training.steps=1", "--output", tmp_path / "run"]
     assert run("finetune", "cola", "--model", tiny_model, *options).code == 0
     assert "40 rows; pictures and tables of rows are of 7, evenly spaced" in (tmp_path / "run/report.html").read_text()
