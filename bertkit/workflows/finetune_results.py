@@ -44,7 +44,7 @@ from bertkit.training.run import FitResult, Run, common_facts, export_model, fin
 from bertkit.workflows.doctor import judge_curve
 from bertkit.workflows.finetune_data import FinetuneData
 
-_MAX_EXAMPLES = 100_000  # rows of a report, which take a kilobyte each
+_MAX_EXAMPLES = 100_000  # rows of a report; a kilobyte per row
 
 
 @dataclass(frozen=True)
