@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.data.checks import share_of
 from bertkit.data.row_digests import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.recipe import Recipe
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import read_signed, write_signed

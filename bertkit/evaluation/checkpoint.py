@@ -17,8 +17,8 @@ from bertkit.hardware.device import asked_device
 from bertkit.hardware.precision import Machine, product_widths, restore_hardware, use_matmul_backend
 from bertkit.hardware.threads import fitting_threads
 from bertkit.modeling.architectures import detect_machine
-from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
-from bertkit.modeling.weights import read_json_object
+from bertkit.modeling.checkpoint import check_head, label_names, read_config, read_json_object
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import hub, runs

@@ -1,6 +1,6 @@
 """What bertkit remembers of a model object: how it was loaded, its teacher, and what was patched for speed.
 
-Apart from submodules with weights, models and configs carry only the two attributes of bertkit that are named here.
+Apart from submodules with weights, models and configs carry only the attributes of bertkit that are named here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from bertkit.tokens.features import Batch
 
@@ -27,7 +27,8 @@ Layer: TypeAlias = "GradientCheckpointingLayer"
 LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 Forward: TypeAlias = Callable[..., LayerOutput]
 
-_INFO = "bertkit_info"  # attribute of a model
+# attributes of a model
+_INFO, _LOADING = "bertkit_info", "bertkit_loading"
 # attribute of a config, and its name in the config.json of published checkpoints
 _HEAD = "bertkit_head"
 
@@ -66,6 +67,18 @@ class SpeedPaths:
         return self.attention[-1].splits_rows if self.attention else implementation == "sdpa"
 
 
+@dataclass(frozen=True)
+class LoadingInfo:
+    """How a model was loaded: whether its head is the trained head of the checkpoint."""
+
+    new_weights: tuple[str, ...] = ()
+    """Names of the weights of its heads that the checkpoint lacks."""
+    head: Literal["kept", "new"] | None = None
+    """Whether training starts from the trained head of the checkpoint or from a new one; None if neither."""
+    other_labels: tuple[str, ...] = ()
+    """Labels of the trained head of the checkpoint, if they are the reason why it is not kept."""
+
+
 @dataclass
 class ModelInfo:
     """What is known of one model object beside its config and weights.
@@ -75,16 +88,6 @@ class ModelInfo:
 
     reads: str = "text"
     """What a row is to it: one text, which may be read in windows, or its ``choices``, ``passages`` or ``texts``."""
-    gives_probabilities: bool = False
-    """Whether its scores are probabilities, and not logits."""
-    new_weights: list[str] = field(default_factory=list)
-    """Names of the weights of its heads that the checkpoint lacks."""
-    has_new_head: bool = False
-    """Whether its head starts from random weights."""
-    keeps_head: bool = False
-    """Whether its head goes on from the trained one of its checkpoint."""
-    other_labels: tuple[str, ...] = ()
-    """Labels of the trained head of its checkpoint, which is not kept because of them."""
     teacher: Model | None = None
     """The model whose predictions it learns from."""
     temperature: float = 1.0
@@ -125,6 +128,16 @@ def info_of(model: Model) -> ModelInfo:
         setattr(model, _INFO, ModelInfo())
     info: ModelInfo = getattr(model, _INFO)
     return info
+
+
+def loading_info_of(model: Model) -> LoadingInfo:
+    """Return how a model was loaded, or the model inside a wrapper for several processes."""
+    return getattr(getattr(model, "module", model), _LOADING, LoadingInfo())
+
+
+def set_loading_info(model: Model, info: LoadingInfo) -> None:
+    """Note on a model how it was loaded."""
+    setattr(model, _LOADING, info)
 
 
 def tagger_head(config: Config | Mapping[str, Any]) -> dict[str, Any] | None:

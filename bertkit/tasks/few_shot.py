@@ -67,10 +67,10 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     from bertkit.modeling.sentence.losses import VectorLoss
 
     if not new_head:
-        return load_sentence_classifier(folder, read_modules(folder), setup.labels, new_head=False)
+        return load_sentence_classifier(folder, read_modules(folder), setup, new_head=False)
     modules = with_options(texts.modules_of(folder, setup), pooling=None, normalize=True, prompt=None)
     loss = VectorLoss("class_cosent", float(read_option(OPTIONS, setup.recipe, "scale")))
-    return load_sentence_classifier(folder, modules, setup.labels, loss, new_head=True)
+    return load_sentence_classifier(folder, modules, setup, loss, new_head=True)
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:

@@ -54,9 +54,11 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
         read_option(OPTIONS, setup.recipe, name) for name in ("dimension", "scale", "mini_batch")
     )
     modules, loss = texts.modules_of(folder, setup, LATE), LateLoss(float(scale))
-    return load_late_head(
+    model = load_late_head(
         folder, modules, dimension and int(dimension), loss, texts_at_once=mini_batch and int(mini_batch)
     )
+    model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
+    return model
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:

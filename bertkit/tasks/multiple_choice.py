@@ -41,7 +41,7 @@ from bertkit.tasks import (
     add_labels,
     check_texts,
     compare_values,
-    load_for_setup,
+    load_pretrained,
     read_option,
     score_values,
     spelled,
@@ -100,7 +100,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
-    model = load_for_setup("AutoModelForMultipleChoice", folder, placeholder_names(2), setup, new_head=new_head)
+    labels = placeholder_names(2)
+    model = load_pretrained("AutoModelForMultipleChoice", folder, setup, labels=labels, new_head=new_head)
     mask_missing_choices(model)
     return model
 

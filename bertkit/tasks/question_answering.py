@@ -87,8 +87,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with two logits per token: the answer starts here, the answer ends here."""
-    names = placeholder_names(2)
-    return load_pretrained("AutoModelForQuestionAnswering", folder, names, new_head=new_head, inference=setup.inference)
+    labels = placeholder_names(2)
+    return load_pretrained("AutoModelForQuestionAnswering", folder, setup, labels=labels, new_head=new_head)
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:

@@ -16,10 +16,10 @@ from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import read_number
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.retrieval import average_queries, score_rankings
+from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.heads.relevance import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import read_config
 from bertkit.tasks import (
     Collator,
     Columns,
@@ -37,7 +37,7 @@ from bertkit.tasks import (
     Setup,
     check_texts,
     encode_texts,
-    load_for_setup,
+    load_pretrained,
     padding_collator,
     read_option,
 )
@@ -84,14 +84,14 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     if not new_head:
         problem_type = read_config(folder).get("problem_type") or problem_type
     names = placeholder_names(1)  # as CrossEncoder writes it, so that a head of its is kept
-    model = load_for_setup(AUTO_CLASS, folder, names, setup, new_head=new_head, problem=problem_type)
+    model = load_pretrained(AUTO_CLASS, folder, setup, labels=names, new_head=new_head, problem_type=problem_type)
     if new_head:
         activation = PROBABILITY if _is_pointwise(setup) else LOGIT
-        set_activation(model.config, activation)
-        # saved with the model: other programs then truncate where this run did, and compute equal scores
+        # It is saved with the model, so other programs truncate at the same length and compute equal scores.
         setup.tokenizer.model_max_length = max_tokens(setup)
     else:
         activation = find_activation(folder)
+    set_activation(model.config, activation)
     score_passages(model, activation)
     return model
 

@@ -16,7 +16,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, loading_info_of
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import SPARSE, read_format
 from bertkit.progress import log
@@ -69,7 +69,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     model = load_sparse_head(
         folder, texts.modules_of(folder, setup, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
-    if info_of(model).new_weights:
+    model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
+    if loading_info_of(model).new_weights:
         log.info(
             "the model has no head of a masked language model: vectors start from random weights, and need more rows"
         )

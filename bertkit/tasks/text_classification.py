@@ -49,7 +49,7 @@ from bertkit.tasks import (
     Setup,
     add_labels,
     check_texts,
-    load_for_setup,
+    load_pretrained,
     padding_collator,
     read_option,
     score_values,
@@ -141,25 +141,35 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
         labels = "one label" if several else "several labels"
         raise RecipeError(f"options.{name} is for {labels} per row", "leave it out")
     problem = "multi_label_classification" if several else "single_label_classification"
-    return load_text_model(folder, setup, setup.labels, new_head=new_head, problem_type=problem)
-
-
-def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str) -> Model:
-    """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
-    way = long_texts.long_text(setup.recipe)
-    if way == long_texts.HIERARCHICAL:
-        from bertkit.modeling.heads.window_pooling import load_window_pooling
-
-        cls_only = setup.recipe.training.cls_only_last_layer
-        return load_window_pooling(folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
-    from bertkit.modeling.heads import windows
-
-    if not new_head:
-        windows.refuse_window_pooling(folder)
-    model = load_for_setup(AUTO_CLASS, folder, labels, setup, new_head=new_head, problem=problem_type)
-    if way in long_texts.WINDOWS:
-        windows.run_on_windows(model)
+    head = choose_head(folder, setup, new_head=new_head)
+    model = load_pretrained(head, folder, setup, labels=setup.labels, new_head=new_head, problem_type=problem)
+    read_windows(model, setup)
     return model
+
+
+def choose_head(folder: Path, setup: Setup, *, new_head: bool) -> str | Callable[[type], type[Model]]:
+    """Return the head over a text, or over the vectors of its windows if ``long_text`` asks for that.
+
+    Raises:
+        ModelError: If the checkpoint's trained head, which is to be run, reads windows and the recipe does not.
+    """
+    if long_texts.long_text(setup.recipe) == long_texts.HIERARCHICAL:
+        from bertkit.modeling.heads.window_pooling import window_pooling_class
+
+        return window_pooling_class
+    if not new_head:
+        from bertkit.modeling.heads.windows import refuse_window_pooling
+
+        refuse_window_pooling(folder)
+    return AUTO_CLASS
+
+
+def read_windows(model: Model, setup: Setup) -> None:
+    """Run a model's head for a text on each of its windows, if ``long_text`` asks for that."""
+    if long_texts.long_text(setup.recipe) in long_texts.WINDOWS:
+        from bertkit.modeling.heads.windows import run_on_windows
+
+        run_on_windows(model)
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:

@@ -40,10 +40,11 @@ from bertkit.tasks import (
     add_labels,
     check_texts,
     compare_values,
+    load_pretrained,
     padding_collator,
     score_values,
 )
-from bertkit.tasks.text_classification import combine_each, load_text_model
+from bertkit.tasks.text_classification import choose_head, combine_each, read_windows
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Batch, Features, Rows, Tensor
 from bertkit.tokens.several import several_collator
@@ -80,7 +81,9 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one linear output over its pooled output, trained with the squared error."""
-    model = load_text_model(folder, setup, ("value",), new_head=new_head, problem_type="regression")
+    head = choose_head(folder, setup, new_head=new_head)
+    model = load_pretrained(head, folder, setup, labels=("value",), new_head=new_head, problem_type="regression")
+    read_windows(model, setup)
     # without it, the CrossEncoder of sentence-transformers puts a sigmoid over a single output
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return model

@@ -44,6 +44,7 @@ from bertkit.tasks import (
     RecipeError,
     Row,
     Setup,
+    load_pretrained,
     padding_collator,
     read_option,
 )
@@ -167,9 +168,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """
     from bertkit.modeling.attention import keep_windows
     from bertkit.modeling.heads.options import option_class, takes_positions
-    from bertkit.modeling.load import load_model as load
 
-    model = load(option_class, folder, placeholder_names(1), new_head=new_head)
+    model = load_pretrained(option_class, folder, setup, labels=placeholder_names(1), new_head=new_head)
     config = model.config
     if new_head:  # a graph tells the parts of a sequence by these ids, and has no tokenizer
         config.option_separator = find_template(setup.tokenizer, pair=True).between[-1]

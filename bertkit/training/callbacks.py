@@ -13,8 +13,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from bertkit.errors import DivergedError
 from bertkit.hardware.threads import CoreWatch
 from bertkit.modeling.info import info_of, is_sharded
+from bertkit.modeling.load import weights_to_save
 from bertkit.modeling.sharding import gather
-from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import get_progress
 from bertkit.recipe import CommonTraining, Pretraining
 from bertkit.recipe.training import LEAST_LOGS

@@ -21,7 +21,7 @@ from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.hardware.threads import asked_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
-from bertkit.modeling.weights import restore_weights, weights_to_save
+from bertkit.modeling.load import restore_weights, weights_to_save
 from bertkit.progress import log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
 from bertkit.storage import checkpoints, runs

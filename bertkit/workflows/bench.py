@@ -23,8 +23,9 @@ from bertkit.hardware.memory import is_memory_error, peak_memory, restart_peak_m
 from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
+from bertkit.modeling.checkpoint import loaded_weight_bytes, read_config
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes, read_config
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, ProgressWrapper, stage, takes_progress, use_progress
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Features, Setup, text_lengths

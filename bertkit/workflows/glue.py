@@ -21,7 +21,7 @@ from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
 from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, Submission, SubmissionFile, summarize
 from bertkit.evaluation.scoring import Result, read_results
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.reports.templates import write_page

@@ -22,10 +22,11 @@ from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import measure_ece
 from bertkit.evaluation.splits import judge_training_rows
 from bertkit.metrics.paired import Difference
+from bertkit.modeling.checkpoint import load_config, read_config, weight_bytes
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_tokenizer, quiet_transformers, read_config, weight_bytes
+from bertkit.modeling.load import load_weights
 from bertkit.modeling.sentence.formats import SPARSE, find_format
-from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.recipe.load import recipe_command
@@ -253,9 +254,7 @@ def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[Model, li
         return inputs.saved.task.load_model(inputs.source, setup, new_head=False), []
     import transformers
 
-    quiet_transformers()
     config = load_config(inputs.source)
     name = (config.architectures or ["AutoModel"])[0]
     model, report = load_weights(getattr(transformers, name, transformers.AutoModel), inputs.source, config)
-    refuse_non_finite(model.named_parameters(), inputs.source)
     return model, sorted(report["missing_keys"])

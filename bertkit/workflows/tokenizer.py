@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from bertkit.modeling.load import quiet_transformers
+from bertkit.modeling.checkpoint import quiet_transformers
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
 from bertkit.progress import log

@@ -11,10 +11,13 @@ from transformers import AutoModel, BertConfig
 
 from bertkit.modeling.info import (
     AttentionPatch,
+    LoadingInfo,
     SpeedPaths,
     info_of,
+    loading_info_of,
     patched_attention,
     patched_forward,
+    set_loading_info,
     set_tagger_head,
     tagger_head,
 )
@@ -23,10 +26,11 @@ from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 def test_a_record_is_made_once_and_found_through_a_wrapper():
     model = make_tiny("bert", AutoModel)
-    info_of(model).new_weights.append("head")
     assert info_of(SimpleNamespace(module=model)) is info_of(model)
-    assert info_of(copy.copy(model)).new_weights == ["head"]
-    assert info_of(make_tiny("bert", AutoModel)).new_weights == []
+    set_loading_info(model, LoadingInfo(("head",)))
+    for same in (model, SimpleNamespace(module=model), copy.copy(model)):
+        assert loading_info_of(same).new_weights == ("head",)
+    assert loading_info_of(make_tiny("bert", AutoModel)) == LoadingInfo()
 
 
 def test_a_teacher_is_neither_counted_nor_saved():

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from bertkit.errors import ModelError
+from bertkit.modeling.checkpoint import read_json_object
 from bertkit.modeling.info import Config, Model, info_of
-from bertkit.modeling.weights import read_json_object
 from bertkit.tokens.features import Tensor, Tensors
 
 # what the CrossEncoder of sentence-transformers makes of a logit, by the names that it writes
@@ -19,6 +19,12 @@ def set_activation(config: Config, name: str) -> None:
     """Note in a config what makes a score of a logit, where sentence-transformers and vLLM look for it."""
     config.sentence_transformers = {"activation_fn": name}
     config.__dict__.pop("sbert_ce_default_activation_function", None)
+
+
+def gives_probabilities(config: Config) -> bool:
+    """Check whether a model's scores are probabilities by its config; otherwise they are its logits."""
+    settings = getattr(config, "sentence_transformers", None) or {}
+    return bool(settings.get("activation_fn") == PROBABILITY)
 
 
 def find_activation(folder: Path) -> str:
@@ -39,7 +45,7 @@ def find_activation(folder: Path) -> str:
 
 def score_passages(model: Model, activation: str) -> None:
     """Let a model with one output read lists too, and return ``probabilities`` if its scores are such."""
-    info_of(model).reads, info_of(model).gives_probabilities = "passages", activation == PROBABILITY
+    info_of(model).reads = "passages"
     model.forward = partial(_forward, model.forward, activation)
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
-
 import torch
 from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
@@ -13,7 +9,6 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head, head_dropout
 from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, sum_over_rows, text_loss
 from bertkit.modeling.info import Config, Model, info_of
-from bertkit.modeling.load import load_model
 
 
 class WindowPooling(EncoderHead):
@@ -32,6 +27,7 @@ class WindowPooling(EncoderHead):
         self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
         self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
         self.dropout = head_dropout(config)
+        info_of(self).reads, info_of(self).takes_row_mask = "windows", True
         self.post_init()  # type: ignore[attr-defined]
 
     def forward(
@@ -61,11 +57,6 @@ class WindowPooling(EncoderHead):
         return logits
 
 
-def load_window_pooling(
-    folder: Path, labels: Sequence[str], *, new_head: bool, problem_type: str, cls_only: bool
-) -> Model:
-    """Load an encoder with the head over windows; arguments and errors are those of `load_model`."""
-    find_class = partial(class_with_head, WindowPooling, ending=CLASS_ENDING)
-    model = load_model(find_class, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
-    info_of(model).reads, info_of(model).takes_row_mask = "windows", True
-    return model
+def window_pooling_class(config_class: type) -> type[Model]:
+    """Build the class of a config class's encoder with this head, which loads from any checkpoint of that encoder."""
+    return class_with_head(WindowPooling, config_class, CLASS_ENDING)

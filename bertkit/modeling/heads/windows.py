@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from bertkit.errors import ModelError
 from bertkit.hardware.memory import derive, on_host
+from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.info import Config, Model, info_of
-from bertkit.modeling.load import read_config
 from bertkit.tokens.features import IGNORED, Tensors
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -18,13 +18,13 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.memory import on_host
+from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
-from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.sentence.formats import write_sparse
 from bertkit.modeling.sentence.head import VectorHead, set_up
 from bertkit.modeling.sentence.losses import find_positives, margin_mse
 from bertkit.modeling.sentence.modules import SentenceModules
-from bertkit.modeling.weights import load_config
 from bertkit.tokens.features import Tensors
 
 _TOKENS = 2**10  # whose logits over the whole vocabulary are in memory at a time
@@ -167,7 +167,7 @@ def load_sparse_head(
 ) -> Model:
     """Load a masked language model in float32, to be trained on the sparse vectors of its texts.
 
-    `info_of(model).new_weights` names the weights of its head that the checkpoint lacks.
+    `loading_info_of` the model names the weights of its head that the checkpoint lacks.
 
     Args:
         folder: of a masked language model, or an encoder, whose head then starts from random weights.
@@ -182,7 +182,7 @@ def load_sparse_head(
     masked = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
     # under the name of its class, which transformers writes into the config
     model_class = type(masked.__name__, (SparseHead, masked), {"__module__": SparseHead.__module__})
-    model = load_to_pretrain(model_class, folder, config)
+    model = load_for_pretraining(model_class, folder, config)
     set_up(model, modules, loss, texts_at_once)
     info_of(model).reads = "sparse"
     if loss is not None:

@@ -130,7 +130,7 @@ class Objective(Protocol):
     def load_model(self, setup: PretrainSetup) -> Model:
         """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
 
-        `info_of(model)` lists the weights that the checkpoint lacks; `load_to_pretrain` sees to that. Where it names a
+        `load_for_pretraining` does both, and notes the weights that the checkpoint lacks. If `info_of(model)` names a
         teacher, the report compares the finished model with it.
         """
 

@@ -13,7 +13,7 @@ from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.basic import is_lower_better
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, loading_info_of
 from bertkit.progress import log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
@@ -106,10 +106,10 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
 
 def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:
     """Say whether the head of a checkpoint is kept, or starts anew and why."""
-    info = info_of(model)
-    if info.keeps_head:
+    info = loading_info_of(model)
+    if info.head == "kept":
         log.info(f"the trained head of {recipe.model_name} is kept{': it has the same labels' if labels else ''}")
-    elif info.has_new_head:
+    elif info.head == "new":
         others, own = (shorten(", ".join(names)) for names in (info.other_labels, labels))
         why = f", because that of {recipe.model_name} is for the labels {others}, not {own}" if others else ""
         log.info(f"the head is new: it starts from random weights{why}")

@@ -9,8 +9,9 @@ from pathlib import Path
 from bertkit.data.checks import share_of
 from bertkit.data.rows import find_unread
 from bertkit.hardware.launch import is_one_of_several
+from bertkit.modeling.checkpoint import loaded_weight_bytes
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log
 from bertkit.recipe import Recipe, write_yaml
 from bertkit.storage import hub, runs

@@ -12,11 +12,11 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, run_part, score_split
 from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
 from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.tokenizer import report_tokens
 from bertkit.progress import log, stage
 from bertkit.tasks import Task
 from bertkit.tokens.features import Features, Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
-from bertkit.tokens.vocabulary import report_tokens
 from bertkit.training.run import Run
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 from bertkit.workflows.finetune.trainee import load_setup

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.storage.cache import say_once
 from bertkit.tokens.features import Features, Setup, max_tokens
 from bertkit.training.losses import gold_terms
@@ -33,12 +33,8 @@ def load_to_train(inputs: FinetuneInputs, setup: Setup) -> Model:
     if distillation := inputs.recipe.distillation:
         from bertkit.compression.students import load_student
 
-        model = load_student(inputs.task, inputs.model_folder, setup, distillation)
-    else:
-        model = inputs.task.load_model(inputs.model_folder, setup, new_head=True)
-    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
-    model.config.pad_token_id = setup.tokenizer.pad_token_id
-    return model
+        return load_student(inputs.task, inputs.model_folder, setup, distillation)
+    return inputs.task.load_model(inputs.model_folder, setup, new_head=True)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from bertkit.compression.side_by_side import compare_with_teacher
 from bertkit.evaluation.held_out import held_out_features, measure
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, info_of, loading_info_of
 from bertkit.pretraining.tokenized import unigram_loss
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe import Pretraining, PretrainRecipe
@@ -63,7 +63,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run) -> Pretrained:
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.setup.recipe
     with stage(f"loading {recipe.model or recipe.size}"):
         model = inputs.load_model()
-    if (new := info_of(model).new_weights) and not run.is_resumed:
+    if (new := loading_info_of(model).new_weights) and not run.is_resumed:
         log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
     batches = PretrainBatches(inputs.corpus["train"], objective, setup, make_budget(recipe.training))
     held_out = held_out_features(inputs.corpus["validation"], objective, setup)

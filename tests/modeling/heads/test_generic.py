@@ -12,10 +12,9 @@ from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.heads.generic import model_class
-from bertkit.modeling.info import info_of
-from bertkit.modeling.load import load_model
+from bertkit.modeling.info import loading_info_of
 from tests.kills import slow_unless
-from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+from tests.modeling.tiny_models import load_head, make_tiny, make_tiny_batch
 
 QUESTION, CHOICE = "AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"
 HEADS = {
@@ -52,10 +51,10 @@ QUICK = [(QUESTION, "eurobert"), (QUESTION, "gte"), (CHOICE, "deberta"), (CHOICE
 def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
     auto_class, model_type = case
     make_tiny(model_type, AutoModelForMaskedLM).save_pretrained(tmp_path / "encoder")
-    model = load_model(auto_class, tmp_path / "encoder", ["a", "b"], new_head=True, cls_only=auto_class == CHOICE)
-    assert info_of(model).has_new_head
+    model = load_head(auto_class, tmp_path / "encoder", ["a", "b"], new_head=True, cls_only=auto_class == CHOICE)
+    assert loading_info_of(model).head == "new"
     with pytest.raises(ModelError, match="no trained head for this task"):
-        load_model(auto_class, tmp_path / "encoder", ["a", "b"], new_head=False)
+        load_head(auto_class, tmp_path / "encoder", ["a", "b"], new_head=False)
     inputs, optimizer = make_inputs(auto_class), torch.optim.SGD(model.parameters(), lr=0.5)
     with speed_paths(model.train(), DropoutStream(0), unpad=True, tokens=None):
         first = model(**inputs).loss
@@ -63,7 +62,7 @@ def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
         optimizer.step()
         assert model(**inputs).loss < first
     model.save_pretrained(tmp_path / "tuned")
-    loaded = load_model(auto_class, tmp_path / "tuned", ["a", "b"], new_head=False)
+    loaded = load_head(auto_class, tmp_path / "tuned", ["a", "b"], new_head=False)
     torch.testing.assert_close(loaded(**inputs).loss, model.eval()(**inputs).loss, rtol=0, atol=1e-6)
     assert loaded.config.architectures == [type(model).__name__]
     plain = AutoModel.from_pretrained(tmp_path / "tuned").eval()

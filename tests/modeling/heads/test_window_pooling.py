@@ -6,14 +6,16 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bertkit.modeling.heads.window_pooling import load_window_pooling
-from bertkit.modeling.info import info_of
+from bertkit.modeling.heads.window_pooling import window_pooling_class
+from bertkit.modeling.info import loading_info_of
 from tests.modeling.heads.test_windows import CASES, LENGTHS, batch_of
+from tests.modeling.tiny_models import load_head
 
 
 def load(folder, *, new_head=True, problem="single_label_classification", cls_only=False, labels="abc"):
     torch.manual_seed(0)
-    return load_window_pooling(folder, list(labels), new_head=new_head, problem_type=problem, cls_only=cls_only).eval()
+    options = {"new_head": new_head, "problem_type": problem, "cls_only": cls_only}
+    return load_head(window_pooling_class, folder, list(labels), **options).eval()
 
 
 @pytest.mark.parametrize(("problem", "labels", "loss"), CASES)
@@ -55,9 +57,9 @@ def test_the_last_layer_may_compute_the_first_token_only(tiny_model):
 
 def test_a_saved_head_is_loaded_and_an_encoder_gets_a_new_one(tiny_model, tmp_path):
     model = load(tiny_model)
-    assert info_of(model).has_new_head and type(model).__name__ == "BertForWindowClassification"
+    assert loading_info_of(model).head == "new" and type(model).__name__ == "BertForWindowClassification"
     model.save_pretrained(tmp_path)
     again = load(tmp_path, new_head=False)
-    assert not info_of(again).has_new_head
+    assert loading_info_of(again).head is None
     with torch.no_grad():
         assert functional.mse_loss(again(**batch_of()).logits, model(**batch_of()).logits) == 0

@@ -8,10 +8,11 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError
-from bertkit.modeling.heads.window_pooling import load_window_pooling
+from bertkit.modeling.heads.window_pooling import window_pooling_class
 from bertkit.modeling.heads.windows import refuse_window_pooling, run_on_windows
 from bertkit.recipe import Training
 from bertkit.training.losses import make_loss, task_terms
+from tests.modeling.tiny_models import load_head
 
 LENGTHS = [[6], [8, 8, 3], [8, 5]]  # of the windows of three rows
 
@@ -98,10 +99,7 @@ def test_a_row_with_many_windows_is_computed_in_chunks_without_gradients(tiny_mo
 
 
 def test_a_head_over_windows_is_refused_elsewhere(tiny_model, tmp_path):
-    problem = "single_label_classification"
-    load_window_pooling(tiny_model, ["a", "b"], new_head=True, problem_type=problem, cls_only=True).save_pretrained(
-        tmp_path
-    )
+    load_head(window_pooling_class, tiny_model, ["a", "b"], new_head=True).save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").write_text("x")
     refuse_window_pooling(tiny_model)
     with pytest.raises(

@@ -19,6 +19,7 @@ import torch
 
 from bertkit.errors import ModelError, UnavailableError, pip_install, shorten
 from bertkit.hardware.memory import is_memory_error
+from bertkit.modeling.heads.relevance import gives_probabilities
 from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
 from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import Batch
@@ -91,8 +92,8 @@ def convert(
         left = {value.name for value in program.graph.inputs}
     else:
         left = {name for port in program.inputs for name in port.get_names()}
-    info, kept = info_of(model), tuple(name for name in names if name in left)
-    return Converted(kept, outputs, info.reads, info.gives_probabilities)
+    reads, inputs_left = info_of(model).reads, tuple(name for name in names if name in left)
+    return Converted(inputs_left, outputs, reads, reads == "passages" and gives_probabilities(model.config))
 
 
 def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from bertkit.evaluation.forward import forward
+from bertkit.modeling.heads.relevance import gives_probabilities
 from bertkit.modeling.inference.graphs.convert import Converted, convert
 from bertkit.modeling.inference.graphs.texts import TextGraph
 from bertkit.modeling.info import info_of
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime import ExportedModel, open_tokenizer, tokenizer_settings
 from bertkit.runtime.sessions import graph_file, open_graph
@@ -83,8 +84,8 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
     names = [one for one in ("input_ids", "attention_mask", "token_type_ids") if one in tokenizer.model_input_names]
     graph = TextGraph(model)
     if backend == "torch":
-        info = info_of(model)
-        made = Converted(tuple(names), (), info.reads, info.gives_probabilities)
+        reads = info_of(model).reads
+        made = Converted(tuple(names), (), reads, reads == "passages" and gives_probabilities(model.config))
     else:
         made = convert(model, names, backend, folder / graph_file(backend, "fp32"))
     tokenizer.save_pretrained(folder)
