@@ -122,36 +122,30 @@ class SavedCheckpoint:
         Raises:
             ModelError: damaged or unfit weights, or a head that is not trained for this task.
         """
+        from bertkit.runtime import open_tokenizer
+
         calibration = self.read_calibration() if calibrated else None
         if self.members:
             loaded = self._load_members(machine, inference=inference)
         elif is_exported(self.folder):
             loaded = self._load_exported()
         else:
-            loaded = self._load_weights(machine, inference=inference)
-        # an option that the recipe sets comes first
+            if machine is None:
+                machine = self._detect_hardware()
+                machine.announce()
+            use_matmul_backend(machine)
+            # A run has recorded how its tokenizer works, so a model that only answers needs no transformers for it.
+            settings = self.record.get("tokenizer") if inference else None
+            tokenizer: Any = open_tokenizer(self.folder, settings) if settings else load_tokenizer(self.folder)
+            setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference))
+            model = self.task.load_model(self.folder, setup, new_head=False)
+            loaded = Checkpoint(model.to(machine.device), self.task, setup, machine)
+        # An option that the recipe sets comes first.
         options = self._without_own({} if calibration is None else calibration.options() | calibration.promised)
         if calibration is None or not options:
             return loaded
         log.info(calibration.describe())
         return replace(loaded, setup=with_options(loaded.setup, options), calibration=calibration)
-
-    def _load_weights(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
-        if machine is None:
-            machine = self._detect_hardware()
-            machine.announce()
-        use_matmul_backend(machine)
-        tokenizer = self._open_tokenizer() if inference else load_tokenizer(self.folder)
-        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference))
-        model = self.task.load_model(self.folder, setup, new_head=False)
-        return Checkpoint(model.to(machine.device), self.task, setup, machine)
-
-    def _open_tokenizer(self) -> Any:
-        """Open the tokenizer of a model that only answers: that of a run needs no transformers."""
-        from bertkit.runtime import open_tokenizer
-
-        settings = self.record.get("tokenizer")
-        return open_tokenizer(self.folder, settings) if settings else load_tokenizer(self.folder)
 
     def _set_up(self, setup: Setup) -> Setup:
         """Add the options that its run has tuned, and say so; also where texts have another length than in training."""
