@@ -94,7 +94,7 @@ def load_sentence_transformers(model: str, precision: str, texts: Sequence[str])
 
 def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
     """Export the encoder as `bertkit export` and `quantize` do, and run it under ONNX Runtime."""
-    from bertkit import Embedder
+    from bertkit.vectors.embedder import Embedder
     from bertkit.workflows import export
 
     rows, exported = folder / "rows.jsonl", folder / "exported"
@@ -115,7 +115,7 @@ def run_engine(name: str, file: str, folder: str) -> None:
     case, (engine, _, precision) = Texts.read(file), name.partition(" ")
     gate, size = Gate(), None
     if engine == "bertkit":
-        from bertkit import Embedder
+        from bertkit.vectors.embedder import Embedder
 
         encode = Embedder(case.model, precision=precision).encode
     elif engine == "onnxruntime":
@@ -172,7 +172,7 @@ def compare(asked: argparse.Namespace, folder: Path) -> Report:
 
 def count_tokens(texts: Texts) -> int:
     """Count the tokens that the model reads."""
-    from bertkit import Embedder
+    from bertkit.vectors.embedder import Embedder
 
     encoded = Embedder(texts.model).tokenizer(texts.texts, truncation=True, return_attention_mask=False)
     return sum(map(len, encoded["input_ids"]))

@@ -2,8 +2,8 @@
 
 from bertkit.errors import BertkitError as BertkitError
 from bertkit.progress import Progress as Progress
-from bertkit.recipe import load_pretrain_recipe as load_pretrain_recipe
-from bertkit.recipe import load_recipe as load_recipe
+from bertkit.recipe.load import load_pretrain_recipe as load_pretrain_recipe
+from bertkit.recipe.load import load_recipe as load_recipe
 from bertkit.recipe.space import make_search as make_search
 from bertkit.vectors.embedder import Embedder as Embedder
 from bertkit.vectors.reranker import Reranker as Reranker

@@ -54,13 +54,14 @@ def test_eval_repeats_the_score_of_training_on_real_rows(run, minilm):
 @needs_minilm
 def test_sorting_and_padding_change_no_output(minilm):
     from bertkit.evaluation.forward import forward
-    from bertkit.modeling import load as models
+    from bertkit.modeling.load import load_pretrained
+    from bertkit.modeling.tokenizer import load_tokenizer
     from bertkit.recipe import load_recipe
     from bertkit.tokens.features import Setup, encode_texts, padding_collator
 
     labels = ("unacceptable", "acceptable")
-    setup = Setup(load_recipe("cola"), models.load_tokenizer(minilm), labels)
-    model = models.load_model("AutoModelForSequenceClassification", minilm, labels, new_head=True).eval()
+    setup = Setup(load_recipe("cola"), load_tokenizer(minilm), labels)
+    model = load_pretrained("AutoModelForSequenceClassification", minilm, setup, labels=labels, new_head=True).eval()
     rows = [{"text": "word " * (1 + 7 * n % 40)} for n in range(30)]
     outputs, _ = forward(model, encode_texts(rows, setup), padding_collator(setup), precision="fp32")
     for row, output in zip(rows, outputs, strict=True):

@@ -18,7 +18,8 @@ from pyarrow import parquet
 from bertkit.data.files import read_records
 from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, UsageError
 from bertkit.evaluation.splits import read_digests
-from bertkit.modeling.weights import load_config, load_weights
+from bertkit.modeling.checkpoint import load_config
+from bertkit.modeling.load import load_weights
 from bertkit.recipe import Data, load_recipe
 from bertkit.storage import files, runs
 from bertkit.storage.columns import map_npy, read_arrays
@@ -35,7 +36,7 @@ from tests.vectors.search.test_index import chunks_of, make_vectors
 
 HELD = {
     "A checkpoint cannot run code.": (
-        "modeling/test_weights.py::test_a_pickle_that_is_no_file_of_weights_is_refused_and_not_run",
+        "modeling/test_load.py::test_a_pickle_that_is_no_file_of_weights_is_refused_and_not_run",
         "modeling/test_load.py::test_code_in_a_checkpoint_is_never_run",
         "modeling/sentence/test_modules.py::test_modules_with_code_of_their_own_are_refused",
         "training/test_fit.py::test_code_in_a_checkpoint_is_never_run",

@@ -250,8 +250,9 @@ def read_model(folder: Path) -> None:
     """Read a model and its tokenizer, and encode a text."""
     from transformers import AutoModel
 
-    from bertkit.modeling.load import load_tokenizer, quiet_transformers, read_config
-    from bertkit.modeling.weights import load_config, load_weights
+    from bertkit.modeling.checkpoint import load_config, quiet_transformers, read_config
+    from bertkit.modeling.load import load_weights
+    from bertkit.modeling.tokenizer import load_tokenizer
 
     quiet_transformers()
     read_config(folder)

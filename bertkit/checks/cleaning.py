@@ -12,7 +12,7 @@ from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_record
 from bertkit.data.rows import NO_LABEL, NO_TEXT, Place, Split, place_row
 from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
-from bertkit.recipe import Data
+from bertkit.recipe.records import Data
 from bertkit.storage.files import disk_errors, make_ignored_folder
 from bertkit.storage.outputs import refuse_existing, staged
 

@@ -23,8 +23,8 @@ from bertkit.data.columns import Columns
 from bertkit.data.rows import Place, Split
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
+from bertkit.modeling.checkpoint import read_json_object
 from bertkit.modeling.layers import count_layers
-from bertkit.modeling.weights import read_json_object
 from bertkit.progress import stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage import cache, columns

@@ -25,7 +25,7 @@ from bertkit.data.rows import NO_TEXT, Place, Split
 from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError, shorten
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.recipe import Data, Recipe
+from bertkit.recipe.records import Data, Recipe
 from bertkit.tasks import Task
 
 

@@ -21,7 +21,8 @@ from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.linear import draw_rows, find_words
 from bertkit.metrics.paired import LEVEL, permutation_test
 from bertkit.metrics.slices import fisher
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row
 from bertkit.tasks import Task
 from bertkit.tokens.features import Setup
 

@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Digests
 from bertkit.data.text import normalize
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.vectors.minhash import digest_text
 
 _LAST_MARKS = ".!?…。！？ "

@@ -42,7 +42,8 @@ def complete_split(context: typer.Context, incomplete: str) -> list[str]:
 def complete_column(context: typer.Context, incomplete: str) -> list[str]:
     """Return the columns of the file that is typed before, or of that of a run."""
     from bertkit.data.files import read_records
-    from bertkit.recipe import Data, load_recipe
+    from bertkit.recipe.load import load_recipe
+    from bertkit.recipe.records import Data
 
     file = context.params.get("file")
     data = Data() if file else _ask(lambda: load_recipe(str(_run_of(context) / "recipe.yaml")).data) or Data()

@@ -17,7 +17,7 @@ from bertkit.errors import RecipeError, UsageError
 from bertkit.hardware.launch import use_shard
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Data
+    from bertkit.recipe.records import Data
 
 
 def parse_number(text: str) -> float | str:
@@ -139,7 +139,7 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
     """Declare the option that sets keys of a recipe; with patterns of the keys that are read, others are errors."""
 
     def check(changes: list[str] | None) -> list[str] | None:
-        from bertkit.recipe import parse_changes
+        from bertkit.recipe.load import parse_changes
 
         for key in parse_changes(changes or []) if read else ():
             if not any(fnmatch(key, pattern) for pattern in read):
@@ -253,7 +253,7 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
     def decorate(command: _Command) -> _Command:
         @wraps(command)
         def run(changes: list[str] | None = None, **values: Any) -> None:
-            from bertkit.recipe import parse_changes
+            from bertkit.recipe.load import parse_changes
 
             settings = {_KEYS.get(name, f"training.{name}"): values.pop(name) for name in options}
             command(changes=merge_changes(settings, parse_changes(changes or [])), **values)
@@ -310,7 +310,9 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
     Raises:
         UsageError: a run folder and --model, or a recipe without it.
     """
-    from bertkit.recipe import find_recipe, recipe_names, typed_path
+    from bertkit.recipe import find_recipe
+    from bertkit.recipe.load import recipe_names
+    from bertkit.recipe.sections import typed_path
     from bertkit.storage.hub.models import brings_recipe, recipe_of
 
     # A shipped recipe comes first, so that a folder called `cola` changes no command.
@@ -409,7 +411,7 @@ def read_data_options(column: str, changes: list[str] | None) -> Data:
     Raises:
         RecipeError: If a key is unknown.
     """
-    from bertkit.recipe import load_recipe, parse_changes
+    from bertkit.recipe.load import load_recipe, parse_changes
 
     settings = parse_changes(changes or [])
     texts = {"data.columns.text": column} if column != "text" else {}

@@ -313,7 +313,8 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
 
 def _recipe_key(option: str) -> str:
     """Find the key of a recipe that an option is called like, at the top, in `training` or in `data`, or return ""."""
-    from bertkit.recipe import Corpus, Data, Pretraining, Recipe, Training
+    from bertkit.recipe.records import Corpus, Data, Recipe
+    from bertkit.recipe.sections import Pretraining, Training
 
     name = option.removeprefix("--").replace("-", "_")
     sections = {"training": {**Training.model_fields, **Pretraining.model_fields}}

@@ -10,7 +10,7 @@ from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, get_loading_info
 from bertkit.progress import stage
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Features, count_items
@@ -88,7 +88,7 @@ def load_to_measure(saved: SavedCheckpoint, checkpoint: Checkpoint) -> Checkpoin
     """
     setup = replace(checkpoint.setup, inference=False)
     model = saved.task.load_model(saved.folder, setup, new_head=True)
-    if info_of(model).has_new_head:
+    if get_loading_info(model).head == "new":
         what = f"models of the task family {saved.recipe.task} begin with a new head, so importance cannot be measured"
         raise ModelError(what, "name the layers to keep, or prune the vocabulary alone", file=saved.folder)
     return Checkpoint(model.to(checkpoint.machine.device), saved.task, setup, checkpoint.machine)

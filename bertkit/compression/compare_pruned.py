@@ -12,7 +12,7 @@ from bertkit.evaluation.scoring import Scored, find_intervals, score_split
 from bertkit.hardware.speed import Pace
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference
-from bertkit.modeling.load import weight_bytes
+from bertkit.modeling.checkpoint import weight_bytes
 from bertkit.progress import stage
 from bertkit.storage.files import null_for_nan
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.hardware.tensors import where
 from bertkit.modeling.info import Model
-from bertkit.recipe import Distillation
+from bertkit.recipe.records import Distillation
 from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, count_items
 from bertkit.training.losses import Terms
 

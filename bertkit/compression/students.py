@@ -13,7 +13,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.info import Model, tagger_head
-from bertkit.recipe import Distillation, Recipe
+from bertkit.recipe.records import Distillation, Recipe
 from bertkit.tasks import Task
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import Collator, Features, Setup

@@ -16,12 +16,13 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError, RecipeError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, open_checkpoint
 from bertkit.evaluation.scoring import run_model
+from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import count_layers, layers_to_take
-from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log, stage
-from bertkit.recipe import Distillation, Recipe
+from bertkit.recipe.records import Distillation, Recipe
 from bertkit.storage import hub
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.columns import read_arrays, write_arrays

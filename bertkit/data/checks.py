@@ -16,7 +16,9 @@ from bertkit.data.rows import Place, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers
-from bertkit.recipe import Data, Recipe, Row, assignment
+from bertkit.recipe.load import assignment
+from bertkit.recipe.records import Data, Recipe
+from bertkit.recipe.sections import Row
 
 _FEW = 10  # rows that say little about their columns
 _MANY_NAMES = 1000  # more names than these are not compared with one another

@@ -16,7 +16,9 @@ from bertkit.data.formats.csv import looks_like_data
 from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import Record, as_number, source_column
 from bertkit.errors import DataError, closest
-from bertkit.recipe import Data, Row, assignment
+from bertkit.recipe.load import assignment
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once
 
 PAIR = "text_pair"

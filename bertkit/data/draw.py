@@ -15,7 +15,8 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.rows import Split, digest_text, feed_row
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.metrics import Numbers
-from bertkit.recipe import Data, Recipe, Row
+from bertkit.recipe.records import Data, Recipe
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once
 
 DRAWS = {"by_hash": "by hash of text", "by_label": "by text and label"}

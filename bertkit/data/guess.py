@@ -13,7 +13,7 @@ from bertkit.data.labels import spelled
 from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import as_number
 from bertkit.errors import DataError
-from bertkit.recipe import Data
+from bertkit.recipe.records import Data
 
 _READ = 1000
 _MOST_CLASSES = 50

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UnavailableError
-from bertkit.recipe import Data
+from bertkit.recipe.records import Data
 from bertkit.storage import hub
 from bertkit.storage.cache import say_once
 

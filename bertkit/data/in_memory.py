@@ -9,7 +9,7 @@ from bertkit.data.columns import Columns
 from bertkit.data.formats.json import check_strings
 from bertkit.data.sources import ROWS
 from bertkit.errors import DataError, located, shorten
-from bertkit.recipe import Data
+from bertkit.recipe.records import Data
 
 
 class DataFrame(Protocol):

@@ -15,7 +15,8 @@ from typing import Any
 from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels, place_row
 from bertkit.data.text import describe_record, normalize, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest, located
-from bertkit.recipe import Data, Row
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once, spool
 
 CORRECT = "correct the row, or declare the names under `labels:`"

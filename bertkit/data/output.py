@@ -17,7 +17,8 @@ from bertkit.data.files import find_format, format_of
 from bertkit.data.formats.csv import find_dialect, parse_delimiter
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.progress import log
-from bertkit.recipe import Data, typed_path
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import typed_path
 from bertkit.storage.cache import spool
 from bertkit.storage.files import disk_error, is_disk_error, replacing, to_json
 from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries

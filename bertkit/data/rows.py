@@ -29,7 +29,8 @@ from bertkit.data.columns import (
 from bertkit.data.text import Record, as_number, describe_record, name_lines
 from bertkit.errors import DataError
 from bertkit.progress import log
-from bertkit.recipe import Data, Row
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once, spool
 
 if TYPE_CHECKING:

@@ -28,8 +28,9 @@ from bertkit.data.rows import Split, read_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, closest
 from bertkit.progress import log
-from bertkit.recipe import Data, Recipe, Row, assignment
-from bertkit.recipe.records import Corpus
+from bertkit.recipe.load import assignment
+from bertkit.recipe.records import Corpus, Data, Recipe
+from bertkit.recipe.sections import Row
 from bertkit.storage import hub
 from bertkit.storage.cache import say_once
 

@@ -10,9 +10,9 @@ from typing import Any
 from bertkit.data.checks import share_of
 from bertkit.data.rows import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.progress import log
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.storage.fingerprints import json_fingerprint, read_signed, write_signed
 from bertkit.tokens.features import Rows
 

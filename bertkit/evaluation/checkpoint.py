@@ -16,10 +16,12 @@ from bertkit.hardware.device import asked_device
 from bertkit.hardware.precision import Machine, product_widths, restore_hardware, use_matmul_backend
 from bertkit.hardware.process import fitting_threads
 from bertkit.modeling.architectures import detect_machine
-from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
-from bertkit.modeling.weights import read_json_object
+from bertkit.modeling.checkpoint import check_head, label_names, read_config, read_json_object
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log
-from bertkit.recipe import Recipe, Row, load_recipe, typed_path
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.hub.models import recipe_of
@@ -49,7 +51,7 @@ class Checkpoint:
 
     def use_machine(self) -> None:
         """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""
-        from bertkit.runtime import ExportedModel
+        from bertkit.runtime.model import ExportedModel
 
         if not isinstance(self.model, ExportedModel):
             use_matmul_backend(self.machine)
@@ -119,36 +121,30 @@ class SavedCheckpoint:
         Raises:
             ModelError: damaged or unfit weights, or a head that is not trained for this task.
         """
+        from bertkit.runtime.tokenizer import open_tokenizer
+
         calibration = self.read_calibration() if calibrated else None
         if self.members:
             loaded = self._load_members(machine, inference=inference)
         elif is_exported(self.folder):
             loaded = self._load_exported()
         else:
-            loaded = self._load_weights(machine, inference=inference)
-        # an option that the recipe sets comes first
+            if machine is None:
+                machine = self._detect_hardware()
+                machine.announce()
+            use_matmul_backend(machine)
+            # A run has recorded how its tokenizer works, so a model that only answers needs no transformers for it.
+            settings = self.record.get("tokenizer") if inference else None
+            tokenizer: Any = open_tokenizer(self.folder, settings) if settings else load_tokenizer(self.folder)
+            setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference))
+            model = self.task.load_model(self.folder, setup, new_head=False)
+            loaded = Checkpoint(model.to(machine.device), self.task, setup, machine)
+        # An option that the recipe sets comes first.
         options = self._without_own({} if calibration is None else calibration.options() | calibration.promised)
         if calibration is None or not options:
             return loaded
         log.info(calibration.describe())
         return replace(loaded, setup=with_options(loaded.setup, options), calibration=calibration)
-
-    def _load_weights(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
-        if machine is None:
-            machine = self._detect_hardware()
-            machine.announce()
-        use_matmul_backend(machine)
-        tokenizer = self._open_tokenizer() if inference else load_tokenizer(self.folder)
-        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference))
-        model = self.task.load_model(self.folder, setup, new_head=False)
-        return Checkpoint(model.to(machine.device), self.task, setup, machine)
-
-    def _open_tokenizer(self) -> Any:
-        """Open the tokenizer of a model that only answers: that of a run needs no transformers."""
-        from bertkit.runtime import open_tokenizer
-
-        settings = self.record.get("tokenizer")
-        return open_tokenizer(self.folder, settings) if settings else load_tokenizer(self.folder)
 
     def _set_up(self, setup: Setup) -> Setup:
         """Add the options that its run has tuned, and say so; also where texts have another length than in training."""
@@ -175,7 +171,8 @@ class SavedCheckpoint:
             UnavailableError: the library is not installed.
             UsageError: another device than the CPU is asked for.
         """
-        from bertkit.runtime import open_exported, open_tokenizer
+        from bertkit.runtime.model import open_exported
+        from bertkit.runtime.tokenizer import open_tokenizer
 
         export = read_export(self.folder)
         tokenizer: Any = open_tokenizer(self.folder, export.tokenizer)

@@ -31,7 +31,7 @@ from bertkit.tokens.static_shapes import choose_widths, evaluation_rows, static_
 if TYPE_CHECKING:
     from torch import nn
 
-    from bertkit.runtime import ExportedModel
+    from bertkit.runtime.model import ExportedModel
 
 Output = dict[str, Any]
 Computed = tuple[Output, float, int]
@@ -57,7 +57,8 @@ def forward(
         the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
         features have no labels.
     """
-    from bertkit.runtime import ExportedModel, forward_exported
+    from bertkit.runtime.forward import forward_exported
+    from bertkit.runtime.model import ExportedModel
 
     if isinstance(model, ExportedModel):
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None

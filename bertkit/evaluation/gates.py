@@ -19,8 +19,8 @@ from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
 from bertkit.metrics.slices import LEAST_UNITS
-from bertkit.modeling.load import weight_bytes
-from bertkit.recipe import Gates
+from bertkit.modeling.checkpoint import weight_bytes
+from bertkit.recipe.records import Gates
 from bertkit.reports.cases import Case, Outcome
 from bertkit.reports.text import p_text, score_text
 from bertkit.storage.exports import is_exported

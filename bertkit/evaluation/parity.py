@@ -17,7 +17,7 @@ from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, compare_paired
-from bertkit.runtime import ExportedModel
+from bertkit.runtime.model import ExportedModel
 from bertkit.storage.exports import VECTORS
 from bertkit.tasks import Task
 from bertkit.tokens.feature_cache import lengths_of

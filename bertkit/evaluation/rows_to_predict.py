@@ -18,7 +18,8 @@ from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.progress import log
-from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage.files import to_json
 from bertkit.tasks import Task, row_columns
 

@@ -19,7 +19,7 @@ from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import count_units, take
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
 from bertkit.progress import log
-from bertkit.recipe import load_recipe
+from bertkit.recipe.load import load_recipe
 from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import seed_folder

@@ -28,7 +28,8 @@ from bertkit.errors import DataError, ModelError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.metrics.basic import check_metrics
 from bertkit.progress import log
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.files import write_bytes

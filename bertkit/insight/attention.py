@@ -13,10 +13,11 @@ from transformers import AutoModel
 from bertkit.errors import UsageError
 from bertkit.hardware.precision import compute_as_stored
 from bertkit.modeling.attention import attention_weights
+from bertkit.modeling.checkpoint import load_config, read_config
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
-from bertkit.modeling.weights import load_config
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.tokens.features import Features, Tensor, Tokenizer, find_template, pad_features, tokenize_texts
 
 
@@ -71,7 +72,7 @@ def load_attention_model(folder: Path, name: str) -> AttentionModel:
     if is_sentence_folder(folder):
         folder = folder / read_modules(folder).subfolder
     read_config(folder)
-    model = load_to_pretrain(AutoModel, folder, load_config(folder))
+    model = load_for_pretraining(AutoModel, folder, load_config(folder))
     return AttentionModel(name, model.eval().to(compute_as_stored()), load_tokenizer(folder))
 
 

@@ -28,8 +28,7 @@ from bertkit.insight.outcomes import find_outcomes
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import sample
 from bertkit.progress import stage
-from bertkit.recipe import Row
-from bertkit.recipe.sections import Finite, Section
+from bertkit.recipe.sections import Finite, Row, Section
 from bertkit.reports.cases import Case, Outcome
 from bertkit.tasks import Prediction
 

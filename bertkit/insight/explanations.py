@@ -11,7 +11,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.insight.attributions import Explained, integrated_gradients, occlusion
 from bertkit.insight.words import find_words
 from bertkit.modeling.heads.targets import Target, targets_of_logits
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.tasks import Prediction
 from bertkit.tokens.features import Features, special_ids
 

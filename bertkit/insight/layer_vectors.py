@@ -11,9 +11,9 @@ import numpy as np
 
 from bertkit.errors import DataError, ModelError
 from bertkit.metrics import Numbers
-from bertkit.modeling.weights import load_config
+from bertkit.modeling.checkpoint import load_config
 from bertkit.progress import SILENT, get_progress, stage, use_progress
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.storage.files import disk_errors

@@ -20,7 +20,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.tokens.words import read_target, read_target_word, read_words
 from bertkit.vectors.clusters import find_words, fit_clusters
 from bertkit.vectors.near_vectors import find_nearest

@@ -14,7 +14,7 @@ from bertkit.evaluation.stored import Scorer, StoredRun
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import count_units, take
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite
 from bertkit.storage.cache import spool

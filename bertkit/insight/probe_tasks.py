@@ -23,7 +23,8 @@ from bertkit.insight.syntax import depth_of, read_column, read_heads
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import REGRESSION, is_lower_better
 from bertkit.metrics.statistics import quantile_bins
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Rows
 from bertkit.vectors.units import UNITS

@@ -18,7 +18,7 @@ from bertkit.evaluation.differences import Extra, Groups, Units, slice_values
 from bertkit.evaluation.stored import Scorer
 from bertkit.insight.outcomes import Outcomes
 from bertkit.metrics.slices import compare_slices
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import spool
 
 _WORD = re.compile(r"\w+(?:['’]\w+)?")

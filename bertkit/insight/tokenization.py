@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.architectures import find_architecture
-from bertkit.modeling.load import read_tokenizer
+from bertkit.modeling.tokenizer import read_tokenizer
 from bertkit.tokens.light import plain, read_json, read_light_tokenizer
 from bertkit.tokens.splitting import Splitting, find_words
 

@@ -15,7 +15,7 @@ from bertkit.errors import DataError
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Setting, Share, percent
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 
 _ROUNDING = 1e-9  # sums of F1 that differ by less are equally good
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -17,8 +17,8 @@ import numpy as np
 from bertkit.errors import DataError, RecipeError, UnavailableError, closest
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Share, f1_of_share
-from bertkit.recipe import Recipe
 from bertkit.recipe.plugins import load_own, own_fault, refuse_code
+from bertkit.recipe.records import Recipe
 
 
 class Undefined(float):

@@ -27,13 +27,15 @@ _TEXT_CLASSES = ("ForSequenceClassification", "ForMultipleChoice", "ForWindowCla
 
 
 def read_one_token(model: Model, *, cls_only: bool) -> None:
-    """Let a head for whole texts read the last token of a left-to-right model; of others, the first, as ever.
+    """Make a head for whole texts read the last token of a left-to-right model, and only the first of another.
 
     Args:
-        model: with its head.
-        cls_only: whether the head reads the first token only, so that the last layer needs to compute no other.
+        model: Model with any head; one that reads all tokens stays as it is.
+        cls_only: Whether the last layer computes no other token than the first.
     """
-    if is_causal(model.config) and type(model).__name__.endswith(_TEXT_CLASSES):
+    if not type(model).__name__.endswith(_TEXT_CLASSES):
+        return
+    if is_causal(model.config):
         _read_last_token(model)
     elif cls_only:
         cls_only_last_layer(model)

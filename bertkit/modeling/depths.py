@@ -16,9 +16,8 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers
-from bertkit.modeling.weights import initialize_anew
-from bertkit.recipe import Training
-from bertkit.recipe.sections import Lora
+from bertkit.modeling.load import initialize_again
+from bertkit.recipe.sections import Lora, Training
 
 ADAPTER = "adapter"
 """The folder of a run that peft loads."""
@@ -96,7 +95,7 @@ def reinitialize(model: Model, count: int) -> None:
     if not poolers and not count:
         what = f"training.reinit_layers 0: this {model.config.model_type} model has no pooler"
         raise RecipeError(what, "leave it out")
-    initialize_anew(model, [*layers[len(layers) - count :], *poolers])
+    initialize_again(model, [*layers[len(layers) - count :], *poolers])
 
 
 def prepare_depths(model: Model, training: Training) -> None:

@@ -1,6 +1,6 @@
 """What bertkit remembers of a model object: how it was loaded, its teacher, and what was patched for speed.
 
-Apart from submodules with weights, models and configs carry only the two attributes of bertkit that are named here.
+Apart from submodules with weights, models and configs carry only the attributes of bertkit that are named here.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,8 @@ Layer: TypeAlias = "GradientCheckpointingLayer"
 LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 Forward: TypeAlias = Callable[..., LayerOutput]
 
-_INFO = "bertkit_info"  # attribute of a model
+# attributes of a model
+_INFO, _LOADING = "bertkit_info", "bertkit_loading"
 # attribute of a config, and its name in the config.json of published checkpoints
 _HEAD = "bertkit_head"
 
@@ -34,23 +35,16 @@ _splits_rows: dict[str, bool] = {}
 """Name of an attention of ours, as transformers registers it -> whether it can be called for some rows of a batch."""
 
 
-@dataclass
-class ModelInfo:
-    """What is known of one model object beside its config and weights.
+@dataclass(frozen=True)
+class LoadingInfo:
+    """How a model was loaded: whether its head is the trained head of the checkpoint."""
 
-    It is no module: nothing trains the teacher, counts it or saves it, and a wrapper for several processes ignores it.
-    """
-
-    gives_probabilities: bool = False
-    """Whether its scores are probabilities, and not logits."""
-    new_weights: list[str] = field(default_factory=list)
+    new_weights: tuple[str, ...] = ()
     """Names of the weights of its heads that the checkpoint lacks."""
-    has_new_head: bool = False
-    """Whether its head starts from random weights."""
-    keeps_head: bool = False
-    """Whether its head goes on from the trained one of its checkpoint."""
+    head: Literal["kept", "new"] | None = None
+    """Whether training starts from the trained head of the checkpoint or from a new one; None if neither."""
     other_labels: tuple[str, ...] = ()
-    """Labels of the trained head of its checkpoint, which is not kept because of them."""
+    """Labels of the trained head of the checkpoint, if they are the reason why it is not kept."""
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -64,13 +58,14 @@ def unwrap(model: Model) -> Model:
     return getattr(model, "module", model)
 
 
-def info_of(model: Model) -> ModelInfo:
-    """Return the record of a model, or of the model inside a wrapper for several processes; new where it has none."""
-    model = unwrap(model)
-    if not hasattr(model, _INFO):
-        setattr(model, _INFO, ModelInfo())
-    info: ModelInfo = getattr(model, _INFO)
-    return info
+def get_loading_info(model: Model) -> LoadingInfo:
+    """Return how a model was loaded, or the model inside a wrapper for several processes."""
+    return getattr(getattr(model, "module", model), _LOADING, LoadingInfo())
+
+
+def set_loading_info(model: Model, info: LoadingInfo) -> None:
+    """Note on a model how it was loaded."""
+    setattr(model, _LOADING, info)
 
 
 def tagger_head(config: Config | Mapping[str, Any]) -> dict[str, Any] | None:

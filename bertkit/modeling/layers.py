@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from bertkit.errors import RecipeError, UsageError
-from bertkit.recipe import LayerMap, Training
+from bertkit.recipe.records import LayerMap
+from bertkit.recipe.sections import Training
 
 
 class LayerChoice(NamedTuple):

@@ -1,291 +1,274 @@
-"""Checkpoints and tokenizers: loaded completely, or refused with a reason."""
+"""Models of checkpoints: loaded completely, or rejected with a reason.
+
+`load_pretrained` loads a model with the head of a task, and `load_for_pretraining` one with the head of an objective.
+Both load weights by `load_weights`, as all other models do.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from logging import DEBUG
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.labels import placeholder_names
-from bertkit.errors import ModelError, UnavailableError, pip_install
-from bertkit.modeling.architectures import first_position, is_causal
-from bertkit.modeling.cls_only import read_one_token
-from bertkit.modeling.info import Config, Model, info_of, set_tagger_head, tagger_head
-from bertkit.modeling.weights import (
-    check_config,
+from bertkit.errors import ModelError
+from bertkit.hardware.device import Device
+from bertkit.hardware.process import is_memory_error
+from bertkit.modeling.architectures import is_causal
+from bertkit.modeling.checkpoint import (
+    FETCH_AGAIN,
+    FINE_TUNE,
+    NOT_ONLY_WEIGHTS,
+    custom_code_error,
     first_line,
-    initialize_anew,
+    label_names,
     load_config,
-    load_weights,
-    loaded_bytes,
+    quiet_transformers,
+    read_config,
     read_json_object,
-    refuse_non_finite,
-    refuse_other_types,
 )
-from bertkit.progress import log
-from bertkit.storage.checkpoints import newest_model
-from bertkit.storage.exports import refuse_exported
-from bertkit.storage.fingerprints import feed_file
-from bertkit.storage.hub import WEIGHTS, bytes_left_out
-from bertkit.tokens.features import Tokenizer, keep_extra_tokens
-from bertkit.tokens.vocabulary import refuse_foreign
+from bertkit.modeling.cls_only import read_one_token
+from bertkit.modeling.info import (
+    Config,
+    LoadingInfo,
+    Model,
+    is_sharded,
+    set_loading_info,
+    set_tagger_head,
+    tagger_head,
+)
+from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
-_WEIGHT_ENDINGS = (".safetensors", ".bin")
-_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model")
-_TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-_PRETRAINING_CLASSES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM")
-_FINE_TUNE = "fine-tune it first, or name another checkpoint"
+_BUFFERS = ("position_ids", "token_type_ids")  # old checkpoints hold them, and they are not learned
+_ADAPTED_LAYER = ".base_layer."  # peft's name for a layer inside its adapter
 
 
-def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
-    """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
+def load_pretrained(
+    head: str | Callable[[type], type[Model]],
+    folder: Path,
+    setup: Setup,
+    *,
+    labels: Sequence[str],
+    new_head: bool,
+    problem_type: str | None = None,
+    tagger: dict[str, Any] | None = None,
+) -> Model:
+    """Load a checkpoint in float32 with a head for a task.
 
-    With `decoders`, it may be a decoder. Needs neither torch nor transformers for the model types that bertkit knows.
-
-    Raises:
-        ModelError: a missing or broken config, no weights, no tokenizer, or a model that is no encoder.
-    """
-    file = folder / "config.json"
-    if not file.is_file():
-        newest, remedy = newest_model(folder), "name a folder with config.json, weights and tokenizer"
-        raise ModelError("no config.json", f"name its newest checkpoint: {newest}" if newest else remedy, file=folder)
-    config = read_json_object(file)
-    check_config(config, file)
-    refuse_exported(folder)
-    if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
-        raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
-    if not any((folder / name).is_file() for name in _VOCABULARIES):
-        remedy = "copy tokenizer.json and tokenizer_config.json of the model it was made from"
-        raise ModelError("no tokenizer files", remedy, file=folder)
-    # what brings its own code is refused by name, once transformers has read its config
-    if "auto_map" not in config and not decoders:
-        refuse_other_types(config["model_type"], folder)
-    return config
-
-
-def check_head(config: dict[str, Any], folder: Path) -> None:
-    """Check, without loading weights, that a checkpoint was fine-tuned for any task.
-
-    Raises:
-        ModelError: it is a plain encoder or a pretraining model.
-    """
-    model_class = (config.get("architectures") or [""])[0]
-    if "For" not in model_class or model_class.endswith(_PRETRAINING_CLASSES):
-        what = f"no trained head for this task (it is a {model_class or 'model of an unknown class'})"
-        raise ModelError(what, _FINE_TUNE, file=folder)
-
-
-def label_names(config: dict[str, Any]) -> list[str] | None:
-    """Return a checkpoint's label names in the order of its outputs; None where they are placeholders.
-
-    >>> label_names({"id2label": {"1": "good", "0": "bad"}}), label_names({"id2label": {"0": "LABEL_0"}})
-    (['bad', 'good'], None)
-    """
-    names = config.get("id2label") or {}
-    ordered = [str(names[key]) for key in sorted(names, key=int)]
-    return None if not ordered or ordered == placeholder_names(len(ordered)) else ordered
-
-
-def fingerprint(folder: Path, *, weights: bool = True) -> str:
-    """Compute a SHA-256 over a model folder's config, weights and vocabulary; without weights, of a tokenizer."""
-    digest = hashlib.sha256()
-    names = {"config.json", *_VOCABULARIES}
-    for file in sorted(folder.iterdir()):
-        if file.name in names or (weights and file.suffix in _WEIGHT_ENDINGS):
-            digest.update(file.name.encode())
-            feed_file(digest, file)
-    return digest.hexdigest()
-
-
-def weight_bytes(folder: Path) -> int:
-    """Return the size of a model folder's weights on disk or, where only these were left on the hub, there."""
-    return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
-
-
-def loaded_weight_bytes(folder: Path) -> int:
-    """Return the size of a model folder's weights once they are loaded, whatever their precision on disk."""
-    return bytes_left_out(folder) or sum(map(loaded_bytes, _weight_files(folder)))
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """List the files of a model folder that hold weights; a pickle beside safetensors is not read."""
-    files = [file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS and file.name != "training_args.bin"]
-    has_safetensors = any(file.suffix == ".safetensors" for file in files)
-    return [file for file in files if not (has_safetensors and file.name.startswith("pytorch_model"))]
-
-
-def quiet_transformers() -> None:
-    """Silence the libraries' warnings and progress bars: bertkit logs what matters, unless all is asked for."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    if log.isEnabledFor(DEBUG):
-        return
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
-def load_tokenizer(folder: Path, *, decoders: bool = False) -> Tokenizer:
-    """Load a fast tokenizer with a padding token, and let it make what the model can read.
-
-    With `decoders`, the model need not be an encoder.
-
-    Raises:
-        ModelError: it cannot be loaded, is a slow one, has no padding token, or belongs to another model.
-        UnavailableError: it needs a package that is not installed.
-    """
-    quiet_transformers()
-    config = load_config(folder, decoders=decoders)
-    tokenizer = read_tokenizer(folder)
-    saved = read_json_object(folder / "config.json")
-    # its type's default tells where positions begin
-    if "pad_token_id" not in saved and first_position(config):
-        saved["pad_token_id"] = config.pad_token_id
-    refuse_foreign(tokenizer, config, saved, folder)
-    fit_tokenizer(tokenizer, config)
-    return tokenizer
-
-
-def read_tokenizer(folder: Path) -> Tokenizer:
-    """Load a fast tokenizer with a padding token, with or without a model beside it; raises as `load_tokenizer`."""
-    quiet_transformers()
-    from transformers import AutoTokenizer
-
-    for name in _TOKENIZER_SETTINGS:
-        if (folder / name).is_file():
-            read_json_object(folder / name)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        # whether it has the token for what its vocabulary lacks shows only when it needs it
-        if tokenizer.is_fast:
-            template = set(tokenizer.special_tokens_map.values())
-            tokenizer._tokenizer = keep_extra_tokens(tokenizer.backend_tokenizer, template)
-            tokenizer.backend_tokenizer.encode("\u2603 \ua66e")
-    except ImportError:
-        what = "this tokenizer needs SentencePiece"
-        raise UnavailableError(what, f"`{pip_install('sentencepiece')}`", file=folder) from None
-    except Exception as error:  # a tokenizer's reader raises whatever a damaged file makes it stumble over
-        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
-    if not isinstance(tokenizer.model_max_length, (int, float)):
-        raise ModelError("model_max_length is not a number", "correct it", file=folder / "tokenizer_config.json")
-    if not tokenizer.is_fast:
-        raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
-    if tokenizer.pad_token_id is None:
-        remedy = "name one as pad_token in tokenizer_config.json"
-        raise ModelError("the tokenizer has no padding token", remedy, file=folder)
-    return tokenizer
-
-
-def fit_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
-    """Bound a tokenizer's maximal length by a model's positions; it makes no token types for a model with only one."""
-    positions = getattr(config, "max_position_embeddings", None) or 512
-    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
-    # RoBERTa's, which a tokenizer may not know: BERT's has two
-    if getattr(config, "type_vocab_size", None) == 1:
-        leave_out_token_types(tokenizer)
-
-
-def leave_out_token_types(tokenizer: Tokenizer) -> None:
-    """Let a tokenizer make no token types, also once it is saved."""
-    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-    # the tokenizer writes `init_kwargs` to its folder
-    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
-
-
-def load_to_pretrain(model_class: type[Model], folder: Path | None, config: Config) -> Model:
-    """Load a checkpoint to continue pretraining, or build a new model with weights from torch's generator.
-
-    The checkpoint must have all of the encoder's weights; `info_of(model).new_weights` names those that its heads lack.
+    The checkpoint must have all weights of the encoder. Its head is kept if it has the same class, labels and settings.
+    Otherwise a new head is drawn from torch's generator, which only `new_head` allows. `get_loading_info` returns which
+    of the two it was, and why.
 
     Args:
-        model_class: one of transformers' classes, such as AutoModelForMaskedLM.
-        folder: the checkpoint; None for a new model.
-        config: of the model.
+        head: One of transformers' Auto classes by name, such as ``AutoModelForSequenceClassification``, or a function
+            from the class of a config to the class of a model.
+        folder: Model folder.
+        setup: Setup of the task. If it is for inference, the model may be one of bertkit's, which only computes
+            outputs, and which loads in less time than transformers is imported.
+        labels: Names of the head's outputs, in order.
+        new_head: Whether the head may be untrained.
+        problem_type: Kind of labels in transformers' words, which chooses the loss.
+        tagger: Settings of a tagger over a frozen encoder, for the config.
 
     Raises:
-        ModelError: weights that do not fit the config, or that are not finite.
+        ModelError: If the checkpoint is damaged, is not an encoder, has weights that do not fit its config or are not
+            finite, or (without `new_head`) has no trained head for the task.
     """
-    quiet_transformers()
+    # 1. A model that only answers needs no transformers, if its type is known and its config is the usual one.
+    cls_only = setup.recipe.training.cls_only_last_layer
+    if setup.inference and isinstance(head, str):
+        from bertkit.modeling.inference.answers import load_for_inference
+
+        if model := load_for_inference(head, folder, labels, problem_type=problem_type, cls_only=cls_only):
+            return model
+    from bertkit.modeling.heads import text
+
+    # 2. The config of the checkpoint gets the labels of the task.
+    config = load_config(folder)
+    saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
+    saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
+    saved_tagger = tagger_head(config)
+    config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
+    config.problem_type = problem_type
+    set_tagger_head(config, tagger)
+    # 3. The weights. transformers draws those that the checkpoint lacks.
+    find_class = partial(text.model_class, head) if isinstance(head, str) else head
+    model, report = load_weights(find_class(type(config)), folder, config)
+    # 4. The head is the trained one, or a new one that is not trained yet.
+    same_class = saved_class == type(model).__name__
+    if not new_head and saved_problem not in (None, problem_type):
+        untrained = f"it is a {saved_class} for {saved_problem}"
+        raise ModelError(f"no trained head for this task ({untrained})", FINE_TUNE, file=folder)
+    is_trained = same_class and not report["missing_keys"] and not report["mismatched_keys"]
+    if not is_trained and not new_head:
+        missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
+        raise ModelError(f"no trained head for this task ({missing})", FINE_TUNE, file=folder)
+    if new_head:
+        is_trained = is_trained and saved_labels == list(labels) and saved_tagger == tagger
+        # Weights of a head for other labels fit and were loaded, but mean something else.
+        if not is_trained and not report["missing_keys"]:
+            initialize_again(model, _head_modules(model))
+        # transformers fills in a default for a missing id. A checkpoint must not contradict its tokenizer.
+        model.config.pad_token_id = setup.tokenizer.pad_token_id
+    compute_head_in_fp32(model)
+    read_one_token(model, cls_only=cls_only)
+    info = LoadingInfo(
+        new_weights=tuple(sorted(report["missing_keys"])),
+        head=("kept" if is_trained else "new") if new_head else None,
+        other_labels=tuple(saved_labels) if same_class and saved_labels != list(labels) else (),
+    )
+    set_loading_info(model, info)
+    return model
+
+
+def load_tagger(folder: Path, setup: Setup, tagger: dict[str, Any] | None, *, new_head: bool) -> Model:
+    """Load a model with one output per label for every token.
+
+    Args:
+        folder: Model folder.
+        setup: Setup of the task, whose labels are in the order of the outputs.
+        tagger: Layers, tagger and size of a head over a frozen encoder; None to train the encoder with a linear layer.
+        new_head: Whether the head may be untrained; if not, the checkpoint's settings replace `tagger`.
+
+    Raises:
+        ModelError: If `load_pretrained` raises it.
+    """
+    if not new_head:
+        tagger = tagger_head(read_config(folder))
+    head: str | Callable[[type], type[Model]] = "AutoModelForTokenClassification"
+    if tagger is not None:
+        from bertkit.modeling.heads.taggers import tagger_class
+
+        head = tagger_class
+    return load_pretrained(head, folder, setup, labels=setup.labels, new_head=new_head, tagger=tagger)
+
+
+def load_for_pretraining(head: type[Model], folder: Path | None, config: Config) -> Model:
+    """Load a checkpoint to continue pretraining, or build a new model with weights from torch's generator.
+
+    The checkpoint must have all weights of the encoder; `get_loading_info` the model names those that its heads lack.
+
+    Args:
+        head: One of transformers' classes, such as AutoModelForMaskedLM.
+        folder: Model folder, or None for a new model.
+        config: Config of the model.
+
+    Raises:
+        ModelError: If weights do not fit the config or are not finite, or the model reads from left to right.
+    """
     from bertkit.modeling.attention import keep_windows
 
     if folder is None:
-        model: Model = getattr(model_class, "from_config", model_class)(config)
+        # Auto classes build a model of a config by a method, and all others by their constructor.
+        model: Model = getattr(head, "from_config", head)(config)
     else:
-        if is_causal(config) and model_class.__name__ != "AutoModelForCausalLM":
+        if is_causal(config) and head.__name__ != "AutoModelForCausalLM":
             raise ModelError("its tokens see only those before them", "name an encoder of both sides", file=folder)
-        model, report = load_weights(model_class, folder, config)
-        refuse_non_finite(model.named_parameters(), folder)
-        info_of(model).new_weights = sorted(report["missing_keys"])
+        model, report = load_weights(head, folder, config)
+        set_loading_info(model, LoadingInfo(tuple(sorted(report["missing_keys"]))))
     keep_windows(model)
     return model
 
 
-def load_model(
-    auto_class: str | Callable[[Any], Any],
-    folder: Path,
-    labels: Sequence[str],
-    *,
-    new_head: bool,
-    problem_type: str | None = None,
-    head: dict[str, Any] | None = None,
-    cls_only: bool = False,
-) -> Model:
-    """Load a checkpoint in float32, with a head for a task.
+def load_weights(model_class: type[Model], folder: Path, config: Config) -> tuple[Model, dict[str, Any]]:
+    """Load a model in float32, and copy its weights into memory.
 
-    The checkpoint must have all of the encoder's weights. Its head is kept where it is of the same class, with the same
-    labels and settings. Otherwise the head is initialized anew, which only `new_head` allows;
-    `info_of(model)` tells which, and why.
-
-    Args:
-        auto_class: one of transformers' Auto classes, or a function from a config's class to a model's.
-        folder: the checkpoint.
-        labels: names in the order of the model's outputs.
-        new_head: whether the head may be untrained.
-        problem_type: what labels are, in transformers' words.
-        head: settings of a tagger over a frozen encoder, for the config.
-        cls_only: whether the head reads the first token only, so that the last layer needs to compute no other.
+    Returns:
+        the model, and transformers' loading info: names of weights that were missing, unexpected or of another shape.
 
     Raises:
-        ModelError: not an encoder, weights that do not fit the config or are not finite, or (without `new_head`) an
-            untrained head.
+        ModelError: If a file of weights is damaged or could run code, or weights do not fit the config or are not
+            finite.
     """
     quiet_transformers()
-    from bertkit.modeling.heads import text
+    import torch
+    from safetensors import SafetensorError
 
-    config = load_config(folder)
-    saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
-    saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
-    config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
-    config.problem_type = problem_type
-    find_class = partial(text.model_class, auto_class) if isinstance(auto_class, str) else auto_class
-    saved_head = tagger_head(config)
-    set_tagger_head(config, head)
-    model, report = load_weights(find_class(type(config)), folder, config)
-    same_class = saved_class == type(model).__name__
-    if not new_head and saved_problem not in (None, problem_type):
-        untrained = f"it is a {saved_class} for {saved_problem}"
-        raise ModelError(f"no trained head for this task ({untrained})", _FINE_TUNE, file=folder)
-    trained = same_class and not report["missing_keys"] and not report["mismatched_keys"]
-    if not trained and not new_head:
-        missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
-        raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
-    trained = trained and not (new_head and (saved_labels != list(labels) or saved_head != head))
-    if not trained and not report["missing_keys"]:
-        initialize_anew(model, (head for name, head in model.named_children() if name != model.base_model_prefix))
-    refuse_non_finite(model.named_parameters(), folder)
-    compute_head_in_fp32(model)
-    read_one_token(model, cls_only=cls_only)
-    info = info_of(model)
-    info.has_new_head, info.keeps_head = not trained, trained and new_head
-    info.other_labels = tuple(saved_labels) if same_class and saved_labels != list(labels) else ()
-    return model
+    for index in folder.glob("*.index.json"):
+        read_json_object(index)
+    if not any(folder.glob("model*.safetensors")):
+        # transformers would read the pickle. It is checked first: it may hold weights only, and none of it is run.
+        for file in sorted(folder.glob("pytorch_model*.bin")):
+            load_pickle(file, device="meta")
+    try:
+        model, report = model_class.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
+    except (ValueError, OSError, RuntimeError, LookupError, SafetensorError, pickle.UnpicklingError) as error:
+        if is_memory_error(error):
+            raise
+        raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
+    check_fit(model, report, folder)
+    check_finite(model.named_parameters(), folder)
+    # transformers leaves weights in the mapped file. If that is overwritten later, the model's answers would change, or
+    # the process would end. Several weights may also be slices of one in the file, and each would keep the whole.
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+    return model, report
+
+
+def check_fit(model: Model, report: dict[str, Any], folder: Path) -> None:
+    """Raise ModelError if weights of the encoder are missing, unexpected or of another shape than the config has."""
+    prefix = f"{model.base_model_prefix}."
+    modules = {name for name, _ in model.base_model.named_children()} - {"pooler"}
+
+    # Heads and the pooler may be new or left over. But a weight that the encoder lacks would start at random, and
+    # scores would be bad without any error.
+    def in_encoder(name: str) -> bool:
+        inner = name.removeprefix(prefix)
+        return inner.split(".")[0] in modules and not inner.endswith(_BUFFERS)
+
+    if any(_ADAPTED_LAYER in name for name in report["unexpected_keys"]):
+        problem = "a checkpoint of a training with adapters (training.lora), which are not merged into its weights"
+        raise ModelError(problem, "name the finished run, whose model has them merged", file=folder)
+    mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in report["mismatched_keys"]]
+    for mismatch, names in (
+        ("lacks", report["missing_keys"]),
+        ("has no place for", report["unexpected_keys"]),
+        ("has another shape for", mismatched),
+    ):
+        wrong = sorted(filter(in_encoder, names))
+        if wrong:
+            if hasattr(model.config, "auto_map"):
+                raise custom_code_error(model.config.to_dict(), folder)
+            side = "the checkpoint lacks" if mismatch == "lacks" else f"its config.json {mismatch}"
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            problem = f"weights and config do not fit: {side} {wrong[0]}{more}"
+            raise ModelError(problem, "fetch both from one source", file=folder)
+
+
+def check_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> None:
+    """Raise ModelError if a weight is NaN or infinite."""
+    for name, parameter in parameters:
+        if not parameter.isfinite().all():
+            raise ModelError(f"the weight {name} is not finite (NaN or infinity)", FETCH_AGAIN, file=folder)
+
+
+def initialize_again(model: Model, modules: Iterable[nn.Module]) -> None:
+    """Draw the weights of some of a model's modules again, from torch's generator."""
+    for module in modules:
+        # transformers marks loaded weights, and would not draw them.
+        for weights in module.parameters():
+            weights._is_hf_initialized = False  # type: ignore[attr-defined]
+        for submodule in module.modules():
+            submodule._is_hf_initialized = False  # type: ignore[assignment]
+        module.apply(model._init_weights)
+
+
+def _head_modules(model: Model) -> list[nn.Module]:
+    """List the modules of a model that are not the encoder."""
+    return [module for name, module in model.named_children() if name != model.base_model_prefix]
 
 
 def compute_head_in_fp32(model: Model) -> None:
@@ -300,9 +283,83 @@ def compute_head_in_fp32(model: Model) -> None:
         with torch.autocast(inputs.device.type, enabled=False):
             return torch.nn.functional.linear(inputs.float(), layer.weight, layer.bias)
 
-    modules = [module for name, module in model.named_children() if name != model.base_model_prefix]
-    modules += [module for name, module in model.base_model.named_children() if name == "pooler"]
-    for module in modules:
+    poolers = [module for name, module in model.base_model.named_children() if name == "pooler"]
+    for module in [*_head_modules(model), *poolers]:
         for layer in module.modules():
             if type(layer) is torch.nn.Linear:
                 layer.forward = partial(in_fp32, layer)  # type: ignore[method-assign]
+
+
+def weights_to_save(model: Model) -> dict[str, Any] | None:
+    """Return the weights of a model on the CPU, or None if the model can save its own.
+
+    It cannot if its weights have no storage on the device, or each process holds a share of them. All processes call
+    this together. A tensor that has two names stays one.
+    """
+    from bertkit.modeling.sharding import gather
+
+    if Device(model.device.type).shapes_may_change and not is_sharded(model):
+        return None
+    copies: dict[int, Any] = {}
+    for value in (weights := model.state_dict(keep_vars=True)).values():
+        if id(value) not in copies:
+            copies[id(value)] = gather(value.detach()).cpu()
+    return {name: copies[id(value)] for name, value in weights.items()}
+
+
+def restore_weights(model: Model, file: Path) -> None:
+    """Load the weights of a checkpoint into the model that has written it.
+
+    Raises:
+        ModelError: If names or shapes differ.
+    """
+    from safetensors.torch import load_file
+
+    from bertkit.modeling.sharding import scatter_like
+
+    saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
+    try:
+        # safetensors' own `load_model` recognizes tied weights by their storage. On XLA no tensor has one, and on a GPU
+        # all weights of an LSTM share one.
+        weights, names = load_file(file), saved.state_dict(keep_vars=True)
+        loaded = {id(names[name]) for name in weights if name in names}
+        missing = [name for name, value in names.items() if id(value) not in loaded]
+        weights = {name: scatter_like(value, names.get(name, value)) for name, value in weights.items()}
+        _, unexpected = saved.load_state_dict(weights, strict=False)
+        if missing or unexpected:
+            raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
+        # Devices that compile a graph get one for all weights, and not one per shape when these are first read.
+        Device(model.device.type).end_graph()
+        # A model for late interaction keeps its projection in a separate file.
+        if restore := getattr(model, "restore_projection", None):
+            restore(file.parent)
+    except RuntimeError as error:
+        problem = f"the weights do not fit the model: {first_line(error)}"
+        raise ModelError(problem, "--fresh starts over", file=file) from None
+
+
+def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
+    """Load a file of weights in torch's format, and run nothing of it; on the device ``meta``, only check it.
+
+    Raises:
+        ModelError: If it is missing or damaged, or holds anything else.
+    """
+    import torch
+
+    try:
+        with file.open("rb") as stream:
+            is_zip = stream.read(2) == b"PK"
+        # To check such a file, torch can leave it on disk and read only its index.
+        content = torch.load(file, map_location=device, weights_only=True, mmap=is_zip and device == "meta")
+    except pickle.UnpicklingError:
+        raise ModelError(NOT_ONLY_WEIGHTS, "get the checkpoint as model.safetensors", file=file) from None
+    except Exception as error:  # torch's reader raises any error for a damaged file
+        if is_memory_error(error):
+            raise
+        raise ModelError(f"the weights are damaged: {type(error).__name__}", FETCH_AGAIN, file=file) from error
+    are_weights = isinstance(content, dict) and all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
+    )
+    if not are_weights:
+        raise ModelError("it holds something other than weights", FETCH_AGAIN, file=file)
+    return dict(content)

@@ -35,7 +35,7 @@ from bertkit.modeling.info import (
 )
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.layout import torch_varlen, why_no_varlen
-from bertkit.recipe import CommonTraining
+from bertkit.recipe.sections import CommonTraining
 
 _HOST_MASKS = "bertkit-masks-of-host"  # of the attention, as transformers registers it
 

@@ -18,8 +18,7 @@ from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record, without_compression
 from bertkit.errors import DataError, RecipeError
 from bertkit.pretraining.remote import copy_remote, is_remote
-from bertkit.recipe import Data
-from bertkit.recipe.records import Corpus
+from bertkit.recipe.records import Corpus, Data
 from bertkit.storage.cache import say_once
 
 _FORMATS = [file_format for file_format in FORMATS.values() if file_format.running_text]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertkit.errors import GateError, UsageError
-from bertkit.recipe import typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.reports.text import plain
 from bertkit.storage.files import write_text
 from bertkit.storage.outputs import REPORT_MARK, check_folder_of, claimed, is_own

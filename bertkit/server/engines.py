@@ -10,7 +10,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import answer_rows
 from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, use_progress
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.tokens.features import count_tokens
 from bertkit.vectors.embedder import Embedder
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from bertkit.data.columns import PAIR
 from bertkit.errors import BertkitError, shorten
 from bertkit.metrics import Numbers
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.server.access import CLIENT_GONE, NOTES
 from bertkit.server.batching import BusyError, Lane
 from bertkit.server.questions import (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
 
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.tasks import Task, row_columns
 
 

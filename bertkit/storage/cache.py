@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
 from bertkit.progress import log
-from bertkit.recipe import typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.storage import files
 
 _DAYS = 30

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.recipe import typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.storage.files import locked, sync_folder
 
 PAGE_MARK = '<meta name="generator" content="bertkit">'

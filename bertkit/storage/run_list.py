@@ -97,7 +97,7 @@ def list_settings(records: Mapping[str, RunRecord]) -> list[dict[str, str]]:
 
 def list_changes(record: RunRecord) -> list[dict[str, str]]:
     """List the settings of a run that differ from the shipped recipe of its name; none where none is called so."""
-    from bertkit.recipe import load_any_recipe, recipe_names
+    from bertkit.recipe.load import load_any_recipe, recipe_names
 
     settings = record.get("identity", {}).get("recipe", {})
     if settings.get("name") not in (*recipe_names("finetune"), *recipe_names("pretrain")):

@@ -133,7 +133,7 @@ def run_folder(output: str | Path | None, name: str) -> Path:
     Raises:
         UsageError: the home of an unknown user, or a path as Windows writes it on another system.
     """
-    from bertkit.recipe import typed_path
+    from bertkit.recipe.sections import typed_path
 
     if output and os.sep == "/" and "\\" in str(output):
         raise UsageError(f"--output {output} has a backslash", f"write {PureWindowsPath(output).as_posix()}")

@@ -35,9 +35,11 @@ from bertkit.metrics.basic import (
 )
 from bertkit.metrics.intervals import Setting
 from bertkit.modeling.info import Model
-from bertkit.recipe import Recipe, Row, recipe_names
+from bertkit.modeling.load import load_pretrained
+from bertkit.recipe.load import recipe_names
 from bertkit.recipe.plugins import load_module
-from bertkit.recipe.records import Option, check_names, check_options, read_option
+from bertkit.recipe.records import Option, Recipe, check_names, check_options, read_option
+from bertkit.recipe.sections import Row
 from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, Setup, encode_texts, padding_collator
 
 __all__ = [
@@ -212,49 +214,6 @@ class Task(TaskExtras, Protocol):
 
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
         """
-
-
-def load_pretrained(
-    auto_class: str,
-    folder: Path,
-    label_names: Sequence[str],
-    *,
-    new_head: bool,
-    problem_type: str | None = None,
-    cls_only: bool = False,
-    inference: bool = False,
-) -> Model:
-    """Load a checkpoint with a head of transformers, or refuse one whose weights do not fit.
-
-    Args:
-        auto_class: class of transformers, such as ``AutoModelForSequenceClassification``.
-        folder: the checkpoint's.
-        label_names: names of the head's outputs, in order.
-        new_head: whether the head may be untrained; `info_of` the model tells whether it is.
-        problem_type: of the config; chooses the loss.
-        cls_only: compute only the first token in the last layer, where the head reads nothing else.
-        inference: as in `Setup`; the model then need not be one of transformers'.
-
-    Raises:
-        ModelError: the checkpoint is damaged, of an unsuitable model type, or lacks a trained head.
-    """
-    if inference:
-        from bertkit.modeling.inference import load_for_inference
-
-        if model := load_for_inference(auto_class, folder, label_names, problem_type=problem_type, cls_only=cls_only):
-            return model
-    from bertkit.modeling.load import load_model
-
-    return load_model(auto_class, folder, label_names, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
-
-
-def load_for_setup(
-    auto_class: str, folder: Path, labels: Sequence[str], setup: Setup, *, new_head: bool, problem: str | None = None
-) -> Model:
-    """Load a checkpoint as `load_pretrained` does, with a head over one token of a text, for inference or training."""
-    cls_only, inference = setup.recipe.training.cls_only_last_layer, setup.inference
-    of_setup: dict[str, Any] = {"cls_only": cls_only, "inference": inference}
-    return load_pretrained(auto_class, folder, labels, new_head=new_head, problem_type=problem, **of_setup)
 
 
 def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], Any]) -> list[Feature]:

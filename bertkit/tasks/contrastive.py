@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import read_texts
+from bertkit.data.columns import Columns
+from bertkit.data.rows import check_texts, read_texts
+from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
@@ -22,26 +24,10 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import DENSE
 from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
-from bertkit.tasks import (
-    Answer,
-    Collator,
-    Columns,
-    DataError,
-    Details,
-    Feature,
-    Option,
-    Outputs,
-    Prediction,
-    Predictions,
-    Recipe,
-    RecipeError,
-    Row,
-    RunModule,
-    Setup,
-    check_texts,
-    read_option,
-)
-from bertkit.tokens.features import Features, Rows
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
+from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
 from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS: Columns = Columns(

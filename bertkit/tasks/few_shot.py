@@ -13,23 +13,14 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.labels import class_weights
+from bertkit.errors import RecipeError
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import read_modules, with_options
-from bertkit.tasks import (
-    Collator,
-    Feature,
-    Option,
-    Recipe,
-    RecipeError,
-    Row,
-    RunModule,
-    Setup,
-    add_labels,
-    read_option,
-    text_classification,
-)
-from bertkit.tokens.features import Features, Rows
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import RunModule, add_labels, text_classification
+from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
 from bertkit.tokens.several import several_collator
 
 COLUMNS = text_classification.COLUMNS
@@ -66,10 +57,10 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     from bertkit.modeling.sentence.losses import VectorLoss
 
     if not new_head:
-        return load_sentence_classifier(folder, read_modules(folder), setup.labels, new_head=False)
+        return load_sentence_classifier(folder, read_modules(folder), setup, new_head=False)
     modules = with_options(texts.modules_of(folder, setup), pooling=None, normalize=True, prompt=None)
     loss = VectorLoss("class_cosent", float(read_option(OPTIONS, setup.recipe, "scale")))
-    return load_sentence_classifier(folder, modules, setup.labels, loss, new_head=True)
+    return load_sentence_classifier(folder, modules, setup, loss, new_head=True)
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:

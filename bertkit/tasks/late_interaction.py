@@ -16,19 +16,10 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import LATE, read_format
 from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
-from bertkit.tasks import (
-    Details,
-    Feature,
-    Option,
-    Outputs,
-    Prediction,
-    Predictions,
-    Row,
-    Setup,
-    contrastive,
-    read_option,
-)
-from bertkit.tokens.features import Batch, Features, Rows
+from bertkit.recipe.records import Option, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive
+from bertkit.tokens.features import Batch, Feature, Features, Rows, Setup
 
 COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
@@ -54,9 +45,11 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
         read_option(OPTIONS, setup.recipe, name) for name in ("dimension", "scale", "mini_batch")
     )
     modules, loss = texts.modules_of(folder, setup, LATE), LateLoss(float(scale))
-    return load_late_head(
+    model = load_late_head(
         folder, modules, dimension and int(dimension), loss, texts_at_once=mini_batch and int(mini_batch)
     )
+    model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
+    return model
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:

@@ -15,37 +15,22 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.columns import Columns
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import placeholder_names
-from bertkit.data.rows import FILL_IN, NO_LABEL, read_texts
+from bertkit.data.labels import placeholder_names, spelled
+from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts, read_texts
+from bertkit.errors import DataError
 from bertkit.metrics import calibration
+from bertkit.metrics.basic import EVALUATE_PREFIX
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.probabilities import mean_probabilities
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
-from bertkit.tasks import (
-    EVALUATE_PREFIX,
-    Answer,
-    Collator,
-    Columns,
-    DataError,
-    Details,
-    Feature,
-    Outputs,
-    Prediction,
-    Predictions,
-    Recipe,
-    Row,
-    Setup,
-    add_labels,
-    check_texts,
-    compare_values,
-    load_for_setup,
-    read_option,
-    score_values,
-    spelled,
-)
-from bertkit.tokens.features import Features, Rows
+from bertkit.modeling.load import load_pretrained
+from bertkit.recipe.records import Recipe, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, add_labels, compare_values, score_values
+from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
 from bertkit.tokens.several import encode_several, several_collator
 
 COLUMNS = Columns(
@@ -112,7 +97,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
     from bertkit.modeling.heads.mixins import MaskedChoices, extend_model
 
-    model = load_for_setup("AutoModelForMultipleChoice", folder, placeholder_names(2), setup, new_head=new_head)
+    labels = placeholder_names(2)
+    model = load_pretrained("AutoModelForMultipleChoice", folder, setup, labels=labels, new_head=new_head)
     extend_model(model, MaskedChoices)
     return model
 

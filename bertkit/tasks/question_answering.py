@@ -21,9 +21,10 @@ from bertkit.metrics import answers
 from bertkit.metrics.probabilities import mean_logits
 from bertkit.modeling.heads.targets import span_targets
 from bertkit.modeling.info import Model
-from bertkit.recipe import Recipe, Row
-from bertkit.recipe.records import Option, read_option
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, load_pretrained
+from bertkit.modeling.load import load_pretrained
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (
     Collator,
@@ -87,8 +88,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with two logits per token: the answer starts here, the answer ends here."""
-    names = placeholder_names(2)
-    return load_pretrained("AutoModelForQuestionAnswering", folder, names, new_head=new_head, inference=setup.inference)
+    labels = placeholder_names(2)
+    return load_pretrained("AutoModelForQuestionAnswering", folder, setup, labels=labels, new_head=new_head)
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:

@@ -12,36 +12,31 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.columns import Columns
 from bertkit.data.labels import placeholder_names
-from bertkit.data.rows import read_number
+from bertkit.data.rows import check_texts, read_number
+from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.retrieval import average_queries, score_rankings
+from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import read_config
-from bertkit.tasks import (
-    Collator,
-    Columns,
-    Compared,
-    DataError,
-    Details,
-    Feature,
-    Option,
-    Outputs,
-    Prediction,
-    Predictions,
-    Recipe,
-    RecipeError,
-    Row,
-    Setup,
-    check_texts,
-    encode_texts,
-    load_for_setup,
-    padding_collator,
-    read_option,
-)
+from bertkit.modeling.load import load_pretrained
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Compared, Details, Outputs, Prediction, Predictions, encode_texts
 from bertkit.tasks.text_classification import AUTO_CLASS
-from bertkit.tokens.features import Features, Rows, Tensors, are_several, max_tokens
+from bertkit.tokens.features import (
+    Collator,
+    Feature,
+    Features,
+    Rows,
+    Setup,
+    Tensors,
+    are_several,
+    max_tokens,
+    padding_collator,
+)
 from bertkit.tokens.several import several_collator
 
 COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
@@ -85,14 +80,14 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     if not new_head:
         problem_type = read_config(folder).get("problem_type") or problem_type
     names = placeholder_names(1)  # as CrossEncoder writes it, so that a head of its is kept
-    model = load_for_setup(AUTO_CLASS, folder, names, setup, new_head=new_head, problem=problem_type)
+    model = load_pretrained(AUTO_CLASS, folder, setup, labels=names, new_head=new_head, problem_type=problem_type)
     if new_head:
         activation = PROBABILITY if _is_pointwise(setup) else LOGIT
-        set_activation(model.config, activation)
-        # saved with the model: other programs then truncate where this run did, and compute equal scores
+        # It is saved with the model, so other programs truncate at the same length and compute equal scores.
         setup.tokenizer.model_max_length = max_tokens(setup)
     else:
         activation = find_activation(folder)
+    set_activation(model.config, activation)
     score_passages(model, activation)
     return model
 

@@ -9,30 +9,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.columns import Columns
+from bertkit.errors import DataError
+from bertkit.metrics.basic import EVALUATE_PREFIX
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
 from bertkit.tasks import (
-    EVALUATE_PREFIX,
-    Collator,
-    Columns,
-    DataError,
     Details,
-    Feature,
-    Option,
     Outputs,
     Prediction,
     Predictions,
-    Recipe,
-    Row,
-    Setup,
     add_labels,
     compare_values,
-    read_option,
     score_values,
     text_regression,
 )
-from bertkit.tokens.features import Features, Rows
+from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
 from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text", "text_pair"), gold="label")

@@ -16,23 +16,14 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, get_loading_info
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import SPARSE, read_format
 from bertkit.progress import log
-from bertkit.tasks import (
-    Details,
-    Feature,
-    Option,
-    Outputs,
-    Prediction,
-    Predictions,
-    Row,
-    Setup,
-    contrastive,
-    read_option,
-)
-from bertkit.tokens.features import Batch, Features, Rows, Tensor
+from bertkit.recipe.records import Option, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive
+from bertkit.tokens.features import Batch, Feature, Features, Rows, Setup, Tensor
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -69,7 +60,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     model = load_sparse_head(
         folder, texts.modules_of(folder, setup, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
-    if info_of(model).new_weights:
+    model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
+    if get_loading_info(model).new_weights:
         log.info(
             "the model has no head of a masked language model: vectors start from random weights, and need more rows"
         )

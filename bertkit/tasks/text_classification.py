@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.columns import Columns
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import VECTOR, plain, spelled_names
-from bertkit.data.rows import FILL_IN, NO_LABEL
-from bertkit.errors import ModelError, closest, located
+from bertkit.data.labels import VECTOR, plain, spelled, spelled_names
+from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
+from bertkit.errors import DataError, ModelError, RecipeError, closest, located
 from bertkit.metrics import Numbers, calibration
+from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -30,34 +32,15 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.metrics.probabilities import choose_labels, mean_of_each_label, mean_probabilities, sigmoid, softmax, vote
+from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import read_config
-from bertkit.tasks import (
-    CLASSIFICATION,
-    EVALUATE_PREFIX,
-    Collator,
-    Columns,
-    DataError,
-    Feature,
-    Option,
-    Outputs,
-    Prediction,
-    Predictions,
-    Recipe,
-    RecipeError,
-    Row,
-    Setup,
-    add_labels,
-    check_texts,
-    load_for_setup,
-    padding_collator,
-    read_option,
-    score_values,
-    spelled,
-)
+from bertkit.modeling.load import load_pretrained
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Outputs, Prediction, Predictions, add_labels, score_values
 from bertkit.tokens import truncation
-from bertkit.tokens.features import Features, Rows
+from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup, padding_collator
 from bertkit.tokens.several import several_collator
 
 COLUMNS: Columns = Columns(
@@ -143,29 +126,35 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
         labels = "one label" if several else "several labels"
         raise RecipeError(f"options.{name} is for {labels} per row", "leave it out")
     problem = "multi_label_classification" if several else "single_label_classification"
-    return load_text_model(folder, setup, setup.labels, new_head=new_head, problem_type=problem)
+    head = choose_head(folder, setup, new_head=new_head)
+    model = load_pretrained(head, folder, setup, labels=setup.labels, new_head=new_head, problem_type=problem)
+    read_windows(model, setup)
+    return model
 
 
-def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str) -> Model:
-    """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
-    way = truncation.long_text(setup.recipe)
-    if way == truncation.HIERARCHICAL:
+def choose_head(folder: Path, setup: Setup, *, new_head: bool) -> str | Callable[[type], type[Model]]:
+    """Return the head over a text, or over the vectors of its windows if ``long_text`` asks for that.
+
+    Raises:
+        ModelError: If the checkpoint's trained head, which is to be run, reads windows and the recipe does not.
+    """
+    if truncation.long_text(setup.recipe) == truncation.HIERARCHICAL:
         from bertkit.modeling.heads.base import with_head
         from bertkit.modeling.heads.text import WindowPooling
-        from bertkit.modeling.load import load_model as load
 
-        cls_only = setup.recipe.training.cls_only_last_layer
-        pooled = partial(with_head, WindowPooling, ending=_POOLED)
-        return load(pooled, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
-    from bertkit.modeling.heads.mixins import Windows, extend_model
-
-    # A head over windows would be loaded as one for single texts, and lose its attention.
+        return partial(with_head, WindowPooling, ending=_POOLED)
+    # A head over windows would be loaded as a head for single texts, and lose its attention.
     if not new_head and (read_config(folder).get("architectures") or [""])[0].endswith(_POOLED):
         raise ModelError("its head reads the windows of a text", "--set options.long_text=hierarchical", file=folder)
-    model = load_for_setup(AUTO_CLASS, folder, labels, setup, new_head=new_head, problem=problem_type)
-    if way in truncation.WINDOWS:
+    return AUTO_CLASS
+
+
+def read_windows(model: Model, setup: Setup) -> None:
+    """Run a model's head for a text on each of its windows, if ``long_text`` asks for that."""
+    if truncation.long_text(setup.recipe) in truncation.WINDOWS:
+        from bertkit.modeling.heads.mixins import Windows, extend_model
+
         extend_model(model, Windows)
-    return model
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:

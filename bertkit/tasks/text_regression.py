@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import read_number
+from bertkit.data.columns import Columns
+from bertkit.data.rows import check_texts, read_number
+from bertkit.errors import DataError
+from bertkit.metrics.basic import EVALUATE_PREFIX, REGRESSION
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -24,28 +27,13 @@ from bertkit.metrics.linear import (
 from bertkit.metrics.probabilities import mean_logits
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
-from bertkit.tasks import (
-    EVALUATE_PREFIX,
-    REGRESSION,
-    Collator,
-    Columns,
-    DataError,
-    Feature,
-    Option,
-    Outputs,
-    Prediction,
-    Recipe,
-    Row,
-    Setup,
-    add_labels,
-    check_texts,
-    compare_values,
-    padding_collator,
-    score_values,
-)
-from bertkit.tasks.text_classification import combine_each, load_text_model
+from bertkit.modeling.load import load_pretrained
+from bertkit.recipe.records import Option, Recipe
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Outputs, Prediction, add_labels, compare_values, score_values
+from bertkit.tasks.text_classification import choose_head, combine_each, read_windows
 from bertkit.tokens import truncation
-from bertkit.tokens.features import Batch, Features, Rows, Tensor
+from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, Setup, Tensor, padding_collator
 from bertkit.tokens.several import several_collator
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
@@ -80,7 +68,9 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one linear output over its pooled output, trained with the squared error."""
-    model = load_text_model(folder, setup, ("value",), new_head=new_head, problem_type="regression")
+    head = choose_head(folder, setup, new_head=new_head)
+    model = load_pretrained(head, folder, setup, labels=("value",), new_head=new_head, problem_type="regression")
+    read_windows(model, setup)
     # without it, the CrossEncoder of sentence-transformers puts a sigmoid over a single output
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return model

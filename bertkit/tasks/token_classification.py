@@ -18,20 +18,22 @@ import numpy as np
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.labels import name_of, spelled
-from bertkit.data.rows import is_missing
+from bertkit.data.rows import check_texts, is_missing
 from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import Numbers, calibration, entities
 from bertkit.metrics.probabilities import choose_tags, mean_probabilities, tag_probabilities
-from bertkit.modeling import load as models
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
-from bertkit.recipe import Recipe, Row
-from bertkit.recipe.records import Option, read_option
+from bertkit.modeling.load import load_tagger
+from bertkit.modeling.tokenizer import load_tokenizer
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
 from bertkit.storage import hub
 from bertkit.storage.seeds import members_of, read_seeds
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
 from bertkit.tokens.features import (
     IGNORED,
     Collator,
@@ -153,7 +155,7 @@ def _load_splitter(model: str) -> Any:
     folder = Path(model) if Path(model).is_dir() else hub.find_model(model)
     if (summary := read_seeds(folder)) is not None:
         folder = Path(folder, members_of(summary)[0])
-    return read_light_tokenizer(folder) or plain(models.load_tokenizer(folder).backend_tokenizer)
+    return read_light_tokenizer(folder) or plain(load_tokenizer(folder).backend_tokenizer)
 
 
 def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
@@ -181,8 +183,6 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
-    from bertkit.modeling.inference import load_tagger
-
     layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
     head = None if layers is None else {"layers": layers, "tagger": tagger, "size": size}
     return load_tagger(folder, setup, head, new_head=new_head)
@@ -234,7 +234,7 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
         from bertkit.modeling.heads.taggers import cache_states
 
         # The same encoder in another precision has other states.
-        content = models.fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
+        content = fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
         for of_split in features.values():
             cache_states(model, of_split, run, content)
     return False

@@ -20,37 +20,28 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.columns import Columns
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import placeholder_names
+from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import Numbers, calibration
 from bertkit.metrics.basic import Undefined, per_label
 from bertkit.metrics.probabilities import softmax
 from bertkit.modeling.heads.targets import Outputs as Tensors
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
-from bertkit.recipe.records import Option, check_names, check_options
-from bertkit.tasks import (
-    Answer,
-    Collator,
-    Columns,
-    Compared,
-    DataError,
-    Details,
-    Feature,
-    Outputs,
-    Prediction,
-    Predictions,
-    Recipe,
-    RecipeError,
-    Row,
-    Setup,
-    padding_collator,
-    read_option,
-)
+from bertkit.modeling.load import load_pretrained
+from bertkit.recipe.records import Option, Recipe, check_names, check_options, read_option
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Answer, Compared, Details, Outputs, Prediction, Predictions
 from bertkit.tokens.features import (
+    Collator,
+    Feature,
     Features,
     Rows,
+    Setup,
     find_template,
+    padding_collator,
     split_by_size,
     token_budget,
 )
@@ -167,9 +158,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """
     from bertkit.modeling.attention import keep_windows
     from bertkit.modeling.heads.options import option_class, takes_positions
-    from bertkit.modeling.load import load_model as load
 
-    model = load(option_class, folder, placeholder_names(1), new_head=new_head)
+    model = load_pretrained(option_class, folder, setup, labels=placeholder_names(1), new_head=new_head)
     config = model.config
     if new_head:  # a graph tells the parts of a sequence by these ids, and has no tokenizer
         config.option_separator = find_template(setup.tokenizer, pair=True).between[-1]

@@ -10,23 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.columns import Columns
+from bertkit.data.rows import check_texts
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
-from bertkit.tasks import (
-    Columns,
-    Details,
-    Feature,
-    Outputs,
-    Prediction,
-    Predictions,
-    Recipe,
-    Row,
-    Setup,
-    check_texts,
-    contrastive,
-)
-from bertkit.tokens.features import Features, Rows
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row
+from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive
+from bertkit.tokens.features import Feature, Features, Rows, Setup
 from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text",), gold="", together=("text",))

@@ -23,8 +23,9 @@ from bertkit.metrics.basic import accuracy
 from bertkit.modeling.heads.targets import Target, label_targets, log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES
-from bertkit.recipe import Recipe, Row
-from bertkit.recipe.records import Option, read_option
+from bertkit.modeling.load import load_tagger
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
 from bertkit.tokens.features import (
     IGNORED,
@@ -91,8 +92,6 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
-    from bertkit.modeling.inference import load_tagger
-
     nearest = _option(setup.recipe, "method") == "nearest"
     head = {"layers": _option(setup.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
     return load_tagger(folder, setup, head, new_head=new_head)

@@ -12,33 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import ModelError, closest
+from bertkit.data.labels import spelled
+from bertkit.errors import ModelError, RecipeError, closest
+from bertkit.modeling.checkpoint import label_names, read_config, read_json_object
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import label_names, read_config
+from bertkit.modeling.load import load_pretrained
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
-from bertkit.modeling.weights import read_json_object
-from bertkit.recipe.records import accept
+from bertkit.recipe.records import Option, Recipe, accept, read_option
+from bertkit.recipe.sections import Row
 from bertkit.storage.exports import is_exported
-from bertkit.tasks import (
-    Collator,
-    Feature,
-    Option,
-    Outputs,
-    Prediction,
-    Recipe,
-    RecipeError,
-    Row,
-    Setup,
-    encode_texts,
-    load_for_setup,
-    padding_collator,
-    read_option,
-    spelled,
-    text_classification,
-)
-from bertkit.tokens.features import Batch, Features, Rows, Tensor
+from bertkit.tasks import Outputs, Prediction, encode_texts, text_classification
+from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, Setup, Tensor, padding_collator
 from bertkit.tokens.several import several_collator
 
 
@@ -99,8 +85,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
         raise RecipeError(what, "score a model as it is: bertkit eval RECIPE --zero-shot --model MODEL")
     if _find_entailment(folder) is None:
         return _load_encoder(folder, setup)
-    auto_class, problem = text_classification.AUTO_CLASS, "single_label_classification"
-    return load_for_setup(auto_class, folder, _names(folder), setup, new_head=False, problem=problem)
+    head, problem = text_classification.AUTO_CLASS, "single_label_classification"
+    return load_pretrained(head, folder, setup, labels=_names(folder), new_head=False, problem_type=problem)
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
@@ -149,7 +135,7 @@ def _load_encoder(folder: Path, setup: Setup) -> Model:
     from bertkit.modeling.sentence.classifier import load_sentence_classifier, set_head
 
     modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
-    model = load_sentence_classifier(folder, modules, setup.labels, new_head=True).eval()
+    model = load_sentence_classifier(folder, modules, setup, new_head=True).eval()
     batch = several_collator(setup)(texts.encode_rows([[text] for text in _describe_labels(setup)], setup))
     with torch.no_grad():
         vectors = model(**batch)["vectors"][:, 0].cpu().numpy()

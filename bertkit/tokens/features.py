@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row
 
 if TYPE_CHECKING:
     import numpy as np

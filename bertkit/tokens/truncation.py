@@ -12,8 +12,8 @@ import numpy as np
 
 from bertkit.data.checks import share_of
 from bertkit.metrics import Numbers
-from bertkit.recipe import Recipe, Row
-from bertkit.recipe.records import Option, read_option
+from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once
 from bertkit.tokens.answer_spans import window_slices
 from bertkit.tokens.feature_cache import longest_of

@@ -19,8 +19,7 @@ from bertkit.hardware.device import Device, check_accelerate, lead_accelerate
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.static_shapes import always_masked, get_static_shapes, texts_of_rows
 from bertkit.progress import log
-from bertkit.recipe import CommonTraining
-from bertkit.recipe.sections import NOT_CAPTURED
+from bertkit.recipe.sections import NOT_CAPTURED, CommonTraining
 from bertkit.recipe.validation import other_names, read_names
 from bertkit.tokens.feature_cache import longest_of
 from bertkit.tokens.features import Collator

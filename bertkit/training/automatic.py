@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import count_layers
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Auto
 
 STEPS, STEPS_PER_LABEL = 600, 20  # that a run should have, whichever is more

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Sampler
 from bertkit.errors import RecipeError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import log
-from bertkit.recipe import CommonTraining, Training
+from bertkit.recipe.sections import CommonTraining, Training
 from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
 from bertkit.tokens.features import Collator, Feature, Features
 from bertkit.training.stopping import Budget

@@ -13,11 +13,10 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from bertkit.errors import DivergedError
 from bertkit.hardware.process import CoreWatch
 from bertkit.modeling.info import is_sharded
+from bertkit.modeling.load import weights_to_save
 from bertkit.modeling.sharding import gather
-from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import get_progress
-from bertkit.recipe import CommonTraining, Pretraining
-from bertkit.recipe.sections import LEAST_LOGS
+from bertkit.recipe.sections import LEAST_LOGS, CommonTraining, Pretraining
 from bertkit.storage import checkpoints
 from bertkit.storage.files import check_space, to_json, write_text
 from bertkit.training.batching import Batches

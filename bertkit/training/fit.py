@@ -15,7 +15,7 @@ from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.sharding import sharded_weights
 from bertkit.modeling.speed_paths import speed_paths
 from bertkit.progress import get_progress, log
-from bertkit.recipe import CommonTraining
+from bertkit.recipe.sections import CommonTraining
 from bertkit.storage.checkpoints import discard_unfinished, newest_whole, read_manifest
 from bertkit.training import micro_batches
 from bertkit.training.arguments import (

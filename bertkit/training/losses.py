@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
 from bertkit.modeling.info import Model
-from bertkit.recipe import Row, Training
 from bertkit.recipe.plugins import load_own
+from bertkit.recipe.sections import Row, Training
 from bertkit.tasks import Task
 from bertkit.tokens.features import IGNORED, ROW_MASK, Batch, count_items
 

@@ -21,7 +21,7 @@ from bertkit.errors import RecipeError, ResourceError
 from bertkit.hardware.device import Device, device_of
 from bertkit.modeling.info import Model
 from bertkit.progress import log
-from bertkit.recipe import CommonTraining
+from bertkit.recipe.sections import CommonTraining
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

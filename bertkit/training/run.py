@@ -19,9 +19,10 @@ from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.hardware.process import asked_threads, peak_memory, restart_peak_memory
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
-from bertkit.modeling.weights import restore_weights, weights_to_save
+from bertkit.modeling.load import restore_weights, weights_to_save
 from bertkit.progress import log, stage
-from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
+from bertkit.recipe.records import PretrainRecipe, Recipe
+from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.fingerprints import list_files

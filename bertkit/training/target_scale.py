@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bertkit.metrics.linear import find_scale
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, get_loading_info
 from bertkit.progress import log
 from bertkit.tokens.features import Batch
 from bertkit.training.losses import Terms
@@ -36,7 +36,7 @@ def scale_targets(model: Model, terms: Terms, targets: Iterable[float]) -> Terms
     )
     with torch.no_grad():
         # A trained head is kept if it predicts such numbers.
-        if info_of(model).has_new_head or abs(float(outputs[-1].bias) - mean) > scale:
+        if get_loading_info(model).head == "new" or abs(float(outputs[-1].bias) - mean) > scale:
             outputs[-1].weight.mul_(scale)
             outputs[-1].bias.fill_(mean)
     setattr(outputs[-1], _SCALE, scale)

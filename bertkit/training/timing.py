@@ -16,7 +16,7 @@ import torch
 from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
 from bertkit.progress import ProgressWrapper, use_progress
-from bertkit.recipe import CommonTraining
+from bertkit.recipe.sections import CommonTraining
 from bertkit.tokens.features import Features, text_lengths
 from bertkit.training.fit import fit
 from bertkit.training.stopping import StopFlag

@@ -19,7 +19,7 @@ from typing import Any
 
 from bertkit.errors import UnavailableError, message_of
 from bertkit.progress import log
-from bertkit.recipe import CommonTraining
+from bertkit.recipe.sections import CommonTraining
 from bertkit.storage import runs
 from bertkit.storage.runs import RunRecord
 

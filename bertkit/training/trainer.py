@@ -24,8 +24,8 @@ from bertkit.metrics.basic import rank_step
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.info import Model, is_sharded
+from bertkit.modeling.load import restore_weights, weights_to_save
 from bertkit.modeling.sharding import scatter_like, whole_states
-from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.storage.checkpoints import checkpoint_folder
 from bertkit.storage.files import disk_errors, null_for_nan
 from bertkit.tokens.features import Collator, Tensors

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from bertkit.errors import RecipeError
 from bertkit.modeling.depths import Depths, find_depths
 from bertkit.progress import log
-from bertkit.recipe import CommonTraining, Training
+from bertkit.recipe.sections import CommonTraining, Training
 
 _COUNT = "trainable_parameters"  # in metrics.jsonl
 

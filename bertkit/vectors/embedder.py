@@ -12,8 +12,8 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.hardware.precision import Machine, product_widths, use_matmul_backend
 from bertkit.metrics import Numbers
 from bertkit.modeling.architectures import detect_machine
+from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import read_layer_choice
-from bertkit.modeling.load import fingerprint, read_config
 from bertkit.modeling.sentence.modules import (
     Dense,
     SentenceModules,
@@ -23,7 +23,7 @@ from bertkit.modeling.sentence.modules import (
     unknown_modules,
     with_options,
 )
-from bertkit.modeling.sentence.tokenizer import load_sentence_tokenizer
+from bertkit.modeling.tokenizer import load_sentence_tokenizer
 from bertkit.progress import Progress, stage, takes_progress
 from bertkit.storage import hub
 from bertkit.storage.exports import is_exported

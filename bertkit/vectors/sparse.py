@@ -15,7 +15,7 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.sentence.formats import SPARSE
 from bertkit.modeling.sentence.texts import encode_rows
 from bertkit.progress import Progress, takes_progress
-from bertkit.recipe import load_recipe
+from bertkit.recipe.load import load_recipe
 from bertkit.tasks.sparse import as_matrix
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from bertkit.data.files import read_records
 from bertkit.data.rows import canonical_records, is_dropped, placed
 from bertkit.data.text import Record, excerpt
 from bertkit.errors import DataError, UsageError, closest
-from bertkit.recipe import Data, Row, typed_path
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage.files import to_json
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import Unit

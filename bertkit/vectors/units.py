@@ -10,7 +10,7 @@ from bertkit.data.columns import Columns
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import get_progress, stage
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.tokens.features import find_template, tokenize_texts
 from bertkit.vectors.batches import split_texts
 from bertkit.vectors.embedder import Embedder

@@ -30,7 +30,8 @@ from bertkit.evaluation.held_out import held_out_features
 from bertkit.hardware.launch import refuse_launch
 from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import log
-from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
+from bertkit.recipe.load import load_pretrain_recipe, load_recipe
+from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.space import Point, Search
 from bertkit.storage import runs
 from bertkit.storage import seeds as seeds_storage

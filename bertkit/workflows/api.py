@@ -29,7 +29,9 @@ from bertkit.evaluation.rows_to_predict import read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
 from bertkit.progress import Events, Progress, takes_progress, use_progress
-from bertkit.recipe import Recipe, Training, load_recipe, typed_path
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Training, typed_path
 from bertkit.storage.hub.models import find_run, recipe_of
 from bertkit.storage.runs import run_folder
 from bertkit.tasks import row_columns

@@ -14,7 +14,8 @@ from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import stage
-from bertkit.recipe import Data, typed_path
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import typed_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import check_page, claimed
 

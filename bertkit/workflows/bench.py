@@ -20,10 +20,11 @@ from bertkit.hardware.launch import refuse_launch
 from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.process import is_memory_error, peak_memory, restart_peak_memory
 from bertkit.modeling.architectures import detect_machine
+from bertkit.modeling.checkpoint import loaded_weight_bytes, read_config
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes, read_config
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, ProgressWrapper, stage, takes_progress, use_progress
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.tokens.features import Feature, Features, Setup, text_lengths
 from bertkit.training.automatic import choose_training
 from bertkit.training.run import find_machine

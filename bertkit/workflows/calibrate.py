@@ -27,7 +27,7 @@ from bertkit.metrics import calibration as metrics
 from bertkit.metrics.basic import f1_macro
 from bertkit.metrics.calibration import Decisions, Fold
 from bertkit.progress import stage
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.storage.outputs import claimed
 
 _LEAST_ROWS = 20

@@ -16,9 +16,10 @@ from bertkit.checks.shortcuts import find_shift, find_shortcuts
 from bertkit.data.checks import describe_skew
 from bertkit.data.rows import find_unread
 from bertkit.errors import UnavailableError
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import stage
-from bertkit.recipe import Recipe, typed_path
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import typed_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import Task, load_task

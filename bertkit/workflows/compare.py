@@ -30,7 +30,8 @@ from bertkit.metrics.basic import describe_positive_label
 from bertkit.metrics.intervals import count_units, find_intervals, take
 from bertkit.metrics.paired import Difference, correct_differences
 from bertkit.progress import stage
-from bertkit.recipe import Recipe, typed_path
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import typed_path
 from bertkit.reports.cases import Case
 from bertkit.reports.text import ONE_SEED
 from bertkit.storage.cache import spool

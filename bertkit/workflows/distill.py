@@ -13,9 +13,9 @@ from bertkit.evaluation.parity import measure_latency
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
-from bertkit.modeling.load import weight_bytes
+from bertkit.modeling.checkpoint import weight_bytes
 from bertkit.progress import Progress, stage, takes_progress
-from bertkit.recipe import Distillation, Recipe
+from bertkit.recipe.records import Distillation, Recipe
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task

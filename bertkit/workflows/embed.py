@@ -19,7 +19,8 @@ from bertkit.data.files import read_records
 from bertkit.errors import DataError, UsageError, closest, located
 from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.progress import log, stage
-from bertkit.recipe import Data, typed_path
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import typed_path
 from bertkit.storage.outputs import refuse_inputs
 from bertkit.storage.parts import PartFolder, is_whole
 from bertkit.vectors.embedder import Embedder

@@ -14,7 +14,8 @@ from bertkit.insight.outcomes import SORTS, RowAnswer, find_outcomes
 from bertkit.insight.slices import ComparedSlice, compare_groups, find_slices, words_of
 from bertkit.metrics.slices import choose_test
 from bertkit.progress import stage
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import spool_sorted
 
 

@@ -28,7 +28,8 @@ from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_sco
 from bertkit.evaluation.stored.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.hardware.launch import Launch
 from bertkit.progress import Progress, log, stage, takes_progress
-from bertkit.recipe import Recipe, typed_path
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import typed_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.outputs import claimed

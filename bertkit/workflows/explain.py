@@ -17,7 +17,8 @@ from bertkit.evaluation.rows_to_predict import Chunk, find_input_files, open_row
 from bertkit.evaluation.scoring import run_model
 from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
-from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage.cache import spool_sorted
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import drop_private_keys

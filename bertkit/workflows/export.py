@@ -28,13 +28,15 @@ from bertkit.evaluation.splits import read_task_splits, splits_to_score
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
 from bertkit.metrics.basic import is_lower_better
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import Progress, stage, takes_progress
-from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
+from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.yaml import read_yaml, write_yaml
 from bertkit.reports.cases import Case
-from bertkit.runtime import ExportedModel, tokenizer_settings
+from bertkit.runtime.model import ExportedModel
 from bertkit.runtime.sessions import check_backend, graph_file
+from bertkit.runtime.tokenizer import tokenizer_settings
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
 from bertkit.storage.files import disk_errors, write_json

@@ -8,9 +8,10 @@ from typing import Any
 
 from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.hardware.precision import compute_as_stored
-from bertkit.modeling.info import info_of
-from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
-from bertkit.modeling.weights import load_config
+from bertkit.modeling.checkpoint import load_config, read_config
+from bertkit.modeling.info import get_loading_info
+from bertkit.modeling.load import load_for_pretraining
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log, stage
 from bertkit.storage import hub
 from bertkit.storage.cache import say_once
@@ -54,8 +55,8 @@ def fill_mask(
     with stage(f"loading {model}"):
         from transformers import AutoModelForMaskedLM, FillMaskPipeline
 
-        trained = load_to_pretrain(AutoModelForMaskedLM, folder, load_config(folder))
-        if new := info_of(trained).new_weights:
+        trained = load_for_pretraining(AutoModelForMaskedLM, folder, load_config(folder))
+        if new := get_loading_info(trained).new_weights:
             what = f"no trained head for masked words (the checkpoint lacks {new[0]})"
             raise ModelError(what, "name one that was pretrained on masked words", file=folder)
         trained = trained.eval().to(compute_as_stored())

@@ -22,15 +22,14 @@ from bertkit.evaluation.scoring import Result, Scored, read_results, run_part, s
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
-from bertkit.modeling.info import Model, info_of
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.info import Model, get_loading_info
+from bertkit.modeling.tokenizer import load_tokenizer, report_tokens
 from bertkit.progress import log, stage
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.storage.cache import say_once
 from bertkit.storage.runs import is_main_process
 from bertkit.tokens.features import Features, Setup, max_tokens
 from bertkit.tokens.truncation import reads_windows
-from bertkit.tokens.vocabulary import report_tokens
 from bertkit.training.run import Run, open_run, untrained
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
@@ -151,12 +150,8 @@ def load_model(data: FinetuneData, setup: Setup) -> Model:
     if distillation := data.recipe.distillation:
         from bertkit.compression.students import load_student
 
-        model = load_student(data.task, data.model_folder, setup, distillation)
-    else:
-        model = data.task.load_model(data.model_folder, setup, new_head=True)
-    # A config without a padding token has its type's default, but a checkpoint must agree with its tokenizer.
-    model.config.pad_token_id = setup.tokenizer.pad_token_id
-    return model
+        return load_student(data.task, data.model_folder, setup, distillation)
+    return data.task.load_model(data.model_folder, setup, new_head=True)
 
 
 def score_baselines(data: FinetuneData, setup: Setup) -> ScoredBaselines:
@@ -291,10 +286,10 @@ def training_job(
 
 def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:
     """Log whether the head of the checkpoint is kept, or why it is replaced by a new one."""
-    info = info_of(model)
-    if info.keeps_head:
+    loading = get_loading_info(model)
+    if loading.head == "kept":
         log.info(f"the trained head of {recipe.model_name} is kept{': it has the same labels' if labels else ''}")
-    elif info.has_new_head:
-        others, own = (shorten(", ".join(names)) for names in (info.other_labels, labels))
+    elif loading.head == "new":
+        others, own = (shorten(", ".join(names)) for names in (loading.other_labels, labels))
         why = f", because that of {recipe.model_name} is for the labels {others}, not {own}" if others else ""
         log.info(f"the head is new: it starts from random weights{why}")

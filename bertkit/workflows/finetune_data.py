@@ -26,10 +26,11 @@ from bertkit.errors import UnavailableError, pip_install
 from bertkit.evaluation.splits import find_training_rows, read_task_splits
 from bertkit.hardware.device import check_asked_device, check_launch
 from bertkit.hardware.precision import product_widths
+from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import check_layers, count_layers
-from bertkit.modeling.load import fingerprint, read_config
-from bertkit.recipe import WHAT_IS_KEPT, Recipe, typed_path
 from bertkit.recipe.plugins import load_own
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import WHAT_IS_KEPT, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.fingerprints import file_fingerprint

@@ -27,12 +27,12 @@ from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import describe_positive_label, why_undefined
 from bertkit.metrics.linear import sample
 from bertkit.modeling.info import Model
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.examples import Example, make_example
 from bertkit.reports.html import Facts, write_report
 from bertkit.reports.templates import name_model, name_paths
-from bertkit.runtime import tokenizer_settings
+from bertkit.runtime.tokenizer import tokenizer_settings
 from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files

@@ -22,9 +22,11 @@ from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, Leaderbo
 from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, Submission, SubmissionFile, summarize
 from bertkit.evaluation.rows_to_predict import read_chunks
 from bertkit.evaluation.scoring import Result, read_results
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.progress import get_progress, log, stage
-from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import typed_path
 from bertkit.reports.templates import write_page
 from bertkit.storage import hub, runs
 from bertkit.storage.files import disk_errors, write_json, write_text

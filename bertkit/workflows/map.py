@@ -30,7 +30,7 @@ from bertkit.insight.map import (
 )
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
-from bertkit.recipe import typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks, was_interrupted
 from bertkit.vectors.text_files import TextSource

@@ -19,8 +19,8 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
 from bertkit.evaluation.parity import Parity
 from bertkit.hardware.device import on_cpu
 from bertkit.progress import Progress, takes_progress
-from bertkit.recipe import typed_path
 from bertkit.recipe.load import recipe_folder
+from bertkit.recipe.sections import typed_path
 from bertkit.reports.templates import load_template
 from bertkit.runtime.sessions import PACKAGES
 from bertkit.storage.exports import Export, is_exported, listed_files, read_export, write_export

@@ -31,7 +31,8 @@ from bertkit.evaluation.scoring import answer_rows
 from bertkit.evaluation.stored.folder import describe_maker
 from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.progress import Progress, stage, takes_progress
-from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.storage.parts import PartFolder, is_whole, read_part, write_part
 from bertkit.tasks import Prediction

@@ -9,10 +9,11 @@ from bertkit.compression.side_by_side import compare_with_teacher
 from bertkit.evaluation.held_out import held_out_features, measure
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, get_loading_info
 from bertkit.pretraining.tokenized import unigram_loss
 from bertkit.progress import Progress, log, stage, takes_progress
-from bertkit.recipe import Pretraining, PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
+from bertkit.recipe.sections import Pretraining
 from bertkit.storage import runs
 from bertkit.training.losses import Terms
 from bertkit.training.run import Run, open_run
@@ -71,7 +72,7 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
     # 2. The model, whose new weights are drawn from the seed.
     with stage(f"loading {recipe.model or recipe.size}"):
         model = data.load_model()
-    if (new := info_of(model).new_weights) and not run.is_resumed:
+    if (new := get_loading_info(model).new_weights) and not run.is_resumed:
         log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
 
     # 3. Training with the Trainer of fine-tuning. The objective brings the batches, the loss and the score that chooses

@@ -10,18 +10,18 @@ from typing import Any
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.device import check_asked_device, check_launch
 from bertkit.hardware.precision import product_widths
+from bertkit.modeling.checkpoint import fingerprint, load_config, read_config
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, read_config, read_tokenizer
 from bertkit.modeling.sizes import make_config
-from bertkit.modeling.weights import load_config
+from bertkit.modeling.tokenizer import fit_tokenizer, load_tokenizer, read_tokenizer, report_tokens
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.objectives import Objective, PretrainSetup, load_objective
 from bertkit.pretraining.tokenized import TokenizedCorpus, read_corpus
 from bertkit.progress import log, stage
-from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
+from bertkit.recipe.sections import WHAT_IS_KEPT
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
-from bertkit.tokens.vocabulary import report_tokens
 from bertkit.training.own import check_callback
 from bertkit.training.run import RunPlan
 from bertkit.training.trackers import check_trackers

@@ -14,7 +14,7 @@ from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model
 from bertkit.progress import log
-from bertkit.recipe import PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
 from bertkit.recipe.sections import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes

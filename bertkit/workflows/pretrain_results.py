@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.metrics.baselines import find_unbeaten, strongest_scores, tabulate
 from bertkit.modeling.info import Model
-from bertkit.recipe import PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
 from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
 from bertkit.reports.templates import name_paths

@@ -10,7 +10,8 @@ from bertkit.errors import RecipeError, UsageError, closest
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.probe_tasks import BUILT_IN, ProbeItems, read_built_in_task, read_recipe_task
 from bertkit.progress import stage
-from bertkit.recipe import Recipe, load_recipe, recipe_names
+from bertkit.recipe.load import load_recipe, recipe_names
+from bertkit.recipe.records import Recipe
 from bertkit.storage import hub
 
 if TYPE_CHECKING:

@@ -21,13 +21,15 @@ from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import measure_ece
 from bertkit.evaluation.splits import judge_training_rows, splits_to_score
 from bertkit.metrics.paired import Difference
+from bertkit.modeling.checkpoint import load_config, read_config, weight_bytes
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_tokenizer, quiet_transformers, read_config, weight_bytes
+from bertkit.modeling.load import load_weights
 from bertkit.modeling.sentence.formats import SPARSE, find_format
-from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import stage
-from bertkit.recipe import Recipe, load_recipe, typed_path
-from bertkit.recipe.load import recipe_command
+from bertkit.recipe.load import load_recipe, recipe_command
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import typed_path
 from bertkit.reports.cases import Case
 from bertkit.storage import hub
 from bertkit.storage.files import check_space, disk_errors
@@ -211,9 +213,7 @@ def _load_as_saved(source: Path, saved: SavedCheckpoint | None, before: Checkpoi
         return saved.task.load_model(source, replace(before.setup, inference=False), new_head=False), []
     import transformers
 
-    quiet_transformers()
     config = load_config(source)
     name = (config.architectures or ["AutoModel"])[0]
     model, report = load_weights(getattr(transformers, name, transformers.AutoModel), source, config)
-    refuse_non_finite(model.named_parameters(), source)
     return model, sorted(report["missing_keys"])

@@ -15,8 +15,8 @@ from bertkit.evaluation.baselines import BASELINES_FILE
 from bertkit.evaluation.calibration import CALIBRATION_FILE
 from bertkit.metrics.basic import runs_code
 from bertkit.progress import log
-from bertkit.recipe import typed_path
 from bertkit.recipe.load import FOLDER_RECIPE, read_values
+from bertkit.recipe.sections import typed_path
 from bertkit.reports.card import hub_card
 from bertkit.reports.templates import name_paths
 from bertkit.storage import exports, hub, runs

@@ -11,8 +11,9 @@ from typing import Any
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, RecipeError, ResourceError, UsageError
 from bertkit.progress import log, stage
-from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.plugins import trusts_folders
+from bertkit.recipe.records import PretrainRecipe, Recipe
+from bertkit.recipe.sections import typed_path
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint

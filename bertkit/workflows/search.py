@@ -14,7 +14,7 @@ from bertkit.errors import DataError, UnavailableError, UsageError, shorten
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.retrieval import average_queries, query_intervals, score_rankings
 from bertkit.progress import get_progress, log, stage
-from bertkit.recipe import typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker

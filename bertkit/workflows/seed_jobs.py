@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from bertkit.errors import BertkitError, DivergedError, ResourceError
 from bertkit.hardware.device import DEVICE, asked_device
 from bertkit.progress import get_progress, log, stage
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.training.stopping import caught_signals
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import read_finetune_data

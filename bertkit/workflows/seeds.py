@@ -16,9 +16,9 @@ from bertkit.hardware.launch import refuse_launch
 from bertkit.hardware.process import fitting_threads
 from bertkit.metrics.basic import describe_positive_label
 from bertkit.modeling.architectures import detect_machine
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.reports.seeds import write_seeds_report
 from bertkit.storage import runs
 from bertkit.storage import seeds as storage

@@ -12,7 +12,7 @@ from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, correct_differences
 from bertkit.progress import get_progress, stage
-from bertkit.recipe import typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.storage import runs
 from bertkit.storage.run_list import RunSummary, find_runs, list_settings, summarize
 from bertkit.storage.seeds import read_seeds, seed_folders

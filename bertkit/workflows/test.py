@@ -22,8 +22,9 @@ from bertkit.insight.behavior import (
 )
 from bertkit.insight.edits import EDITS
 from bertkit.progress import stage
-from bertkit.recipe import Row, read_yaml, typed_path
+from bertkit.recipe.sections import Row, typed_path
 from bertkit.recipe.validation import describe
+from bertkit.recipe.yaml import read_yaml
 from bertkit.reports.cases import Case
 from bertkit.workflows.errors import read_predictions
 

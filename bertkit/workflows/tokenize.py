@@ -12,7 +12,8 @@ from bertkit.errors import DataError, UsageError
 from bertkit.insight import tokenization
 from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens, load_text_tokenizer
 from bertkit.progress import stage
-from bertkit.recipe import Data, typed_path
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import typed_path
 from bertkit.storage import hub
 from bertkit.vectors.text_files import text_of
 

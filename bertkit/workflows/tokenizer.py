@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from bertkit.modeling.load import quiet_transformers
+from bertkit.modeling.checkpoint import quiet_transformers
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
 from bertkit.progress import log
-from bertkit.recipe import Corpus, typed_path
+from bertkit.recipe.records import Corpus
+from bertkit.recipe.sections import typed_path
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed_folder, refuse_existing, staged
 from bertkit.tokens.splitting import Splitting

@@ -22,9 +22,12 @@ from bertkit.data.checks import share_of
 from bertkit.data.rows import Split, find_unread
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
 from bertkit.hardware.launch import is_one_of_several
-from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes
+from bertkit.modeling.checkpoint import loaded_weight_bytes
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import ProgressWrapper, log, use_progress
-from bertkit.recipe import PretrainRecipe, Recipe, load_recipe, write_yaml
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.records import PretrainRecipe, Recipe
+from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes

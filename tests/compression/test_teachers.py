@@ -54,13 +54,13 @@ def teacher_logits(teacher, data, model, **changes):
     """Return the mean teacher logits of the training rows, through the very functions of a run."""
     from bertkit.evaluation.checkpoint import Checkpoint
     from bertkit.hardware.precision import Machine
-    from bertkit.modeling import load as models
+    from bertkit.modeling.tokenizer import load_tokenizer
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.tokens.features import Setup
 
     named = {"model": str(model), "data.source": str(data), "data.cache": False, "distillation.teachers": teacher}
     inputs = read_finetune_data(load_recipe("classify", {**named, **changes}), "nowhere")
-    setup = Setup(inputs.recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
     split = inputs.splits["train"]
     features = encode_split(split, setup, inputs.task.encode)
     student = Checkpoint(None, inputs.task, setup, Machine("cpu", "fp32", 1, ""))

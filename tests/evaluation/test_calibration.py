@@ -17,7 +17,7 @@ from bertkit.evaluation.calibration import (
     thresholds_for,
     write_calibration,
 )
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.recipe import load_recipe
 
 ONE = SavedCalibration(

@@ -13,11 +13,10 @@ from transformers import (
 
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.heads.text import model_class
-from bertkit.modeling.load import load_model
 from bertkit.pretraining.objectives import clm
 from tests.conftest import make_tokenizer
 from tests.kills import slow_unless
-from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+from tests.modeling.tiny_models import load_head, make_tiny, make_tiny_batch
 from tests.pretraining.objectives.texts import make_setup
 
 TEXTS, CHOICES = "AutoModelForSequenceClassification", "AutoModelForMultipleChoice"
@@ -137,7 +136,7 @@ def test_a_left_to_right_model_reads_a_text_to_its_last_token(tmp_path, model_ty
     setup = make_setup("clm", model_type)
     clm.load_model(setup).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
-    model = load_model(
+    model = load_head(
         "AutoModelForSequenceClassification", tmp_path, ["a", "b"], new_head=True, cls_only=cls_only
     ).eval()
     ids = torch.tensor([[2, 7, 8, 9, 3, 0, 0], [2, 7, 8, 9, 10, 11, 3]])
@@ -157,7 +156,7 @@ def test_a_left_to_right_model_reads_a_text_to_its_last_token(tmp_path, model_ty
 def test_a_left_to_right_tagger_reads_every_token(tmp_path):
     clm.load_model(make_setup("clm")).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
-    model = load_model("AutoModelForTokenClassification", tmp_path, ["a", "b"], new_head=True).eval()
+    model = load_head("AutoModelForTokenClassification", tmp_path, ["a", "b"], new_head=True).eval()
     ids = torch.tensor([[2, 7, 8, 9, 3]])
     with torch.inference_mode():
         logits, others = (model(input_ids=one).logits for one in (ids, torch.tensor([[2, 7, 8, 12, 3]])))

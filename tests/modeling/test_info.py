@@ -10,11 +10,13 @@ from torch import nn
 from transformers import AutoModel, BertConfig
 
 from bertkit.modeling.info import (
+    LoadingInfo,
     attention_splits_rows,
+    get_loading_info,
     has_patched_attention,
-    info_of,
     patched_attention,
     patched_forward,
+    set_loading_info,
     set_tagger_head,
     tagger_head,
 )
@@ -23,10 +25,10 @@ from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 def test_a_record_is_made_once_and_found_through_a_wrapper():
     model = make_tiny("bert", AutoModel)
-    info_of(model).new_weights.append("head")
-    assert info_of(SimpleNamespace(module=model)) is info_of(model)
-    assert info_of(copy.copy(model)).new_weights == ["head"]
-    assert info_of(make_tiny("bert", AutoModel)).new_weights == []
+    set_loading_info(model, LoadingInfo(("head",)))
+    for same in (model, SimpleNamespace(module=model), copy.copy(model)):
+        assert get_loading_info(same).new_weights == ("head",)
+    assert get_loading_info(make_tiny("bert", AutoModel)) == LoadingInfo()
 
 
 def test_a_tagger_head_is_in_config_json_under_the_name_that_published_models_have():

@@ -1,25 +1,31 @@
-"""Checkpoints that load whole, and those that must not load at all."""
+"""Checkpoints that load completely, and those that must not load at all."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, BertModel
 
 from bertkit.errors import ModelError
-from bertkit.modeling import load as models
-from bertkit.modeling.info import info_of
-from bertkit.storage.hub import find_model
+from bertkit.modeling.checkpoint import load_config
+from bertkit.modeling.info import LoadingInfo, get_loading_info
+from bertkit.modeling.load import check_finite, check_fit, load_pickle, load_weights, restore_weights
 from tests.conftest import make_tokenizer
 from tests.kills import slow_unless
+from tests.modeling.tiny_models import load_head, make_tiny
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+
+
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+
+
 FAMILIES = {
     "bert": SMALL,
     "roberta": {**SMALL, "pad_token_id": 0, "max_position_embeddings": 66},
@@ -49,7 +55,7 @@ def save_family(family: str, folder: Path) -> Path:
 
 
 def load(folder: Path, labels=("bad", "good"), *, new_head=True):
-    return models.load_model("AutoModelForSequenceClassification", folder, labels, new_head=new_head)
+    return load_head("AutoModelForSequenceClassification", folder, labels, new_head=new_head)
 
 
 def edit_config(folder: Path, **changes: object) -> None:
@@ -81,11 +87,11 @@ def classifier(copy) -> Path:
 def test_every_family_gets_a_new_head_and_keeps_it(family, tmp_path):
     folder = save_family(family, tmp_path / family)
     model = load(folder)
-    assert info_of(model).has_new_head
+    assert get_loading_info(model).head == "new"
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     model.save_pretrained(folder)
     again = load(folder, new_head=False)
-    assert not info_of(again).has_new_head
+    assert get_loading_info(again).head is None
     tokens = torch.tensor([[2, 10, 11, 3]])
     torch.testing.assert_close(model.eval()(tokens).logits, again.eval()(tokens).logits, rtol=0, atol=1e-6)
 
@@ -96,13 +102,11 @@ def test_weights_in_half_precision_become_float32(copy):
 
 
 def test_a_head_with_other_labels_is_made_new(classifier):
-    kept = info_of(load(classifier))
-    assert (kept.has_new_head, kept.keeps_head, kept.other_labels) == (False, True, ())
-    assert not info_of(load(classifier, new_head=False)).keeps_head
+    assert get_loading_info(load(classifier)) == LoadingInfo(head="kept")
+    assert get_loading_info(load(classifier, new_head=False)) == LoadingInfo()
     before = load_file(classifier / "model.safetensors")["classifier.weight"]
     renamed = load(classifier, ("no", "yes"))
-    assert info_of(renamed).has_new_head
-    assert info_of(renamed).other_labels == ("bad", "good")
+    assert get_loading_info(renamed) == LoadingInfo(head="new", other_labels=("bad", "good"))
     assert not torch.equal(renamed.classifier.weight, before)
     assert load(classifier, ("a", "b", "c")).classifier.weight.shape == (3, 32)
 
@@ -151,19 +155,6 @@ def test_a_file_cut_short(copy):
         load(copy)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "what"),
-    [
-        ("gpt2", "a model of type 'gpt2' is not an encoder"),
-        ("brt", "does not know the model type 'brt' .* - correct config.json, or update transformers"),
-    ],
-)
-def test_a_model_that_is_no_encoder_is_refused_before_its_weights_are_looked_at(copy, model_type, what):
-    edit_config(copy, model_type=model_type)
-    with pytest.raises(ModelError, match=what):
-        models.read_config(copy)
-
-
 def test_an_encoder_with_a_decoder_is_refused(copy):
     edit_config(copy, model_type="bart")
     with pytest.raises(ModelError, match="a model of type 'bart' is not an encoder"):
@@ -178,90 +169,15 @@ def test_code_in_a_checkpoint_is_never_run(copy, monkeypatch):
         load(copy)
 
 
-def test_a_folder_of_checkpoints_names_the_newest(tmp_path):
-    for step in (9, 10):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "config.json").write_text("{}")
-    (tmp_path / "checkpoint-11").mkdir()
-    with pytest.raises(ModelError) as caught:
-        models.read_config(tmp_path)
-    assert caught.value.remedy == f"name its newest checkpoint: {tmp_path / 'checkpoint-10'}"
-
-
-@pytest.mark.parametrize(("missing", "what"), [("config.json", "no config.json"), ("model.safetensors", "no weights")])
-def test_incomplete_folders(copy, missing, what):
-    (copy / missing).unlink()
-    with pytest.raises(ModelError, match=what):
-        models.read_config(copy)
-
-
-def test_the_tokenizer_ends_where_the_positions_end(tmp_path):
-    folder = save_family("roberta", tmp_path / "roberta")
-    edit_config(folder, max_position_embeddings=34)
-    assert models.load_tokenizer(folder).model_max_length == 33  # the padding id is 0, so positions begin at 1
-
-
-OWN_SIZES = {
-    "convbert": {"embedding_size": 16, "num_groups": 1},
-    "fnet": {"use_tpu_fourier_optimizations": False},
-    "longformer": {"attention_window": 4},
-    "luke": {"entity_vocab_size": 10, "entity_emb_size": 8},
-    "xmod": {"default_language": "en_XX"},
-}
-
-
-@pytest.mark.parametrize("padding", [1, 4])
-@pytest.mark.parametrize(
-    "model_type",
-    slow_unless(
-        ("bert", "roberta", "mpnet", "longformer", "esm", "nystromformer"),
-        [
-            *("bert", "roberta", "camembert", "mpnet", "data2vec-text", "ibert", "luke", "longformer", "esm"),
-            *("electra", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "nystromformer", "convbert"),
-        ],
-    ),
-)
-def test_a_text_as_long_as_the_bound_is_read_and_a_longer_one_is_not(model_type, padding):
-    sizes = {**SMALL, **OWN_SIZES.get(model_type, {}), "max_position_embeddings": 24, "pad_token_id": padding}
-    config = AutoConfig.for_model(model_type, vocab_size=60, mask_token_id=5, **sizes)
-    config.position_embedding_type = "absolute"  # ESM's default has no bound
-    tokenizer = make_tokenizer()
-    tokenizer.model_max_length = int(1e30)
-    models.fit_tokenizer(tokenizer, config)
-    assert 24 - padding - 1 <= tokenizer.model_max_length <= 24
-    model = AutoModelForSequenceClassification.from_config(config).eval()
-
-    def read(length: int) -> torch.Tensor:
-        return model(torch.full((1, length), 7), attention_mask=torch.ones(1, length, dtype=torch.long)).logits
-
-    assert read(tokenizer.model_max_length).isfinite().all()
-    with pytest.raises((IndexError, RuntimeError)):
-        read(tokenizer.model_max_length + 1)
-
-
-@pytest.mark.parametrize(("types", "is_read"), [(1, False), (2, True)])
-def test_a_tokenizer_makes_token_types_only_for_a_model_with_several(types, is_read, tmp_path):
-    sizes = {**SMALL, "max_position_embeddings": 24, "type_vocab_size": types, "pad_token_id": 0}
-    tokenizer = AutoTokenizer.from_pretrained(find_model("demo"))
-    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), **sizes)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    models.load_tokenizer(tmp_path).save_pretrained(tmp_path)
-    pair = AutoTokenizer.from_pretrained(tmp_path)("good film", "bad film")
-    assert ("token_type_ids" in pair) == is_read
-
-
-def test_a_model_that_reads_padding_is_refused(copy):
-    sizes = {**SMALL, **OWN_SIZES["fnet"], "max_position_embeddings": 24}
-    config = AutoConfig.for_model("fnet", vocab_size=len(make_tokenizer()), **sizes)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(copy)
-    with pytest.raises(ModelError, match="a model of type 'fnet' reads the padding of a batch"):
-        models.load_tokenizer(copy)
-
-
 NEW = {"AutoConfig": "Alibaba-NLP/new-impl--configuration.NewConfig"}
+
+
 FLASH = {"AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaLoRA"}
+
+
 NOMIC = {"AutoConfig": "nomic-ai/nomic-bert-2048--configuration_hf_nomic_bert.NomicBertConfig"}
+
+
 SIZES_OF_GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2}
 
 
@@ -293,32 +209,110 @@ def test_a_checkpoint_with_its_own_code_is_read_by_transformers_class_where_that
     assert load(copy).config.model_type == model_type
 
 
-def test_a_tokenizer_that_does_not_fit_the_embeddings(copy):
-    tokenizer = make_tokenizer()
-    tokenizer.add_tokens(["one", "two"])
-    tokenizer.save_pretrained(copy)
-    with pytest.raises(ModelError, match="the tokenizer knows 2 more tokens than the model"):
-        models.load_tokenizer(copy)
+NOTHING = {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
 
 
-def test_fingerprints_follow_content(copy, tiny_model):
-    assert models.fingerprint(copy) == models.fingerprint(tiny_model)
-    edit_config(copy, hidden_dropout_prob=0.3)
-    assert models.fingerprint(copy) != models.fingerprint(tiny_model)
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    make_tiny("bert", AutoModel).save_pretrained(tmp_path)
+    return tmp_path
 
 
-def test_a_tokenizer_without_its_fast_version_is_refused(copy):
-    (copy / "tokenizer.json").unlink()
-    (copy / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    with pytest.raises(ModelError, match="the tokenizer does not load: Couldn't instantiate the backend tokenizer"):
-        models.load_tokenizer(copy)
+def test_a_checkpoint_loads_in_float32_with_a_report(folder):
+    model, report = load_weights(BertModel, folder, load_config(folder))
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert not report["missing_keys"]
+    check_finite(model.named_parameters(), folder)
 
 
-def test_a_tokenizer_without_a_padding_token_is_refused(copy):
-    settings = json.loads((copy / "tokenizer_config.json").read_text())
-    settings.pop("pad_token")
-    (copy / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(
-        ModelError, match=r"the tokenizer has no padding token .* - name one as pad_token in tokenizer_"
-    ):
-        models.load_tokenizer(copy)
+def test_only_weights_of_the_encoder_must_fit():
+    model = make_tiny("bert", AutoModel)
+    for harmless in ("pooler.dense.weight", "cls.predictions.bias", "embeddings.position_ids"):
+        check_fit(model, {**NOTHING, "missing_keys": [harmless]}, Path("folder"))
+    names = ["encoder.layer.1.output.dense.bias", "encoder.layer.0.output.dense.bias"]
+    with pytest.raises(ModelError, match=r"the checkpoint lacks encoder\.layer\.0\.output\.dense\.bias and 1 more"):
+        check_fit(model, {**NOTHING, "missing_keys": names}, Path("folder"))
+    mismatch = ("embeddings.word_embeddings.weight", (1, 2), (3, 2))
+    with pytest.raises(ModelError, match=r"its config\.json has another shape for"):
+        check_fit(model, {**NOTHING, "mismatched_keys": [mismatch]}, Path("folder"))
+
+
+def test_slices_of_a_weight_of_the_file_become_weights_of_their_own(tmp_path):
+    make_tiny("gte", AutoModel).save_pretrained(tmp_path)  # under the names of its first release, with q, k, v in one
+    assert any("qkv_proj" in name for name in load_file(tmp_path / "model.safetensors"))
+    model, _ = load_weights(AutoModel, tmp_path, load_config(tmp_path))
+    assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in model.parameters())
+
+
+def test_a_checkpoint_is_restored_whole_or_refused(folder):
+    model, _ = load_weights(BertModel, folder, load_config(folder))
+    file, start = folder / "model.safetensors", model.state_dict()["pooler.dense.bias"].clone()
+    model.pooler.dense.bias.data += 1
+    restore_weights(model, file)
+    assert torch.equal(model.pooler.dense.bias, start)
+    save_file({name.replace("weight", "gamma"): value for name, value in load_file(file).items()}, file)
+    with pytest.raises(ModelError, match=r"the weights do not fit the model: .*embeddings.LayerNorm.weight"):
+        restore_weights(model, file)
+
+
+def test_weights_that_share_a_storage_as_those_of_an_lstm_on_a_gpu_are_restored(tmp_path):
+    model = torch.nn.LSTM(3, 4)
+    model.device = torch.device("cpu")
+    expected = {name: weight.clone() for name, weight in model.state_dict().items()}
+    save_file(expected, tmp_path / "model.safetensors")
+    storage, start = torch.zeros(sum(weight.numel() for weight in expected.values())), 0
+    for weight in model.parameters():
+        weight.data = storage[start : (start := start + weight.numel())].view(weight.shape)
+    restore_weights(model, tmp_path / "model.safetensors")
+    assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
+
+
+class _Malicious:
+    def __reduce__(self):
+        return os.mkdir, ("it-ran",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [_Malicious(), {"a": _Malicious()}, [1], {"a": 1}, {1: torch.zeros(1)}, b"", b"\x80\x02", b"PK\x03\x04", b"junk"],
+)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_that_is_no_file_of_weights_is_refused_and_not_run(folder, here, content, zipped):
+    config = load_config(folder)
+    (folder / "model.safetensors").unlink()
+    if isinstance(content, bytes):
+        (folder / "pytorch_model.bin").write_bytes(content)
+    else:
+        torch.save(content, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ModelError) as raised:
+        load_weights(BertModel, folder, config)
+    assert not (here / "it-ran").exists()
+    assert "weights_only" not in str(raised.value)
+    assert str(raised.value).count("pytorch_model.bin") == 1
+
+
+NO_MEMORY = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes.")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), NO_MEMORY])
+def test_too_little_memory_is_no_damage_of_the_weights(folder, monkeypatch, error):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    torch.save({}, folder / "weights.bin")
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(type(error)):
+        load_pickle(folder / "weights.bin")
+    monkeypatch.setattr(BertModel, "from_pretrained", fail)
+    with pytest.raises(type(error)):
+        load_weights(BertModel, folder, load_config(folder))
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_weights_in_torchs_format_load(folder, zipped):
+    weights = BertModel.from_pretrained(folder).state_dict()
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    model, report = load_weights(BertModel, folder, load_config(folder))
+    assert not report["missing_keys"]
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -9,6 +13,9 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
 from bertkit.hardware.precision import Machine
+from bertkit.modeling.load import load_pretrained
+from bertkit.recipe import load_recipe
+from bertkit.tokens.features import Setup
 
 VOCABULARY = 60
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -50,6 +57,16 @@ def make_tiny(
         elif isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = dropout
     return model
+
+
+def load_head(
+    head: Any, folder: Path, labels: Sequence[str], *, new_head: bool, cls_only: bool = False, **options: Any
+) -> PreTrainedModel:
+    """Load a checkpoint without a tokenizer by `load_pretrained`."""
+    padding = json.loads((folder / "config.json").read_text()).get("pad_token_id")
+    recipe = load_recipe("classify", {"training.cls_only_last_layer": cls_only})
+    setup: Any = Setup(recipe, SimpleNamespace(pad_token_id=padding), tuple(labels))
+    return load_pretrained(head, folder, setup, labels=labels, new_head=new_head, **options)
 
 
 def make_tiny_batch(lengths: tuple[int, ...] = LENGTHS) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from uvicorn.config import STARTUP_FAILURE
 
 from bertkit.hardware import process
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.server.app import from_environment
 
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from bertkit.evaluation.calibration import SavedCalibration, write_calibration
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.recipe import load_recipe
 from bertkit.server.app import app_of
 from bertkit.server.batching import Limits

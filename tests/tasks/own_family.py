@@ -48,9 +48,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    return load_pretrained(
-        "AutoModelForSequenceClassification", folder, ("stars",), new_head=new_head, problem_type="regression"
-    )
+    head, labels = "AutoModelForSequenceClassification", ("stars",)
+    return load_pretrained(head, folder, setup, labels=labels, new_head=new_head, problem_type="regression")
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from bertkit.errors import ModelError
-from bertkit.modeling.load import load_tokenizer, read_tokenizer
+from bertkit.modeling.tokenizer import load_tokenizer, read_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime.tokenizer import open_tokenizer, tokenizer_settings
 from bertkit.storage import hub

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from bertkit.errors import ModelError
-from bertkit.modeling.load import read_tokenizer
+from bertkit.modeling.tokenizer import read_tokenizer
 from bertkit.tokens.features import tokenize_texts
 from bertkit.tokens.train import TOKENIZER_TYPES, make_spec, train_from_texts
 from bertkit.tokens.trim import collect_tokens, refuse_changed, trim, trim_files

@@ -8,7 +8,8 @@ import pytest
 
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import open_checkpoint
-from bertkit.modeling.load import fingerprint, load_tokenizer
+from bertkit.modeling.checkpoint import fingerprint
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.storage.exports import listed_files
 from bertkit.tasks import load_task

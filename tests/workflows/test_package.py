@@ -12,7 +12,7 @@ import pytest
 
 from bertkit.errors import ModelError
 from bertkit.evaluation.calibration import SavedCalibration, write_calibration
-from bertkit.modeling.load import fingerprint
+from bertkit.modeling.checkpoint import fingerprint
 from bertkit.recipe import load_recipe
 from bertkit.storage.exports import read_export, write_export
 from bertkit.storage.fingerprints import list_files

@@ -314,7 +314,7 @@ def test_a_row_has_no_second_text_for_a_model_of_single_texts(run, trained):
 
 def test_special_tokens_in_a_text_are_text(run, trained):
     (marked,) = predict(run, trained, "--text", "good [SEP] [MASK] [CLS] film")
-    from bertkit.modeling.load import load_tokenizer
+    from bertkit.modeling.tokenizer import load_tokenizer
     from bertkit.recipe import load_recipe
     from bertkit.tokens.features import Setup, encode_texts
 

@@ -92,7 +92,7 @@ def parse_then(text: str) -> tuple[str, dict[str, Any]]:
     >>> parse_then("sst2 data.limit=5000 training.epochs=2")
     ('sst2', {'data.limit': 5000, 'training.epochs': 2})
     """
-    from bertkit.recipe import parse_changes
+    from bertkit.recipe.load import parse_changes
 
     try:
         name, *settings = shlex.split(text)

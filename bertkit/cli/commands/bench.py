@@ -40,7 +40,7 @@ def command(
     Times some real training steps on this machine for each precision and batch size, and estimates from them how
     long the whole training would take. Nothing is saved. Options override the recipe.
     """
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
 
     # Every batch size with every precision; without options, what the recipe says.
     recipes = [

@@ -48,7 +48,7 @@ def command(
     is calibrated as an ensemble.
     """
     recipe, checkpoint = find_trained(run, model)
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, {"model": checkpoint, **changes})
     from bertkit.workflows.calibrate import calibrate

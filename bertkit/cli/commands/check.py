@@ -76,7 +76,7 @@ def command(
     Finds rows that cannot be used, odd labels, repeated and leaked rows, contradictions, truncated texts, shortcuts and
     splits that differ. All findings are shown, not only the first. The exit code is 3 where one is a fail.
     """
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, changes)
     from bertkit.workflows.check import check

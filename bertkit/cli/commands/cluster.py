@@ -63,7 +63,7 @@ def command(
 
     Prints the size of each cluster, the words that set it apart, and its most typical text.
     """
-    from bertkit.recipe import typed_path
+    from bertkit.recipe.sections import typed_path
     from bertkit.vectors.text_files import TextFile, VectorSource
     from bertkit.workflows.cluster import assign as assign_rows
     from bertkit.workflows.cluster import cluster

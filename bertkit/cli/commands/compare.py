@@ -80,7 +80,7 @@ def command(
     For each metric: the difference from the first run, its 95% interval, p, and how many rows would show it. Folders
     of seeds are compared over seeds and rows together.
     """
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
 
     # Without --fail-if-worse there is no gate, and what only a gate has is refused before any file is read.
     gate = None

@@ -63,7 +63,7 @@ def command(
 
     The rows that stay go to another file, as they were. With --against, rows that leak from other files are found.
     """
-    from bertkit.recipe import typed_path
+    from bertkit.recipe.sections import typed_path
     from bertkit.vectors.text_files import TextFile, VectorSource
     from bertkit.workflows.dedup import dedup
 

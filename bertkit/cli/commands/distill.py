@@ -31,7 +31,7 @@ from bertkit.cli.output import (
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Recipe
+    from bertkit.recipe.records import Recipe
     from bertkit.workflows.distill import ComparedModel, Distilled
 
 ORDER = 50
@@ -75,7 +75,7 @@ def command(
     if model is not None and student_layers is not None:
         remedy = "give one: a student model, or layers of the first teacher"
         raise UsageError("--model and --student-layers are both given", remedy)
-    from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_command
+    from bertkit.recipe.load import load_pretrain_recipe, load_recipe, recipe_command
 
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)

@@ -93,7 +93,7 @@ def compare_texts(
 
     For a file, the output is one record per row, in the order of the rows, with the column `cosine`.
     """
-    from bertkit.recipe import typed_path
+    from bertkit.recipe.sections import typed_path
     from bertkit.workflows.embed import read_pairs, similar
 
     if len(texts) > 2:

@@ -44,7 +44,7 @@ def command(
     Reads stored predictions and loads no model. Slices are by label, length, new words, negation, names, numbers and
     the columns of --by.
     """
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
     from bertkit.reports.errors import write_mistakes
     from bertkit.workflows.errors import find_errors
 

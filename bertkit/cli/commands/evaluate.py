@@ -41,7 +41,7 @@ from bertkit.storage.runs import is_main_process
 if TYPE_CHECKING:
     from bertkit.evaluation.languages import LanguageMean
     from bertkit.evaluation.scoring import Result
-    from bertkit.recipe import Recipe
+    from bertkit.recipe.records import Recipe
 
 NAME = "eval"
 ORDER = 21
@@ -97,7 +97,7 @@ def command(
         printed = {"results": by_language, "means": means}
         _print_and_exit(printed, lambda _: print_languages(by_language, means), by_language, report)
         return
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
     from bertkit.workflows.evaluate import evaluate
 
     loaded = load_recipe(recipe, changes)
@@ -170,7 +170,7 @@ def _load_languages(name: str, changes: dict[str, Any], languages: str) -> dict[
         raise UsageError(f"--languages {languages!r} has an empty name", "name them with commas, e.g. en,de,fr")
     if "data.language" in changes:
         raise UsageError("--set data.language with --languages", "leave one of them out")
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
 
     return {code: load_recipe(name, changes | {"data.language": code}) for code in codes}
 

@@ -64,7 +64,7 @@ def command(
     Prints integrated gradients over the word embeddings, with a check that they add up, and the effect of masking each
     word.
     """
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
     from bertkit.storage.hub.models import recipe_of
     from bertkit.workflows import explain
 

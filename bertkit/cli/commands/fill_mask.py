@@ -26,7 +26,8 @@ def command(
     Prints the most probable words for each mask, and the text with each of them.
     """
     from bertkit.data.files import read_records
-    from bertkit.recipe import Data, typed_path
+    from bertkit.recipe.records import Data
+    from bertkit.recipe.sections import typed_path
 
     if (file is None) == (not texts):
         what = "no text" if file is None else "texts and a --file"

@@ -40,7 +40,7 @@ from bertkit.reports.text import duration_text
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
     from bertkit.evaluation.seeds import SeedsSummary
-    from bertkit.recipe import Recipe
+    from bertkit.recipe.records import Recipe
     from bertkit.workflows.trial_run import DryRun, SmokeResult
 
 ORDER = 12
@@ -73,7 +73,7 @@ def command(
     """
     if smoke:
         refuse_with_smoke(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, changes)
     if smoke:
@@ -154,7 +154,7 @@ def print_next_steps(results: Sequence[Result]) -> None:
     """Print the commands that a user may want to run after a training."""
     if not results:
         return
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
     from bertkit.tasks import load_task, next_commands
 
     recipe = load_recipe(f"{results[0].folder}/recipe.yaml")

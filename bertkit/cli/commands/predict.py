@@ -27,7 +27,7 @@ from bertkit.cli.output import print_file, print_records
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Recipe
+    from bertkit.recipe.records import Recipe
 
 ORDER = 20
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
@@ -113,7 +113,7 @@ def split_names(text: str | None) -> tuple[str, ...]:
 
 def _load_recipe(recipe: str, changes: dict[str, Any], thresholds: dict[str, Any]) -> Recipe:
     """Load the recipe of a task, with the thresholds of its calibration."""
-    from bertkit.recipe import load_recipe
+    from bertkit.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, changes)
     if all(share is None for share in thresholds.values()):

@@ -35,7 +35,7 @@ from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
-    from bertkit.recipe import PretrainRecipe
+    from bertkit.recipe.records import PretrainRecipe
     from bertkit.workflows.pretrain_plan import Estimate
     from bertkit.workflows.pretrain_results import Pretrained
     from bertkit.workflows.tokenizer import TokenizerReport
@@ -61,7 +61,7 @@ class RecipeOrCommand(ReadableGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, and then the recipes, which can be used like commands."""
-        from bertkit.recipe import load_pretrain_recipe, recipe_names
+        from bertkit.recipe.load import load_pretrain_recipe, recipe_names
 
         super().format_commands(ctx, formatter)
         with formatter.section("Recipes"):
@@ -114,7 +114,7 @@ def pretrain_tokenizer(
 
     The same text always gives the same files. What the tokenizer does to words is measured on held-out documents.
     """
-    from bertkit.recipe import load_pretrain_recipe
+    from bertkit.recipe.load import load_pretrain_recipe
 
     if recipe is None and not changes.keys() - {"data.limit"}:
         raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
@@ -211,7 +211,7 @@ def pretrain_recipe(
     After an interruption, the same command resumes the run. The result is a checkpoint for `bertkit finetune`.
     Options override the recipe.
     """
-    from bertkit.recipe import load_pretrain_recipe
+    from bertkit.recipe.load import load_pretrain_recipe
 
     loaded = load_pretrain_recipe(recipe, changes)
     run_pretraining(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)

@@ -18,7 +18,7 @@ HELP = "List, show, copy and check recipes."
 
 def list_recipes() -> None:
     """List the shipped recipes: those of fine-tuning, then those of pretraining."""
-    from bertkit.recipe import load_any_recipe, recipe_names
+    from bertkit.recipe.load import load_any_recipe, recipe_names
 
     groups = {
         command: {name: load_any_recipe(name).about for name in recipe_names(command)}
@@ -37,7 +37,8 @@ def _print_groups(groups: dict[str, dict[str, str]]) -> None:
 @recipe_options()
 def show_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
     """Print a recipe with every default filled in."""
-    from bertkit.recipe import load_any_recipe, write_yaml
+    from bertkit.recipe.load import load_any_recipe
+    from bertkit.recipe.yaml import write_yaml
 
     values = load_any_recipe(recipe, changes).model_dump(mode="json")
     print_result({"recipe": values}, lambda _: print_line(write_yaml(values).rstrip()))
@@ -48,7 +49,9 @@ def copy_recipe(
     file: Annotated[Path, argument("The new recipe; must not exist yet.", "FILE")],
 ) -> None:
     """Copy a recipe to a file of your own."""
-    from bertkit.recipe import find_recipe, recipe_command, typed_path
+    from bertkit.recipe import find_recipe
+    from bertkit.recipe.load import recipe_command
+    from bertkit.recipe.sections import typed_path
 
     file = typed_path(file)
     text = find_recipe(recipe).read_text(encoding="utf-8")
@@ -65,7 +68,8 @@ def copy_recipe(
 @recipe_options()
 def check_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
     """Check the keys, values, task and metrics of a recipe."""
-    from bertkit.recipe import PretrainRecipe, load_any_recipe
+    from bertkit.recipe.load import load_any_recipe
+    from bertkit.recipe.records import PretrainRecipe
 
     loaded = load_any_recipe(recipe, changes)
     if isinstance(loaded, PretrainRecipe):
@@ -85,7 +89,8 @@ def write_guess(
 ) -> None:
     """Guess a recipe for a file from its first rows: which column is what, and why."""
     from bertkit.data.guess import guess_recipe
-    from bertkit.recipe import typed_path, write_yaml
+    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.yaml import write_yaml
 
     target = typed_path(output) if output else None
     if target and (target.exists() or target.is_symlink()):

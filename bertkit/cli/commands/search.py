@@ -210,7 +210,7 @@ def query_index(
     The output is one record per result, the best first: the query, rank, score, and the columns of the row. Beside a
     score stand the similarity of the vectors and the BM25 of the words.
     """
-    from bertkit.recipe import typed_path
+    from bertkit.recipe.sections import typed_path
 
     if (file is None) == (not queries):
         what = "no query" if file is None else "queries and a --file"
@@ -301,7 +301,7 @@ def list_passages(
     Sentences stay whole where they fit. Each passage has the id of its text, and the characters where it begins and
     ends in it. `search build --passages` indexes the same passages.
     """
-    from bertkit.recipe import typed_path
+    from bertkit.recipe.sections import typed_path
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import split_passages

@@ -82,7 +82,7 @@ def _check_root(path: str) -> str:
 
 def _read_key(file: str | None) -> str | None:
     """Return the key of a file, or of the environment; not that of an option, which all users of a machine can see."""
-    from bertkit.recipe import typed_path
+    from bertkit.recipe.sections import typed_path
 
     if file is None:
         return os.environ.get("BERTKIT_API_KEY") or None

@@ -16,7 +16,8 @@ from typing import Any
 from bertkit.data.files import SPLIT_NAMES, read_records
 from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe import Data, Recipe, Row
+from bertkit.recipe.records import Data, Recipe
+from bertkit.recipe.sections import Row
 from bertkit.recipe.yaml import read_yaml
 
 _FOLDER = Path(__file__).parent

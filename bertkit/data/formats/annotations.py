@@ -11,9 +11,9 @@ from typing import Any
 
 from bertkit.data.text import JsonItem, Record, Source, excerpt, read_lines, read_text, require_path
 from bertkit.errors import DataError, located
-from bertkit.recipe import Row
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import Data
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once
 
 _ENTITY = re.compile(r"T\d+\t(?P<label>\S+) (?P<parts>\d+ \d+(;\d+ \d+)*)\t(?P<text>.*)")

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from bertkit.errors import DataError
-from bertkit.recipe import Recipe
+from bertkit.recipe.records import Recipe
 from bertkit.storage.files import write_bytes
 from bertkit.tasks import Predictions
 

@@ -14,7 +14,8 @@ from bertkit.evaluation.glue.leaderboard import (
 )
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.intervals import Interval
-from bertkit.recipe import Recipe, load_recipe
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.records import Recipe
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from bertkit.evaluation.scoring import predictions_file
 from bertkit.evaluation.stored.folder import read_evaluation
 from bertkit.evaluation.stored.script_predictions import ENDINGS, parse_script_predictions
 from bertkit.metrics.intervals import Setting
-from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import typed_path
 from bertkit.storage import runs
 from bertkit.storage.cache import spool
 from bertkit.storage.fingerprints import is_whole

@@ -11,7 +11,7 @@ from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import Result, predictions_file
-from bertkit.recipe import write_yaml
+from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.exports import MANIFEST, is_exported
 from bertkit.storage.files import make_ignored_folder, write_text

@@ -13,7 +13,7 @@ from bertkit.errors import DataError, shorten
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
 from bertkit.evaluation.stored.script_predictions import add_rows
-from bertkit.recipe import Row, typed_path
+from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage.cache import spool
 from bertkit.tasks import Task
 from bertkit.tokens.features import Rows

@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from bertkit.errors import ModelError
 from bertkit.hardware.tensors import derive, on_host
-from bertkit.modeling.info import Config, Model, info_of
-from bertkit.modeling.weights import read_json_object
+from bertkit.modeling.checkpoint import read_json_object
+from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORED, Tensors
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -128,7 +128,6 @@ def score_passages(model: Model, activation: str) -> None:
     """Let a model with one output read lists too, and return ``probabilities`` if its scores are such."""
     extend_model(model, Passages)
     model.score_activation = activation
-    info_of(model).gives_probabilities = activation == PROBABILITY
 
 
 def set_activation(config: Config, name: str) -> None:

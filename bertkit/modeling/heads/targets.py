@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import Row
+from bertkit.recipe.sections import Row
 from bertkit.tokens.features import Features, Setup, Tensor
 
 LOG_ODDS, LOG_PROBABILITY = "log-odds", "log-probability"

@@ -6,4 +6,3 @@ enough. What is not known here is left to transformers.
 """
 
 from bertkit.modeling.inference.answers import load_for_inference as load_for_inference
-from bertkit.modeling.inference.answers import load_tagger as load_tagger

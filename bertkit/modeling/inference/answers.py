@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.inference.encoder import FusedLinear, InferenceEncoder, Weights
 from bertkit.modeling.inference.known import (
     are_whole,
@@ -26,9 +27,7 @@ from bertkit.modeling.inference.known import (
     with_biases,
 )
 from bertkit.modeling.info import Config, Model, tagger_head
-from bertkit.modeling.load import load_model, quiet_transformers, read_config
-from bertkit.modeling.weights import load_config
-from bertkit.tokens.features import Setup, Tensors
+from bertkit.tokens.features import Tensors
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -39,14 +38,13 @@ def load_for_inference(
     """Load a fine-tuned checkpoint without transformers' modeling code; None where that is needed, or knows the error.
 
     The model stands in for one of transformers', in float32, as far as a forward pass needs it. The arguments are those
-    of `bertkit.modeling.load.load_model`.
+    of `bertkit.modeling.load.load_pretrained`; `cls_only` lets the last layer compute the first token only, if the head
+    reads no other.
 
     Raises:
-        ModelError: as `bertkit.modeling.weights.load_config` does.
+        ModelError: If `bertkit.modeling.checkpoint.load_config` raises it.
     """
-    if (config := read_known_config(folder)) is None:
-        quiet_transformers()
-        config = load_config(folder)
+    config = read_known_config(folder) or load_config(folder)
     if not _is_known(config, auto_class) or config.problem_type not in (None, problem_type):
         return None
     head, width, weights = _HeadNames.of(config, auto_class), config.hidden_size, read_weights(folder)
@@ -56,30 +54,6 @@ def load_for_inference(
     return (
         cast("Model", InferenceModel(config, head, weights, cls_only=cls_only)) if are_whole(weights, shapes) else None
     )
-
-
-def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_head: bool) -> Model:
-    """Load a model with one output per label for every token, for inference where the setup says so.
-
-    Args:
-        folder: the checkpoint.
-        setup: its labels are in the order of the outputs.
-        head: layers, tagger and size over a frozen encoder; None for an encoder that is trained, with a linear layer.
-        new_head: whether the head may be untrained; if not, it is the checkpoint's, whatever `head` says.
-
-    Raises:
-        ModelError: as `load_model` does.
-    """
-    if not new_head:
-        head = tagger_head(read_config(folder))
-    if head is not None:
-        from bertkit.modeling.heads.taggers import tagger_class
-
-        return load_model(tagger_class, folder, setup.labels, new_head=new_head, head=head)
-    auto_class = "AutoModelForTokenClassification"
-    if setup.inference and (model := load_for_inference(auto_class, folder, setup.labels)):
-        return model
-    return load_model(auto_class, folder, setup.labels, new_head=new_head)
 
 
 def _is_known(config: Config, auto_class: str) -> bool:

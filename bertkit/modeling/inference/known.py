@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of, find_architecture
+from bertkit.modeling.checkpoint import check_config, read_json_object
 from bertkit.modeling.info import Config
-from bertkit.modeling.weights import check_config, read_json_object
 from bertkit.tokens.features import Batch
 
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")  # the first of `Architecture.config_fields`
@@ -25,7 +25,7 @@ def read_known_config(folder: Path) -> Config | None:
     transformers fills in what a config lacks, so all that a forward pass depends on must be there.
 
     Raises:
-        ModelError: as `bertkit.modeling.weights.check_config` does.
+        ModelError: If `bertkit.modeling.checkpoint.check_config` raises it.
     """
     file = folder / "config.json"
     content = read_json_object(file)

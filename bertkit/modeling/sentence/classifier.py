@@ -15,13 +15,13 @@ from transformers import PreTrainedModel
 from bertkit.errors import ModelError
 from bertkit.metrics import Numbers
 from bertkit.modeling.heads.base import with_head
-from bertkit.modeling.info import Config, Model, info_of
-from bertkit.modeling.load import load_model
+from bertkit.modeling.info import Config, LoadingInfo, Model, get_loading_info, set_loading_info
+from bertkit.modeling.load import load_pretrained
 from bertkit.modeling.sentence.head import SentenceHead, refuse_dense, set_up
 from bertkit.modeling.sentence.losses import VectorLoss
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
-from bertkit.tokens.features import Tensors
+from bertkit.tokens.features import Setup, Tensors
 
 _NEVER = -1e4  # the logit of a label that no row has
 
@@ -54,30 +54,32 @@ class SentenceClassifier(SentenceHead):
 
 
 def load_sentence_classifier(
-    folder: Path, modules: SentenceModules, labels: Sequence[str], loss: VectorLoss | None = None, *, new_head: bool
+    folder: Path, modules: SentenceModules, setup: Setup, loss: VectorLoss | None = None, *, new_head: bool
 ) -> Model:
     """Load the encoder of a model folder in float32 with a linear layer over its vectors, one logit per label.
 
     Args:
         folder: of any encoder, or of sentence-transformers.
         modules: how vectors are made of token states; they are saved with the model.
-        labels: names in the order of the logits.
+        setup: its labels are in the order of the logits.
         loss: None where the model is not trained.
         new_head: whether the linear layer may be new; it then has to be fitted by `fit_logistic` or set.
 
     Raises:
-        ModelError: as `bertkit.modeling.load.load_model` does, or where something other than one pooling and
-            normalization follows the encoder.
+        ModelError: If `load_pretrained` raises it, or something other than one pooling and normalization follows the
+            encoder.
     """
     refuse_dense(modules, folder)
     if len(modules.pooling) > 1:
         what = f"its vectors are of several poolings: {', '.join(modules.pooling)}"
         raise ModelError(what, "choose one: --set options.pooling=mean", file=folder)
     find_class = partial(with_head, SentenceClassifier, ending="ForTextClassification")
-    model = load_model(find_class, folder, labels, new_head=new_head, problem_type="single_label_classification")
+    labels, problem = setup.labels, "single_label_classification"
+    model = load_pretrained(find_class, folder, setup, labels=labels, new_head=new_head, problem_type=problem)
     set_up(model, replace(modules, dimension=None), loss)  # the layer reads whole vectors
-    # it is fitted, or set, before anything is computed with it
-    info_of(model).has_new_head = False
+    # A new layer is fitted, or set, before anything is computed with it. So nothing starts from random weights.
+    if get_loading_info(model).head == "new":
+        set_loading_info(model, LoadingInfo())
     return model
 
 

@@ -14,12 +14,12 @@ from transformers import AutoModel
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.hardware.precision import Machine
+from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.inference.encoder import load_encoder
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LayerChoice
-from bertkit.modeling.load import quiet_transformers
+from bertkit.modeling.load import load_pickle, load_weights
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
-from bertkit.modeling.weights import load_config, load_pickle, load_weights, refuse_non_finite
 
 _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": torch.relu, "GELU": functional.gelu}
 
@@ -124,10 +124,8 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
         ModelError: as `load_sentence_encoder` does.
     """
     dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
-    if machine.device == "cpu":
-        quiet_transformers()
-        if inference_encoder := load_encoder(folder, load_config(folder, decoders=True), dtype):
-            return SentenceEncoder(cast("Model", inference_encoder), modules).eval(), "fp32"
+    if machine.device == "cpu" and (fast := load_encoder(folder, load_config(folder, decoders=True), dtype)):
+        return SentenceEncoder(cast("Model", fast), modules).eval(), "fp32"
     encoder = load_sentence_encoder(folder, modules)
     for module in encoder.encoder.modules():
         if type(module) is nn.Linear:
@@ -139,11 +137,9 @@ def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEnc
     """Load the encoder of a model folder in float32, with what follows it.
 
     Raises:
-        ModelError: damaged weights, or weights that do not fit the config.
+        ModelError: If weights are damaged, or do not fit the config.
     """
-    quiet_transformers()
     encoder, _ = load_weights(AutoModel, folder, load_config(folder, decoders=True))
-    refuse_non_finite(encoder.named_parameters(), folder)
     return SentenceEncoder(encoder, modules).eval()
 
 

@@ -15,15 +15,15 @@ from transformers import MODEL_MAPPING
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, on_host
+from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
 from bertkit.modeling.info import Config, Model
-from bertkit.modeling.load import quiet_transformers
+from bertkit.modeling.load import load_weights
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
-from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
 from bertkit.tokens.features import Tensors
 
 # of a batch on a CPU, above which texts are read twice to save memory
@@ -196,7 +196,6 @@ def load_sentence_head(
         ModelError: damaged weights, weights that do not fit the config, or dense layers after the pooling.
         RecipeError: a dimension that the vectors do not have.
     """
-    quiet_transformers()
     config = load_config(folder)
     refuse_dense(modules, folder)
     width = min(config.hidden_size * len(modules.pooling), modules.dimension or 10**9)
@@ -207,7 +206,6 @@ def load_sentence_head(
         set_dropout(config, dropout)
     config_class: type = type(config)
     model, _ = load_weights(with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
-    refuse_non_finite(model.named_parameters(), folder)
     set_up(model, modules, loss, texts_at_once)
     return model
 

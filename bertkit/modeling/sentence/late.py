@@ -16,14 +16,14 @@ from torch.nn import functional
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import on_host
+from bertkit.modeling.checkpoint import first_line, load_config
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.info import Config, Model
-from bertkit.modeling.load import quiet_transformers
+from bertkit.modeling.load import check_finite, load_weights
 from bertkit.modeling.sentence.formats import PROJECTION, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
 from bertkit.modeling.sentence.losses import own_positives
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
-from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_non_finite
 
 _WEIGHTS = "model.safetensors"
 _DIMENSION = 128
@@ -137,7 +137,6 @@ def load_late_head(
         ModelError: damaged weights, or weights that do not fit the config.
         RecipeError: the folder's projection has another dimension.
     """
-    quiet_transformers()
     config = load_config(folder)
     saved = next((module for module in modules.after if isinstance(module, Dense)), None)
     if saved and dimension not in (None, saved.outputs):
@@ -150,7 +149,7 @@ def load_late_head(
         load_projection(projection, saved.folder)
     else:
         nn.init.normal_(projection.weight, std=config.hidden_size**-0.5)
+    check_finite([("projection.weight", projection.weight)], folder)
     model.projection = projection
-    refuse_non_finite(model.named_parameters(), folder)
     set_up(model, modules, loss, texts_at_once)
     return model

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, UsageError, closest
-from bertkit.modeling.weights import read_json_object
+from bertkit.modeling.checkpoint import read_json_object
 from bertkit.storage.fingerprints import leaves_folder
 
 MODULES = "modules.json"

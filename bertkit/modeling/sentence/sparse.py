@@ -18,14 +18,14 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import on_host
+from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.heads.mixins import extend
 from bertkit.modeling.info import Model, patched_forward
-from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.sentence.formats import write_sparse
 from bertkit.modeling.sentence.head import VectorHead, set_up
 from bertkit.modeling.sentence.losses import find_positives, margin_mse
 from bertkit.modeling.sentence.modules import SentenceModules
-from bertkit.modeling.weights import load_config
 from bertkit.tokens.features import Tensors
 
 _TOKENS = 2**10  # whose logits over the whole vocabulary are in memory at a time
@@ -184,7 +184,7 @@ def load_sparse_head(
 ) -> Model:
     """Load a masked language model in float32, to be trained on the sparse vectors of its texts.
 
-    `info_of(model).new_weights` names the weights of its head that the checkpoint lacks.
+    `get_loading_info` the model names the weights of its head that the checkpoint lacks.
 
     Args:
         folder: of a masked language model, or an encoder, whose head then starts from random weights.
@@ -197,6 +197,6 @@ def load_sparse_head(
     """
     config = load_config(folder)
     masked = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
-    model = load_to_pretrain(extend(masked, SparseHead), folder, config)
+    model = load_for_pretraining(extend(masked, SparseHead), folder, config)
     set_up(model, modules, loss, texts_at_once)
     return model

@@ -132,6 +132,7 @@ def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str, learn
     if loss == "simcse" and not any(dropout_rates(model.config).values()):
         what = "the loss simcse finds a text again that other dropout has changed, and this model has no dropout"
         raise RecipeError(what, "--set options.dropout=0.1")
+    model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
     if dimensions:  # under the names that vLLM reads
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, list(dimensions)
     return model

@@ -12,9 +12,9 @@ from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import LAYER_NAMES, architecture_of, shares_layers, types_with
-from bertkit.modeling.info import Config, Model, info_of
+from bertkit.modeling.info import Config, Model, get_loading_info
 from bertkit.modeling.layers import layers_to_take
-from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.tokens.features import Batch, Tensor
 
 # Submodules of BERT -> of DistilBERT.
@@ -57,8 +57,8 @@ def load_teacher(folder: Path, config: Config) -> Model:
     """
     from transformers import AutoModelForMaskedLM
 
-    teacher = load_to_pretrain(AutoModelForMaskedLM, folder, config)
-    if new := info_of(teacher).new_weights:
+    teacher = load_for_pretraining(AutoModelForMaskedLM, folder, config)
+    if new := get_loading_info(teacher).new_weights:
         what = f"the teacher has no head that predicts masked tokens (the checkpoint lacks {new[0]})"
         raise ModelError(what, f"train one first: bertkit pretrain mlm --model {folder}", file=folder)
     return teacher.requires_grad_(False).eval()

@@ -19,7 +19,7 @@ from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attenti
 from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import match_layers
-from bertkit.recipe import Distillation
+from bertkit.recipe.records import Distillation
 from bertkit.tokens.features import Batch
 
 Pairs = dict[int, int]

@@ -41,9 +41,8 @@ from bertkit.metrics import Numbers
 from bertkit.modeling.info import Config, Model
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.plugins import load_module
-from bertkit.recipe.records import check_options, read_option
+from bertkit.recipe.records import PretrainRecipe, check_options, read_option
 from bertkit.tokens.features import (
     Batch,
     Collator,
@@ -131,8 +130,8 @@ class Objective(Protocol):
     def load_model(self, setup: PretrainSetup) -> Model:
         """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
 
-        `info_of(model)` lists the weights that the checkpoint lacks; `load_to_pretrain` sees to that. If the model
-        has a `PretrainingTeacher` as ``teacher``, the report compares the finished model with it.
+        `load_for_pretraining` does both, and notes the weights that the checkpoint lacks. If the model has a
+        `PretrainingTeacher` as ``teacher``, the report compares the finished model with it.
         """
 
     def examples(self, corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Examples:

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import can_be_causal, make_causal
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features, Tensors
@@ -38,7 +38,7 @@ def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with causal attention and a head over the next token."""
     from transformers import AutoModelForCausalLM
 
-    return load_to_pretrain(AutoModelForCausalLM, setup.model_folder, make_causal(setup.config))
+    return load_for_pretraining(AutoModelForCausalLM, setup.model_folder, make_causal(setup.config))
 
 
 def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:

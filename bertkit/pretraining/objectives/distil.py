@@ -14,7 +14,6 @@ from bertkit.errors import RecipeError
 from bertkit.hardware.tensors import select
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, unwrap
-from bertkit.modeling.load import leave_out_token_types
 from bertkit.modeling.masked_head import (
     LABEL_POSITIONS,
     masked_scores,
@@ -24,6 +23,7 @@ from bertkit.modeling.masked_head import (
     sum_of_losses,
 )
 from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, load_teacher, make_student
+from bertkit.modeling.tokenizer import leave_out_token_types
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.records import Option, read_option

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
 from bertkit.modeling.info import Config, Model, unwrap
-from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import LABEL_POSITIONS, read_numbers
 from bertkit.modeling.sizes import make_config
 from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
-from bertkit.recipe import Distillation, read_layers
-from bertkit.recipe.records import Option, accept, read_option
+from bertkit.recipe import read_layers
+from bertkit.recipe.records import Distillation, Option, accept, read_option
 from bertkit.tokens.features import Batch
 
 _SIZES = "see `bertkit pretrain sizes`"
@@ -114,9 +114,9 @@ def load_model(setup: PretrainSetup) -> Model:
     from bertkit.modeling.students.matching import matched
 
     config = _student_config(setup)
-    teacher = load_to_pretrain(AutoModelForMaskedLM, setup.model_folder, setup.config).requires_grad_(False).eval()
+    teacher = load_for_pretraining(AutoModelForMaskedLM, setup.model_folder, setup.config).requires_grad_(False).eval()
     if config is not None:
-        student = load_to_pretrain(AutoModelForMaskedLM, None, config)
+        student = load_for_pretraining(AutoModelForMaskedLM, None, config)
     else:
         layers = read_layers(read_option(OPTIONS, setup.recipe, "student_layers"))
         student = make_student(teacher, choose_layers(layers, setup.config))

@@ -9,7 +9,7 @@ import numpy as np
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import (
@@ -56,7 +56,7 @@ def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with a masked language modeling head."""
     from transformers import AutoModelForMaskedLM
 
-    return load_to_pretrain(AutoModelForMaskedLM, setup.model_folder, setup.config)
+    return load_for_pretraining(AutoModelForMaskedLM, setup.model_folder, setup.config)
 
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Blocks:

@@ -9,7 +9,7 @@ from bertkit.errors import RecipeError
 from bertkit.metrics.baselines import predict_by_length
 from bertkit.modeling.architectures import architecture_of, types_with
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
@@ -35,7 +35,7 @@ def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with a head for masked tokens and one for pairs of segments."""
     from transformers import AutoModelForPreTraining
 
-    return load_to_pretrain(AutoModelForPreTraining, setup.model_folder, setup.config)
+    return load_for_pretraining(AutoModelForPreTraining, setup.model_folder, setup.config)
 
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:

@@ -14,10 +14,10 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, select
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import Model, info_of
-from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.checkpoint import load_config
+from bertkit.modeling.info import LoadingInfo, Model, get_loading_info, set_loading_info
+from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_numbers, sum_of_losses
-from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
@@ -73,10 +73,11 @@ def load_model(setup: PretrainSetup) -> Model:
         if getattr(smaller, name) != getattr(config, name):
             what = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
             raise ModelError(what, "use both from one run, or leave the generator out", file=beside)
-    discriminator = load_to_pretrain(ElectraForPreTraining, folder, config)
-    generator = load_to_pretrain(ElectraForMaskedLM, beside, smaller)
+    discriminator = load_for_pretraining(ElectraForPreTraining, folder, config)
+    generator = load_for_pretraining(ElectraForMaskedLM, beside, smaller)
     model = ElectraPair(discriminator, generator)
-    info_of(model).new_weights = [*info_of(discriminator).new_weights, *info_of(generator).new_weights]
+    new_weights = (name for part in (discriminator, generator) for name in get_loading_info(part).new_weights)
+    set_loading_info(model, LoadingInfo(tuple(new_weights)))
     return model
 
 

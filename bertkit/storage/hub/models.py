@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, ResourceError, UnavailableError, UsageError, closest
-from bertkit.recipe import typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.exports import check_export, compare_files, is_exported

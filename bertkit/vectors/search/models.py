@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bertkit.errors import BertkitError, ModelError, UsageError
-from bertkit.recipe import typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.manifest import SIMILARITIES, Manifest
 

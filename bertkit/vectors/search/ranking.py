@@ -14,7 +14,7 @@ from bertkit.data.rows import is_blank
 from bertkit.data.text import as_number
 from bertkit.errors import DataError, UsageError, closest, located
 from bertkit.metrics import Numbers
-from bertkit.recipe import Data
+from bertkit.recipe.records import Data
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.index import Index
 

@@ -14,7 +14,8 @@ from bertkit.data.columns import refuse_clash
 from bertkit.data.files import format_of, read_records
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics import Numbers
-from bertkit.recipe import Data, Row, typed_path
+from bertkit.recipe.records import Data
+from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index

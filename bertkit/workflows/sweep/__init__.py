@@ -25,9 +25,10 @@ from bertkit.evaluation.sweeps import (
 )
 from bertkit.hardware.launch import refuse_launch
 from bertkit.metrics.basic import is_lower_better
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
-from bertkit.recipe import Recipe, load_recipe
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.records import Recipe
 from bertkit.recipe.space import Point, Search, name_point
 from bertkit.reports.sweep import write_sweep_report
 from bertkit.storage import runs

@@ -19,7 +19,7 @@ MODEL = Path(bertkit.__file__).parent / "data" / "demo" / "model"
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    from bertkit.modeling.load import load_tokenizer
+    from bertkit.modeling.tokenizer import load_tokenizer
 
     return load_tokenizer(MODEL)
 

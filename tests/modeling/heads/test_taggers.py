@@ -13,9 +13,8 @@ import transformers
 from safetensors.torch import load_file
 
 from bertkit.evaluation.forward import forward
-from bertkit.modeling import load as models
 from bertkit.modeling.heads import taggers as heads
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import get_loading_info
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import load_recipe
 from bertkit.storage import columns
@@ -24,6 +23,7 @@ from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
 from tests.kills import slow_unless
+from tests.modeling.tiny_models import load_head
 
 TOKENIZER = make_tokenizer()
 LABELS = ("B-PER", "I-PER", "O")
@@ -63,7 +63,7 @@ def head_of(layers="last", tagger="linear", size=6):
 
 def load(folder, new_head=True, **head):
     torch.manual_seed(6)
-    model = models.load_model(heads.tagger_class, folder, LABELS, new_head=new_head, head=head_of(**head))
+    model = load_head(heads.tagger_class, folder, LABELS, new_head=new_head, tagger=head_of(**head))
     if new_head and model.weights is not None:
         assert not model.weights.any()
         torch.nn.init.normal_(model.weights)
@@ -89,7 +89,7 @@ def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, prefix, suffix
     folder = make_checkpoint(tmp_path / "one", prefix, suffix)
     model = load(folder, layers="weighted_sum", tagger="bilstm")
     assert type(model).__name__ == f"{prefix}ForLayerTagging"
-    assert info_of(model).has_new_head
+    assert get_loading_info(model).head == "new"
     plain = getattr(transformers, f"{prefix}{suffix}").from_pretrained(folder).base_model.state_dict()
     own = model.base_model.state_dict()
     assert own
@@ -109,7 +109,7 @@ def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, prefix, suffix
     model.save_pretrained(tmp_path / "two")
     TOKENIZER.save_pretrained(tmp_path / "two")
     again = load(tmp_path / "two", new_head=False, layers="weighted_sum", tagger="bilstm")
-    assert not info_of(again).has_new_head
+    assert get_loading_info(again).head is None
     with torch.no_grad():
         assert torch.equal(model(**batch).logits, again(**batch).logits)
 

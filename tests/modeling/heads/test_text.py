@@ -15,13 +15,12 @@ from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.heads.text import WindowPooling, model_class
-from bertkit.modeling.info import info_of
-from bertkit.modeling.load import load_model
+from bertkit.modeling.info import get_loading_info
 from bertkit.modeling.speed_paths import speed_paths
 from bertkit.recipe import Training
 from tests.kills import slow_unless
 from tests.modeling.heads.test_mixins import CASES, LENGTHS, batch_of
-from tests.modeling.tiny_models import CPU, make_tiny, make_tiny_batch
+from tests.modeling.tiny_models import CPU, load_head, make_tiny, make_tiny_batch
 
 QUESTION, CHOICE = "AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"
 HEADS = {
@@ -58,10 +57,10 @@ QUICK = [(QUESTION, "eurobert"), (QUESTION, "gte"), (CHOICE, "deberta"), (CHOICE
 def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
     auto_class, model_type = case
     make_tiny(model_type, AutoModelForMaskedLM).save_pretrained(tmp_path / "encoder")
-    model = load_model(auto_class, tmp_path / "encoder", ["a", "b"], new_head=True, cls_only=auto_class == CHOICE)
-    assert info_of(model).has_new_head
+    model = load_head(auto_class, tmp_path / "encoder", ["a", "b"], new_head=True, cls_only=auto_class == CHOICE)
+    assert get_loading_info(model).head == "new"
     with pytest.raises(ModelError, match="no trained head for this task"):
-        load_model(auto_class, tmp_path / "encoder", ["a", "b"], new_head=False)
+        load_head(auto_class, tmp_path / "encoder", ["a", "b"], new_head=False)
     inputs, optimizer = make_inputs(auto_class), torch.optim.SGD(model.parameters(), lr=0.5)
     with speed_paths(model.train(), Training(), CPU, DropoutStream(0), None):
         first = model(**inputs).loss
@@ -69,7 +68,7 @@ def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
         optimizer.step()
         assert model(**inputs).loss < first
     model.save_pretrained(tmp_path / "tuned")
-    loaded = load_model(auto_class, tmp_path / "tuned", ["a", "b"], new_head=False)
+    loaded = load_head(auto_class, tmp_path / "tuned", ["a", "b"], new_head=False)
     torch.testing.assert_close(loaded(**inputs).loss, model.eval()(**inputs).loss, rtol=0, atol=1e-6)
     assert loaded.config.architectures == [type(model).__name__]
     plain = AutoModel.from_pretrained(tmp_path / "tuned").eval()
@@ -80,7 +79,7 @@ def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
 def load_pooling(folder, *, new_head=True, problem="single_label_classification", cls_only=False, labels="abc"):
     torch.manual_seed(0)
     pooled = partial(with_head, WindowPooling, ending="ForWindowClassification")
-    model = load_model(pooled, folder, list(labels), new_head=new_head, problem_type=problem, cls_only=cls_only)
+    model = load_head(pooled, folder, list(labels), new_head=new_head, problem_type=problem, cls_only=cls_only)
     return model.eval()
 
 
@@ -123,9 +122,9 @@ def test_the_last_layer_under_windows_may_compute_the_first_token_only(tiny_mode
 
 def test_a_saved_head_over_windows_is_loaded_and_an_encoder_gets_a_new_one(tiny_model, tmp_path):
     model = load_pooling(tiny_model)
-    assert info_of(model).has_new_head and type(model).__name__ == "BertForWindowClassification"
+    assert get_loading_info(model).head == "new" and type(model).__name__ == "BertForWindowClassification"
     model.save_pretrained(tmp_path)
     again = load_pooling(tmp_path, new_head=False)
-    assert not info_of(again).has_new_head
+    assert get_loading_info(again).head is None
     with torch.no_grad():
         assert functional.mse_loss(again(**batch_of()).logits, model(**batch_of()).logits) == 0

@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.inference.answers import InferenceModel, load_for_inference
 from bertkit.modeling.info import set_tagger_head
-from bertkit.modeling.load import load_model
 from tests.kills import slow_unless
-from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+from tests.modeling.tiny_models import load_head, make_tiny, make_tiny_batch
 
 HEADS = {
     "AutoModelForSequenceClassification": "single_label_classification",
@@ -47,7 +46,7 @@ def test_outputs_are_equal_or_packed_up_to_rounding(case, packed, tmp_path):
     model_type, head = case
     folder = save_tiny(tmp_path, model_type, head)
     options = {"problem_type": HEADS[head], "cls_only": head in TEXT_HEADS}
-    wide = load_model(head, folder, LABELS, new_head=False, **options).eval()
+    wide = load_head(head, folder, LABELS, new_head=False, **options).eval()
     for in_bf16 in (False, True):
         narrow = load_for_inference(head, folder, LABELS, **options)
         assert isinstance(narrow, InferenceModel)

@@ -12,9 +12,8 @@ from torch.nn import functional
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.inference.answers import load_for_inference
 from bertkit.modeling.inference.encoder import FusedLinear, InferenceEncoder, attend_in_blocks, load_encoder
-from bertkit.modeling.load import load_model
 from tests.modeling.inference.test_answers import damage_file, save_tiny, set_keys
-from tests.modeling.tiny_models import make_tiny_batch
+from tests.modeling.tiny_models import load_head, make_tiny_batch
 
 KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]
 LENGTHS = (9, 9, 5, 3)
@@ -35,7 +34,7 @@ def test_a_model_does_not_change_with_the_file_that_it_was_loaded_from(loader, t
     load = {
         "encoder": lambda: load_encoder(folder, config, torch.float32),
         "answers": lambda: load_for_inference(head, folder, ("no", "yes")),
-        "transformers": lambda: load_model(head, folder, ("no", "yes"), new_head=False).eval(),
+        "transformers": lambda: load_head(head, folder, ("no", "yes"), new_head=False).eval(),
     }
     model, batch = load[loader](), make_tiny_batch(LENGTHS)
 

@@ -9,8 +9,8 @@ from transformers import AutoModel
 from transformers.models.auto import modeling_auto
 
 from bertkit.modeling.architectures import ARCHITECTURES
+from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.inference.known import encoder_shapes, has_known_encoder, read_known_config
-from bertkit.modeling.weights import load_config
 from tests.modeling.tiny_models import make_tiny
 
 KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]

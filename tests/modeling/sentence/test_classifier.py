@@ -15,12 +15,19 @@ from bertkit.modeling.sentence.classifier import fit_logistic, load_sentence_cla
 from bertkit.modeling.sentence.encoder import load_sentence_encoder
 from bertkit.modeling.sentence.losses import VectorLoss
 from bertkit.modeling.sentence.modules import Normalize, SentenceModules, read_modules
+from bertkit.recipe import load_recipe
+from bertkit.tokens.features import Setup
+from tests.conftest import make_tokenizer
 
 MODULES = SentenceModules(after=(Normalize(),), max_length=32)
 
 
+def setup_of(labels):
+    return Setup(load_recipe("few-shot"), make_tokenizer(), tuple(labels))
+
+
 def load(folder, labels=("bad", "good"), **options):
-    return load_sentence_classifier(folder, MODULES, labels, **{"new_head": True, **options})
+    return load_sentence_classifier(folder, MODULES, setup_of(labels), **{"new_head": True, **options})
 
 
 def make_batch(rows: int = 6) -> dict[str, torch.Tensor]:
@@ -56,7 +63,7 @@ def test_a_saved_folder_is_loaded_whole_and_by_others_as_an_encoder(still_model,
     model, batch = load(still_model).eval(), make_batch()
     model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertForTextClassification"]
-    again = load_sentence_classifier(tmp_path, read_modules(tmp_path), ("bad", "good"), new_head=False).eval()
+    again = load_sentence_classifier(tmp_path, read_modules(tmp_path), setup_of(("bad", "good")), new_head=False).eval()
     with torch.no_grad():
         expected, found = model(**batch), again(**batch)
         encoder = load_sentence_encoder(tmp_path, read_modules(tmp_path))
@@ -73,4 +80,6 @@ def test_an_encoder_without_the_layer_and_several_poolings_are_refused(tiny_mode
     with pytest.raises(ModelError, match="no trained head for this task"):
         load(tiny_model, new_head=False)
     with pytest.raises(ModelError, match="several poolings: mean, cls"):
-        load_sentence_classifier(tiny_model, SentenceModules(pooling=("mean", "cls")), ("a", "b"), new_head=True)
+        load_sentence_classifier(
+            tiny_model, SentenceModules(pooling=("mean", "cls")), setup_of(("a", "b")), new_head=True
+        )

@@ -10,13 +10,13 @@ from transformers import AutoModel
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.dropout import DropoutStream
+from bertkit.modeling.load import restore_weights
 from bertkit.modeling.sentence.encoder import load_sentence_encoder
 from bertkit.modeling.sentence.head import load_sentence_head
 from bertkit.modeling.sentence.losses import VectorLoss
 from bertkit.modeling.sentence.modules import Normalize, SentenceModules, read_modules
 from bertkit.modeling.sentence.writing import write_modules
 from bertkit.modeling.speed_paths import speed_paths
-from bertkit.modeling.weights import restore_weights
 from bertkit.recipe import Training
 from tests.modeling.tiny_models import CPU
 

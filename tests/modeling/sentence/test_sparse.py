@@ -10,10 +10,10 @@ import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from bertkit.hardware.device import Device
+from bertkit.modeling.load import restore_weights
 from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
-from bertkit.modeling.weights import restore_weights
 from tests.conftest import make_tokenizer
 
 LENGTHS = torch.tensor([[5, 9, 3], [7, 2, 1], [4, 12, 6], [3, 3, 8]])  # the second row lacks its last text

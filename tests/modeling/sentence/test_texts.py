@@ -8,10 +8,10 @@ import shutil
 import pytest
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.load import load_tokenizer
 from bertkit.modeling.sentence.modules import Normalize, SentenceModules
 from bertkit.modeling.sentence.texts import encode_rows, load_encoder, modules_of
 from bertkit.modeling.sentence.writing import write_modules
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
-from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, mlm
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import read_layers

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import ARCHITECTURES, types_with
-from bertkit.modeling.weights import load_config
+from bertkit.modeling.checkpoint import load_config
 from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, match
 from bertkit.recipe.records import PretrainRecipe
 from tests.conftest import make_tokenizer

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import get_loading_info
 from bertkit.pretraining.objectives import mlm
 from bertkit.tokens.features import IGNORED
 from tests.pretraining.objectives.texts import LENGTH, make_corpus, make_features, make_setup
@@ -86,7 +86,7 @@ def test_the_encoder_is_the_whole_model(tmp_path):
     assert mlm.encoder(model, setup) is model
     assert mlm.auxiliary_checkpoints(model, setup) == {}
     model.save_pretrained(tmp_path)
-    assert info_of(mlm.load_model(make_setup("mlm", model_folder=tmp_path))).new_weights == []
+    assert get_loading_info(mlm.load_model(make_setup("mlm", model_folder=tmp_path))).new_weights == ()
 
 
 def test_a_model_that_cannot_read_packed_documents_is_refused():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import get_loading_info
 from bertkit.pretraining.objectives import load_objective, nsp, sop
 from bertkit.tokens.features import IGNORED
 from tests.pretraining.objectives.texts import (
@@ -175,7 +175,7 @@ def test_pretraining_continues_from_a_checkpoint_with_both_heads(objective, tmp_
     first = objective.load_model(setup)
     objective.encoder(first, setup).save_pretrained(tmp_path)
     again = objective.load_model(make_setup(name_of(objective), model_folder=tmp_path))
-    assert info_of(again).new_weights == []
+    assert get_loading_info(again).new_weights == ()
     for name, weight in first.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name]), name
     assert load_objective(setup.recipe) is objective

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import get_loading_info
 from bertkit.pretraining.objectives import load_objective, mlm, span
 from bertkit.tokens.features import IGNORED
 from tests.pretraining.objectives.texts import make_corpus, make_features, make_setup, measure, train
@@ -112,7 +112,9 @@ def test_the_saved_model_is_a_plain_masked_language_model(corpus, tmp_path):
     assert set(again.state_dict()) == {name for name in model.state_dict() if not name.startswith("span_boundary")}
     for name, weight in again.state_dict().items():
         assert torch.equal(weight, model.state_dict()[name])
-    assert info_of(span.load_model(make_setup("span", model_folder=tmp_path))).new_weights == ["span_boundary"]
+    assert get_loading_info(span.load_model(make_setup("span", model_folder=tmp_path))).new_weights == (
+        "span_boundary",
+    )
     assert load_objective(setup.recipe) is span
 
 

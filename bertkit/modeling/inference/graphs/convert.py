@@ -19,8 +19,9 @@ import torch
 
 from bertkit.errors import ModelError, UnavailableError, pip_install, shorten
 from bertkit.hardware.process import is_memory_error
+from bertkit.modeling.heads.mixins import PROBABILITY
 from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model
 from bertkit.tokens.features import Batch
 
 # bytes of weights in a file of ONNX, which has at most 2 GiB with the graph
@@ -92,7 +93,7 @@ def convert(
     else:
         left = {name for port in program.inputs for name in port.get_names()}
     kept = tuple(name for name in names if name in left)
-    return Converted(kept, outputs, graph.reads, info_of(model).gives_probabilities)
+    return Converted(kept, outputs, graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
 
 
 def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:

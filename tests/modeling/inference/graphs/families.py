@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from bertkit.evaluation.forward import forward
+from bertkit.modeling.heads.mixins import PROBABILITY
 from bertkit.modeling.inference.graphs.convert import Converted, convert
 from bertkit.modeling.inference.graphs.texts import TextGraph
-from bertkit.modeling.info import info_of
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime import ExportedModel, open_tokenizer, tokenizer_settings
 from bertkit.runtime.sessions import graph_file, open_graph
@@ -83,7 +83,7 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
     names = [one for one in ("input_ids", "attention_mask", "token_type_ids") if one in tokenizer.model_input_names]
     graph = TextGraph(model)
     if backend == "torch":
-        made = Converted(tuple(names), (), graph.reads, info_of(model).gives_probabilities)
+        made = Converted(tuple(names), (), graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
     else:
         made = convert(model, names, backend, folder / graph_file(backend, "fp32"))
     tokenizer.save_pretrained(folder)

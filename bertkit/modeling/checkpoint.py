@@ -1,0 +1,273 @@
+"""Folders of checkpoints: their files and their config, checked before a weight is read.
+
+Neither torch nor transformers is imported with this module, so a wrong folder is refused within a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from logging import DEBUG
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.labels import placeholder_names
+from bertkit.errors import ModelError
+from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
+from bertkit.modeling.info import Config
+from bertkit.progress import log
+from bertkit.storage.checkpoints import newest_model
+from bertkit.storage.exports import refuse_exported
+from bertkit.storage.fingerprints import feed_file
+from bertkit.storage.hub.models import WEIGHTS, bytes_left_out
+
+FETCH_AGAIN = "fetch the checkpoint again"
+FINE_TUNE = "fine-tune it first, or name another checkpoint"
+NOT_ONLY_WEIGHTS = "not only weights, or damaged: loading it could run code"
+
+_WEIGHT_ENDINGS = (".safetensors", ".bin")
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model")
+_PRETRAINING_CLASSES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM")
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+_LARGEST = 2**63  # torch counts no further, and its error would be no ValueError
+
+
+def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
+    """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
+
+    Args:
+        folder: Model folder.
+        decoders: Whether the model may be a decoder.
+
+    Raises:
+        ModelError: If config, weights or tokenizer are missing, the config is broken, or the model is not an encoder.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        newest, remedy = newest_model(folder), "name a folder with config.json, weights and tokenizer"
+        raise ModelError("no config.json", f"name its newest checkpoint: {newest}" if newest else remedy, file=folder)
+    config = read_json_object(file)
+    check_config(config, file)
+    refuse_exported(folder)
+    if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
+        raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        remedy = "copy tokenizer.json and tokenizer_config.json of the model it was made from"
+        raise ModelError("no tokenizer files", remedy, file=folder)
+    # `load_config` refuses a model that brings its own code, and names a way out: transformers may have the model too.
+    if "auto_map" not in config and not decoders:
+        _check_type(config["model_type"], folder)
+    return config
+
+
+def load_config(folder: Path, *, decoders: bool = False) -> Config:
+    """Load the config of an encoder with transformers.
+
+    Args:
+        folder: Model folder.
+        decoders: Whether the model may be a decoder, whose hidden states are to be read.
+
+    Raises:
+        ModelError: If the config does not load, needs custom code, or is not an encoder's.
+    """
+    quiet_transformers()
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    saved = read_json_object(folder / "config.json")
+    check_config(saved, folder / "config.json")
+    model_type = saved["model_type"]
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError, LookupError, TypeError, AttributeError, StrictDataclassError) as error:
+        if "auto_map" in saved:
+            raise custom_code_error(saved, folder) from None
+        raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
+    if "auto_map" in saved and not _is_native(saved, config):
+        raise custom_code_error(saved, folder)
+    # A saved implementation may name a kernel of the Hub, which is code, or need a package that is not installed.
+    config._attn_implementation = None
+    if decoders:
+        # The cache holds keys and values for tokens to come, and none will be generated.
+        config.use_cache = False
+    else:
+        _check_type(model_type, folder)
+    if config.is_encoder_decoder:
+        raise _no_encoder(model_type, folder)
+    if not has_attention_mask(config):
+        problem = (
+            f"a model of type {model_type!r} reads the padding of a batch, so its scores would depend on the batches"
+        )
+        raise ModelError(problem, "use an encoder with an attention mask, such as BERT", file=folder)
+    return config
+
+
+def check_head(config: dict[str, Any], folder: Path) -> None:
+    """Check, without loading weights, that a checkpoint was fine-tuned for any task.
+
+    Raises:
+        ModelError: If it is a plain encoder or a pretraining model.
+    """
+    model_class = (config.get("architectures") or [""])[0]
+    if "For" not in model_class or model_class.endswith(_PRETRAINING_CLASSES):
+        problem = f"no trained head for this task (it is a {model_class or 'model of an unknown class'})"
+        raise ModelError(problem, FINE_TUNE, file=folder)
+
+
+def label_names(config: dict[str, Any]) -> list[str] | None:
+    """Return a checkpoint's label names in the order of its outputs, or None if they are placeholders.
+
+    >>> label_names({"id2label": {"1": "good", "0": "bad"}}), label_names({"id2label": {"0": "LABEL_0"}})
+    (['bad', 'good'], None)
+    """
+    names = config.get("id2label") or {}
+    ordered = [str(names[key]) for key in sorted(names, key=int)]
+    return None if not ordered or ordered == placeholder_names(len(ordered)) else ordered
+
+
+def fingerprint(folder: Path, *, weights: bool = True) -> str:
+    """Compute a SHA-256 over a model folder's config, weights and vocabulary; without weights, of a tokenizer."""
+    digest = hashlib.sha256()
+    names = {"config.json", *_VOCABULARIES}
+    for file in sorted(folder.iterdir()):
+        if file.name in names or (weights and file.suffix in _WEIGHT_ENDINGS):
+            digest.update(file.name.encode())
+            feed_file(digest, file)
+    return digest.hexdigest()
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the size of a model folder's weights in bytes, on disk or on the Hub if they were left there."""
+    return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
+
+
+def loaded_weight_bytes(folder: Path) -> int:
+    """Return the size of a model folder's weights in bytes once they are loaded in single precision."""
+    return bytes_left_out(folder) or sum(map(loaded_bytes, _weight_files(folder)))
+
+
+def loaded_bytes(file: Path) -> int:
+    """Return the size of a file's weights in single precision, or of the file if it does not name their shapes."""
+    from safetensors import SafetensorError, safe_open
+
+    if file.suffix != ".safetensors":
+        return file.stat().st_size
+    try:
+        with safe_open(file, "np") as weights:
+            return sum(4 * math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    except SafetensorError:
+        return file.stat().st_size
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """List the files of a model folder that hold weights; a pickle next to safetensors is not read."""
+    files = [file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS and file.name != "training_args.bin"]
+    has_safetensors = any(file.suffix == ".safetensors" for file in files)
+    return [file for file in files if not (has_safetensors and file.name.startswith("pytorch_model"))]
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """Read a file of a model folder that is one JSON object.
+
+    Raises:
+        ModelError: If it is anything else.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ModelError("not valid JSON", FETCH_AGAIN, file=file) from None
+    if not isinstance(content, dict):
+        raise ModelError("not a JSON object", FETCH_AGAIN, file=file)
+    return content
+
+
+def check_config(config: dict[str, Any], file: Path) -> None:
+    """Check the sizes of a ``config.json``, and the keys that are read before transformers checks them all.
+
+    Raises:
+        ModelError: If a key has the wrong type, or a size is not positive.
+    """
+    if not isinstance(config.get("model_type"), str):
+        raise ModelError("no model_type", "name the type of the model, such as bert", file=file)
+    if config.get("quantization_config"):
+        raise ModelError("the weights are quantized", "use the model that they were made from", file=file)
+    names, classes = config.get("id2label") or {}, config.get("architectures") or []
+    wrong = {
+        **{
+            key: isinstance(value, int) and not (0 if key in _SIZES else -_LARGEST) < value < _LARGEST
+            for key, value in config.items()
+        },
+        "id2label": not isinstance(names, dict) or not all(key.isdecimal() and len(key) < 10 for key in names),
+        "architectures": not isinstance(classes, list) or not all(isinstance(name, str) for name in classes),
+        "auto_map": not isinstance(config.get("auto_map") or {}, dict),
+        "num_labels": not isinstance(config.get("num_labels", 2), int),
+    }
+    for key, is_wrong in wrong.items():
+        if is_wrong:
+            raise ModelError(f"{key} is {str(config[key])[:80]}", FETCH_AGAIN, file=file)
+
+
+def quiet_transformers() -> None:
+    """Silence warnings and progress bars of transformers, unless everything is logged; bertkit logs what matters."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if log.isEnabledFor(DEBUG):
+        return
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def custom_code_error(saved: dict[str, Any], folder: Path) -> ModelError:
+    """Return the error for a checkpoint that brings its own code, with the model to use instead if there is one."""
+    port = native_port(saved)
+    remedy = f"use transformers' own {port}" if port else "use a standard architecture"
+    return ModelError("this checkpoint needs to run its own code", f"bertkit never does that; {remedy}", file=folder)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 300 characters, or its class name if it has none.
+
+    A line that ends with a colon is joined with the next one. torch's message for a pickle is replaced: it advises to
+    run the code in it.
+    """
+    if "weights_only" in str(error):
+        return NOT_ONLY_WEIGHTS
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]
+
+
+def _check_type(model_type: str, folder: Path) -> None:
+    """Raise ModelError if a model type is not an encoder's."""
+    # Types in bertkit's table need no transformers, whose import takes seconds.
+    if model_type in ARCHITECTURES:
+        return
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    if model_type not in CONFIG_MAPPING_NAMES:
+        problem = f"transformers {transformers.__version__} does not know the model type {model_type!r}"
+        raise ModelError(problem, "correct config.json, or update transformers", file=folder)
+    if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise _no_encoder(model_type, folder)
+
+
+def _no_encoder(model_type: str, folder: Path) -> ModelError:
+    remedy = "use BERT, RoBERTa, ELECTRA, DeBERTa, ..."
+    return ModelError(f"a model of type {model_type!r} is not an encoder", remedy, file=folder)
+
+
+def _is_native(saved: dict[str, Any], config: Config) -> bool:
+    """Check that transformers has the class of a checkpoint that brings its own code, and reads the sizes it names.
+
+    Otherwise transformers' class would fill in the sizes of another model.
+    """
+    import transformers
+
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    names = [config.attribute_map.get(name, name) for name in sizes if hasattr(config, name)]
+    has_classes = all(hasattr(transformers, name) for name in saved.get("architectures") or ())
+    return has_classes and all(name in saved for name in names)

@@ -1,0 +1,184 @@
+"""Tokenizers of checkpoints: fast ones that fit the model next to them, and the language of the rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, UnavailableError, pip_install
+from bertkit.modeling.architectures import first_position
+from bertkit.modeling.checkpoint import first_line, load_config, quiet_transformers, read_config, read_json_object
+from bertkit.modeling.info import Config
+from bertkit.progress import log
+from bertkit.tokens.features import Features, Tokenizer, join_ids, keep_extra_tokens, special_ids
+
+if TYPE_CHECKING:
+    from bertkit.modeling.sentence.modules import SentenceModules
+
+_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
+# Published vocabularies are padded to a multiple of 128 at most, or reserve up to 1 % of their tokens. Half of BERT's
+# vocabularies differ by 5%.
+_PADDED, _MISSING = 128, 0.04
+_ROWS = 100
+_MANY_UNKNOWN, _MANY_LETTERS = 0.2, 0.6
+
+
+def load_tokenizer(folder: Path, *, decoders: bool = False, max_length: int | None = None) -> Tokenizer:
+    """Load the fast tokenizer of a model; its ``model_max_length`` never exceeds what the model reads.
+
+    Args:
+        folder: Model folder.
+        decoders: Whether the model may be a decoder.
+        max_length: Number of tokens that texts are truncated to; it replaces the tokenizer's setting.
+
+    Raises:
+        ModelError: If the tokenizer does not load, is a slow one, has no padding token, or belongs to another model.
+        UnavailableError: If it needs a package that is not installed.
+    """
+    config = load_config(folder, decoders=decoders)
+    tokenizer = read_tokenizer(folder)
+    check_vocabulary(tokenizer, config, folder)
+    if max_length is not None:
+        tokenizer.model_max_length = max_length
+    fit_tokenizer(tokenizer, config)
+    return tokenizer
+
+
+def load_sentence_tokenizer(folder: Path, modules: SentenceModules, *, decoders: bool) -> Tokenizer:
+    """Load the tokenizer of a sentence encoder, with the length and the lower case of its modules.
+
+    Raises:
+        ModelError: If `read_config` or `load_tokenizer` raises it.
+    """
+    from tokenizers import normalizers
+
+    read_config(folder, decoders=decoders)
+    tokenizer = load_tokenizer(folder, decoders=decoders, max_length=modules.max_length)
+    if modules.lowercase:
+        backend = tokenizer.backend_tokenizer
+        rest = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rest])
+    return tokenizer
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """Load a fast tokenizer with a padding token, with or without a model next to it.
+
+    Raises:
+        ModelError: If the tokenizer does not load, is a slow one or has no padding token.
+        UnavailableError: If it needs a package that is not installed.
+    """
+    quiet_transformers()
+    from transformers import AutoTokenizer
+
+    for name in _SETTINGS:
+        if (folder / name).is_file():
+            read_json_object(folder / name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if tokenizer.is_fast:
+            template = set(tokenizer.special_tokens_map.values())
+            tokenizer._tokenizer = keep_extra_tokens(tokenizer.backend_tokenizer, template)
+            # A tokenizer without a token for unknown characters fails only when it reads one.
+            tokenizer.backend_tokenizer.encode("\u2603 \ua66e")
+    except ImportError:
+        problem = "this tokenizer needs SentencePiece"
+        raise UnavailableError(problem, f"`{pip_install('sentencepiece')}`", file=folder) from None
+    except Exception as error:  # readers of tokenizers raise any error for a damaged file
+        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
+    if not isinstance(tokenizer.model_max_length, (int, float)):
+        raise ModelError("model_max_length is not a number", "correct it", file=folder / "tokenizer_config.json")
+    if not tokenizer.is_fast:
+        raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
+    if tokenizer.pad_token_id is None:
+        remedy = "name one as pad_token in tokenizer_config.json"
+        raise ModelError("the tokenizer has no padding token", remedy, file=folder)
+    return tokenizer
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: Config, folder: Path) -> None:
+    """Reject a tokenizer that cannot be the model's, and log a warning if it is far smaller than the vocabulary.
+
+    Args:
+        tokenizer: Tokenizer from the model's folder.
+        config: Config of the model.
+        folder: Folder of the model.
+
+    Raises:
+        ModelError: If there are more tokens than embeddings, or special tokens with other ids than in ``config.json``.
+    """
+    # Ids that transformers fills in for a type prove nothing. But if positions count on from the padding token, a wrong
+    # one would shift them all.
+    saved: Mapping[str, Any] = read_json_object(folder / "config.json")
+    if "pad_token_id" not in saved and first_position(config):
+        saved = {**saved, "pad_token_id": config.pad_token_id}
+    size = max(tokenizer.get_vocab().values()) + 1
+    if size > config.vocab_size:
+        problem = f"the tokenizer knows {size - config.vocab_size:,} more tokens than the model"
+        raise ModelError(problem, "take both from one source", file=folder)
+    for name in _SPECIAL:
+        expected, actual = saved.get(name), getattr(tokenizer, name)
+        if isinstance(expected, int) and actual not in (None, expected):
+            problem = f"{name} is {actual} for the tokenizer and {expected} for the model"
+            raise ModelError(problem, "take both from one source, or correct config.json", file=folder)
+    missing = config.vocab_size - size
+    if missing >= _PADDED and missing > _MISSING * config.vocab_size:
+        log.warning(
+            f"the tokenizer may not be the model's: it has {size:,} tokens for {config.vocab_size:,} embeddings"
+        )
+
+
+def fit_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
+    """Bound a tokenizer's maximum length by a model's positions, and leave out token types that the model lacks."""
+    positions = getattr(config, "max_position_embeddings", None) or 512
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
+    # RoBERTa has one token type, and a tokenizer of BERT's class makes two.
+    if getattr(config, "type_vocab_size", None) == 1:
+        leave_out_token_types(tokenizer)
+
+
+def leave_out_token_types(tokenizer: Tokenizer) -> None:
+    """Make a tokenizer leave out token types, also after it was saved and loaded."""
+    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    # `init_kwargs` is what the tokenizer writes to its folder.
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
+
+
+def report_tokens(tokenizer: Tokenizer, features: Features, rows: str = "rows") -> None:
+    """Log a warning if the first features hold many unknown tokens, or little but single letters.
+
+    Args:
+        tokenizer: Tokenizer of the features.
+        features: Features; the tokens of the first hundred are counted.
+        rows: Name of what a feature is, for the message.
+    """
+    first = [features[number] for number in range(min(_ROWS, len(features)))]
+    counts = Counter(number for feature in first for number in join_ids(feature).tolist())
+    special = special_ids(tokenizer)
+    counts = Counter({number: count for number, count in counts.items() if number not in special})
+    total = counts.total()
+    if not total:
+        return
+    unknown = counts[tokenizer.unk_token_id] / total if tokenizer.unk_token_id is not None else 0.0
+    tokens = tokenizer.convert_ids_to_tokens(list(counts))
+    letters = sum(count for token, count in zip(tokens, counts.values(), strict=True) if _is_letter(token)) / total
+    for share, limit, kind in ((unknown, _MANY_UNKNOWN, "unknown"), (letters, _MANY_LETTERS, "single letters")):
+        if share > limit:
+            log.warning(
+                f"{share:.0%} of the tokens of the first {len(first)} {rows} are {kind}: is this the model's "
+                "tokenizer, and does it know this language?"
+            )
+            return
+
+
+def _is_letter(token: str) -> bool:
+    """Check whether a token is a single letter; a Chinese, Japanese or Korean character counts as a word.
+
+    >>> [_is_letter(token) for token in ("##e", "Ġt", "▁a", "the", ".", "語")]
+    [True, True, True, False, False, False]
+    """
+    text = token.removeprefix("##").lstrip("Ġ▁").removesuffix("</w>")
+    return len(text) == 1 and text.isalpha() and ord(text) < 0x2E80
