@@ -122,7 +122,7 @@ def _check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int]) -> None
     from bertkit.training.micro_batches import check_shares
 
     training, machine = plan.recipe.training, find_machine(plan)
-    arguments = make_arguments(training, machine, plan.folder, rows["train"], "loss", greater_is_better=False)
+    arguments = make_arguments(training, machine, plan.folder, rows["train"])
     check_shares(model, training, arguments.world_size)
 
 
