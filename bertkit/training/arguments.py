@@ -36,7 +36,7 @@ from bertkit.tokens.static_shapes import (
 )
 from bertkit.training.batching import Batches, InMemoryBatches, check_batch
 from bertkit.training.pretrain_batches import PretrainBatches
-from bertkit.training.trackers import tracking_arguments
+from bertkit.training.trackers import session_of
 
 _BUSY_TOKENS = 4096  # of a step; an H100 computes fewer in less time than launching their kernels takes
 
@@ -77,8 +77,8 @@ def make_arguments(training: CommonTraining, machine: Machine, folder: Path, row
     defaults: dict[str, object] = {"ddp_find_unused_parameters": False}
     if not Device(machine.device).has_fused_optimizer:
         defaults["optim"] = "adamw_torch"
-    if training.report_to:
-        defaults |= tracking_arguments(folder)
+    if training.report_to and (session := session_of(folder)):
+        defaults |= {"project": session.project, "run_name": session.name}
     try:
         arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
     except (TypeError, ValueError) as error:

@@ -145,7 +145,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self, args: object, state: TrainerState, control: object, logs: dict[str, float] | None = None, **_: object
     ) -> None:
         """Append to metrics.jsonl and remember what the progress line shows."""
-        # On XLA, the sums that start again from zero have a graph of their own, which a checkpoint does not extend.
+        # On XLA, resetting the sums is a separate graph, which a checkpoint does not extend.
         self.trainer.device.end_graph()
         logs = logs or {}
         # The Trainer's summary covers only the steps of this process.
@@ -155,8 +155,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self._write_log(state)
         if state.is_world_process_zero:
             self.progress.record(state.log_history[-1])
-        shown = {"loss": logs.get("loss"), self.best_metric: logs.get(self.best_key)}
-        self.figures.update({name: value for name, value in shown.items() if value is not None})
+        figures = {"loss": logs.get("loss"), self.best_metric: logs.get(self.best_key)}
+        self.figures.update({name: value for name, value in figures.items() if value is not None})
         self.idle_since = time.perf_counter()
 
     def on_evaluate(

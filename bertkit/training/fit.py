@@ -60,8 +60,8 @@ def fit(
     arguments = make_arguments(training, machine, folder, batches.rows)
     micro_batches.check_shares(model, training, arguments.world_size)
     callbacks = [make_callback(name) for name in training.callbacks or ()]
-    if training.report_to:
-        callbacks += filter(None, [session_of(folder)])
+    if training.report_to and (session := session_of(folder)):
+        callbacks.append(session)
 
     with caught_signals() if stop is None else nullcontext(stop) as flag:
         with ExitStack() as stack:
@@ -107,12 +107,12 @@ def fit(
         if flag.signal:
             raise flag.error()
 
-    # 5. The weights of the best step, which are not always those of the last one.
+    # 5. The weights of the best step, which is not always the last one.
     return replace(load_best(model, folder), times=callback.times)
 
 
 def _enter_device(stack: ExitStack, device: Device, *, graphs: bool) -> None:
-    """Mask every batch if a graph computes it, since a graph cannot look whether a batch has padding; patch XLA."""
+    """Mask every batch if a graph computes it, because a graph cannot check for padding; patch functions for XLA."""
     if graphs or not device.shapes_may_change:
         stack.enter_context(always_masked())
     if not device.shapes_may_change:

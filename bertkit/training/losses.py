@@ -64,7 +64,7 @@ class Terms:
 
 
 class RunningLoss:
-    """Sums of the loss and of its terms since the last log line.
+    """Running sums of the loss and of its terms since the last log line.
 
     The Trainer sums the loss as well, but its sum starts at zero in a resumed run. A checkpoint stores these sums, so a
     resumed run logs the same means as an unbroken run. A single term is the loss itself and is not logged again.

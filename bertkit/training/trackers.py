@@ -176,12 +176,6 @@ def session_of(folder: Path) -> Session | None:
     return _OPEN.get(folder)
 
 
-def tracking_arguments(folder: Path) -> dict[str, str]:
-    """Return the TrainingArguments that the callbacks of a run's trackers read."""
-    session = session_of(folder)
-    return {"project": session.project, "run_name": session.name} if session else {}
-
-
 @contextmanager
 def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
     """Open the trackers of a run inside the `with` block; a resumed run continues its curves.

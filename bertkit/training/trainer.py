@@ -89,7 +89,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         self.finite = torch.tensor(True).to(self.args.device)
         self.running_loss = RunningLoss(list(self.terms.weights), self.accelerator)
         self.gathered_states: dict[str, Any] | None = None
-        self.micro_batch_tokens: int | None = None  # maximum, padding included; None without a limit
+        self.micro_batch_tokens: int | None = None  # maximum, padding included, or None
         self.graphs = self._make_graphs() if graphs else None
 
     # --- Before the first step: batches, optimizer, learning rate, weights of a checkpoint ---
@@ -247,7 +247,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         if self.args.device.type != "cpu" or is_sharded(self.model):
             return super()._clip_grad_norm(model)  # type: ignore[no-any-return]
         norm = get_total_norm([weights.grad for weights in model.parameters() if weights.grad is not None])
-        # torch clips by the same condition. A norm that is not a number must reach the weights, where it is noticed.
+        # torch clips by the same condition. A norm that is not a number must reach the weights, which are checked.
         if not norm + 1e-6 <= self.args.max_grad_norm:
             clip_grads_with_norm_(model.parameters(), self.args.max_grad_norm, norm)
         return norm

@@ -1,7 +1,7 @@
 """Functions of transformers and Accelerate that are replaced while a model is trained on XLA.
 
 This is the only module that replaces functions of other packages. XLA compiles a graph for each sequence of operations,
-and these functions would add graphs or wait for processes that do not exist, since one process uses all devices.
+and these functions would add graphs or wait for other processes, although one process uses all devices.
 """
 
 from __future__ import annotations
