@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -56,10 +55,10 @@ def gather(value: Any) -> Any:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def whole_states(optimizer: torch.optim.Optimizer) -> SimpleNamespace:
-    """Return what has the state of an optimizer, with the shares of all processes, which call this together."""
-    states = tree_map(gather, optimizer.state_dict())
-    return SimpleNamespace(state_dict=lambda: states)
+def gather_states(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the state of an optimizer with the shares of all processes, which call this together."""
+    states: dict[str, Any] = tree_map(gather, optimizer.state_dict())
+    return states
 
 
 def scatter_like(value: Any, weights: torch.Tensor) -> Any:

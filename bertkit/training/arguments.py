@@ -1,23 +1,17 @@
-"""What a recipe and a machine decide of a training: TrainingArguments, shapes of batches, CUDA graphs, XLA's ways."""
+"""Decisions that a recipe and a machine make about a training: TrainingArguments, shapes of batches, CUDA graphs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
-import transformers
-from accelerate import skip_first_batches
-from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, TrainingArguments
 
 from bertkit.errors import RecipeError, closest
 from bertkit.hardware.device import Device, check_accelerate, lead_accelerate
 from bertkit.hardware.precision import Machine
-from bertkit.modeling.static_shapes import always_masked, get_static_shapes, texts_of_rows
+from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
 from bertkit.progress import log
 from bertkit.recipe.sections import NOT_CAPTURED, CommonTraining
 from bertkit.recipe.validation import other_names, read_names
@@ -34,36 +28,29 @@ from bertkit.tokens.static_shapes import (
 )
 from bertkit.training.batching import Batches, InMemoryBatches, check_batch
 from bertkit.training.pretrain_batches import PretrainBatches
-from bertkit.training.trackers import tracking_arguments
+from bertkit.training.trackers import session_of
 
 _BUSY_TOKENS = 4096  # of a step; an H100 computes fewer in less time than launching their kernels takes
 
 
-def make_arguments(
-    training: CommonTraining,
-    machine: Machine,
-    folder: Path,
-    rows: int | None,
-    best_metric: str,
-    greater_is_better: bool,
-) -> TrainingArguments:
-    """Build the arguments of one process; the batch size in them is its share of a micro-batch.
+def make_arguments(training: CommonTraining, machine: Machine, folder: Path, rows: int | None) -> TrainingArguments:
+    """Build the arguments of one process; their batch size is its share of a micro-batch.
 
     Raises:
-        RecipeError: `training.extra` is wrong.
-        UsageError: the batch size cannot be divided.
-        UnavailableError: Accelerate takes another device, or XLA has several.
+        RecipeError: If `training.extra` is wrong.
+        UsageError: If the batch size cannot be divided.
+        UnavailableError: If Accelerate uses another device, or XLA has several processes.
     """
     check_extra(training)
     lead_accelerate(machine.device)
     decided = {
         "output_dir": str(folder),
         "num_train_epochs": training.epochs,
-        "max_steps": training.steps or -1,  # takes the place of epochs
+        "max_steps": training.steps or -1,  # -1 means that epochs count
         "per_device_train_batch_size": training.batch_size,
         "learning_rate": training.learning_rate,
         "lr_scheduler_type": training.schedule,
-        # transformers 5 has no warmup_ratio: below 1, this is a share of steps
+        # transformers 5 has no warmup_ratio. A number below 1 is a fraction of all steps.
         "warmup_steps": training.warmup_ratio,
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.max_grad_norm,
@@ -71,33 +58,45 @@ def make_arguments(
         "use_cpu": machine.device == "cpu",
         "gradient_accumulation_steps": training.gradient_accumulation,
         "logging_nan_inf_filter": False,
-        "save_strategy": "steps",
-        "save_steps": 2**40,  # `TrainingCallback` says when
-        "metric_for_best_model": best_metric,
-        "greater_is_better": greater_is_better,
+        # `TrainingCallback` decides when to save and which step is the best.
+        "save_strategy": "no",
+        "save_steps": 2**40,
         "disable_tqdm": True,
         "remove_unused_columns": False,
-        "report_to": [],  # `fit` adds the callbacks
+        # `fit` adds the callbacks of trackers.
+        "report_to": [],
     }
-    fused = {} if Device(machine.device).has_fused_optimizer else {"optim": "adamw_torch"}
-    defaults = {"ddp_find_unused_parameters": False, **fused, **tracking_arguments(folder)}
+    defaults: dict[str, object] = {"ddp_find_unused_parameters": False}
+    if not Device(machine.device).has_fused_optimizer:
+        defaults["optim"] = "adamw_torch"
+    if training.report_to and (session := session_of(folder)):
+        defaults |= {"project": session.project, "run_name": session.name}
     try:
         arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training.extra is wrong: {error}", "see transformers' TrainingArguments") from None
     check_accelerate(arguments.device.type, machine.device)
-    if machine.precision == "bf16":  # TrainingArguments know few devices that have it, and a trial has shown it here
+    # TrainingArguments allow bf16 on few devices; `detect_machine` has tried it on this one.
+    if machine.precision == "bf16":
         arguments.bf16, arguments.mixed_precision = True, "bf16"
-    arguments.output_dir = str(folder)  # TrainingArguments expand a `~` that bertkit has taken for a name
+    # TrainingArguments expand `~`, which is part of a folder's name here.
+    arguments.output_dir = str(folder)
     if training.gradient_checkpointing:
         arguments.activation_checkpointing = True
-    if training.schedule == "warmup_stable_decay":  # transformers wants to know its steps
+    if training.fsdp:
+        # Micro-batches that postponed the exchange of gradients would keep gradients of all weights in each process.
+        settings = arguments.accelerator_config
+        kwargs = settings.gradient_accumulation_kwargs or {}
+        settings.gradient_accumulation_kwargs = {**kwargs, "sync_each_batch": True}
+    # transformers requires the number of steps in which the rate falls.
+    if training.schedule == "warmup_stable_decay":
         steps = training.total_steps(rows)
         decay = min(math.ceil(training.decay_share * steps), steps - arguments.get_warmup_steps(steps))
         arguments.lr_scheduler_kwargs = {"num_decay_steps": decay, **(arguments.lr_scheduler_kwargs or {})}
     check_batch(training, rows, arguments.world_size)
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
-    arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes
+    # The Trainer would use several GPUs by threads. bertkit uses them by launching several processes.
+    arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
@@ -188,39 +187,3 @@ def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int
     looks_up = "adamw" in arguments.optim and Device(arguments.device.type).shapes_may_change
     tokens = batches.occurring_tokens() if looks_up else None
     return {*tokens, padding} if tokens else None
-
-
-def ways_of_training(device: Device, *, graphs: bool) -> AbstractContextManager[None]:
-    """Open what training on a device differs in: masks of every batch where graphs compute it, and XLA's ways."""
-    if not device.shapes_may_change:
-        return on_xla()
-    return always_masked() if graphs else nullcontext()
-
-
-@contextmanager
-def on_xla() -> Iterator[None]:
-    """Let a Trainer on XLA skip batches of its loader, and read its loss, as it does on other devices.
-
-    Accelerate expects a loader of its own there, which moves batches to the device in a thread. To let all processes
-    meet, graphs would be compiled. Attention is masked in each batch.
-    """
-    from accelerate.state import DistributedType, PartialState
-
-    def skip(loader: DataLoader[Any], count: int) -> Any:
-        state = PartialState()._shared_state
-        with_xla, state["distributed_type"] = state["distributed_type"], DistributedType.NO
-        try:
-            return skip_first_batches(loader, count)
-        finally:
-            state["distributed_type"] = with_xla
-
-    trainer = transformers.trainer
-    with always_masked(), ExitStack() as patches:
-        for place, name, alone in (
-            (trainer, "skip_first_batches", skip),
-            (trainer, "nested_gather", lambda loss, *_: loss.cpu()),
-            (trainer.xm, "rendezvous", lambda *_: None),
-        ):
-            patches.callback(setattr, place, name, getattr(place, name))
-            setattr(place, name, alone)
-        yield

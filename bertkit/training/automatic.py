@@ -1,12 +1,13 @@
-"""What `auto` stands for in a recipe: how long and how fast an encoder is fine-tuned, by its rows and its size.
+"""Lengths, batches and learning rates that a recipe leaves to bertkit.
 
-The rule is in docs/training.md, and the experiment that it comes from in docs/benchmarks.md.
+Fine-tuning follows the number of rows and the size of the encoder, pretraining for a limited time its speed. The rules
+are in docs/training.md and docs/pretraining.md, and the experiment behind `auto` in docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertkit.hardware.precision import product_widths
@@ -22,6 +23,9 @@ PATIENCE = 4  # evaluations without improvement
 FEWEST_TO_CHOOSE = 300
 _BASE_RATE, _BASE_WIDTH, _BASE_LAYERS = 3e-5, 768, 12
 _LOWEST_RATE, _HIGHEST_RATE = 1e-5, 5e-4
+MIN_PRETRAINING_BATCH = 8
+_STEPS_PER_BLOCK = 64
+_MAX_PRETRAINING_RATE = 2e-3
 
 
 def choose_epochs(steps_per_epoch: int, labels: int = 0) -> int:
@@ -99,3 +103,37 @@ def _choose_length(recipe: Recipe, rows: Mapping[str, int], labels: int) -> tupl
         chosen["patience"] = PATIENCE
         reasons.append(f"fewer if {recipe.best_metric} is no better in {PATIENCE} evaluations")
     return chosen, reasons
+
+
+# --- Pretraining with a budget of time ---
+
+
+def choose_batch(seconds: float, max_size: int, step_seconds: Callable[[int], float], processes: int = 1) -> int:
+    """Return the batch size for a new model: `max_size`, or a size for which the time allows 64 steps per block in it.
+
+    So the batch grows with the square root of the blocks that the time allows, for any model. The largest batch that
+    wastes nothing grows with about that power of the data (Zhang et al. 2024, "How does critical batch size scale in
+    pre-training?").
+
+    Args:
+        seconds: Budget of the run.
+        max_size: Batch size of the recipe.
+        step_seconds: Measures the seconds of a step with a batch size.
+        processes: Number of processes that a batch is divided among.
+    """
+    batch = math.ceil(MIN_PRETRAINING_BATCH / processes) * processes
+    while batch < max_size:
+        larger = min(2 * batch, max_size)
+        if step_seconds(larger) * _STEPS_PER_BLOCK * larger > seconds:
+            return batch
+        batch = larger
+    return max_size
+
+
+def choose_pretraining_rate(layers: int, width: int) -> float:
+    """Return the peak learning rate of a short training from random weights: lower for wide and for deep models.
+
+    >>> choose_pretraining_rate(4, 512), choose_pretraining_rate(12, 768)
+    (0.001, 0.00038)
+    """
+    return float(f"{min(_MAX_PRETRAINING_RATE, 1e-3 * (512 / width) * math.sqrt(4 / layers)):.2g}")

@@ -160,18 +160,6 @@ def plan_distinct(
     return [np.array(rows) for rows in batches]
 
 
-def refuse_sorted_batching(batching: str) -> str:
-    """Return ``random``, since negatives as long as the positive would be told by nothing but their length.
-
-    Raises:
-        RecipeError: the recipe asks for sorted batches.
-    """
-    if batching == "sorted":
-        what = "training.batching = sorted does not go with a loss that takes the other texts of a batch for negatives"
-        raise RecipeError(what, "leave it out")
-    return "random"
-
-
 def choose_batching(batching: str, items: Lengths | None, padding: str | None) -> str:
     """Return ``sorted`` or ``random`` for the recipe's `batching`; a line says what ``auto`` is for labels of tokens.
 
@@ -191,11 +179,6 @@ def choose_batching(batching: str, items: Lengths | None, padding: str | None) -
         return "sorted"
     log.info("batching: random, since padding is not computed here")
     return "random"
-
-
-def sort_window_of(batching: str) -> int:
-    """Return how many batches are sorted by length together where batches are ``sorted`` or ``random``."""
-    return SORT_WINDOW if batching == "sorted" else 1
 
 
 def longest_rows(lengths: Lengths, count: int) -> list[int]:
@@ -294,7 +277,13 @@ class InMemoryBatches:
         self.rows: int | None = len(features)
         self.budget: Budget | None = None
         self.lengths, self.items, self.texts = lengths_of(features), items_of(features), texts_of(features)
-        self.batching: str = training.batching if self.texts is None else refuse_sorted_batching(training.batching)
+        self.batching: str = training.batching
+        if self.texts is not None:
+            # The texts of a batch are each other's negatives. Sorting would choose them by length, not at random.
+            if training.batching == "sorted":
+                message = "training.batching = sorted does not go with a loss that takes the other texts of a batch for"
+                raise RecipeError(f"{message} negatives", "leave it out")
+            self.batching = "random"
         self.sampler: SeededBatches
 
     def __len__(self) -> int:
@@ -308,7 +297,7 @@ class InMemoryBatches:
             self.lengths,
             training.batch_size,
             training.seed,
-            sort_window=sort_window_of(self.batching),
+            sort_window=SORT_WINDOW if self.batching == "sorted" else 1,
             items=self.items,
             texts=self.texts,
             shares=Shares(training.gradient_accumulation, processes, process),

@@ -1,4 +1,10 @@
-"""What happens between two steps: evaluate, save whole checkpoints, stop when asked, refuse what is not a number."""
+"""Events between two steps: evaluations, the best step, complete checkpoints, stops, and losses that are not finite.
+
+A checkpoint holds what transformers writes (weights, optimizer, schedule, random states, state of the Trainer) and a
+manifest, which is written last: only a checkpoint with a manifest counts. The manifest has checksums of all files and
+what the Trainer does not know: the sums of the running loss, the seconds that a budget has used, how batches are made,
+and the size of micro-batches. So a run that is killed at any time continues with the same weights and log lines.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +18,19 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from bertkit.errors import DivergedError
 from bertkit.hardware.process import CoreWatch
+from bertkit.metrics.basic import rank_step
 from bertkit.modeling.info import is_sharded
 from bertkit.modeling.load import weights_to_save
 from bertkit.modeling.sharding import gather
 from bertkit.progress import get_progress
 from bertkit.recipe.sections import LEAST_LOGS, CommonTraining, Pretraining
 from bertkit.storage import checkpoints
-from bertkit.storage.files import check_space, to_json, write_text
-from bertkit.training.batching import Batches
+from bertkit.storage.files import check_space, null_for_nan, to_json, write_text
 from bertkit.training.stopping import StopFlag
 
 if TYPE_CHECKING:
     from bertkit.training.pretrain_batches import PretrainBatches
+    from bertkit.training.trainer import TrainingJob
 
 MANIFEST_LOSSES = "losses"
 MANIFEST_STATE = "state"
@@ -37,9 +44,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     trainer: Any
 
-    def __init__(self, training: CommonTraining, best_metric: str, batches: Batches, stop: StopFlag) -> None:
-        self.training, self.best_metric, self.stop, self.progress = training, best_metric, stop, get_progress()
-        self.batches, self.budget, self.tenth = batches, batches.budget, 0
+    def __init__(self, training: CommonTraining, job: TrainingJob, stop: StopFlag) -> None:
+        self.training, self.stop, self.progress = training, stop, get_progress()
+        self.best_metric, self.best_key = job.metric_for_best_model, f"eval_{job.metric_for_best_model}"
+        self.greater_is_better = job.greater_is_better
+        self.batches, self.budget, self.tenth = job.train_batches, job.train_batches.budget, 0
         self.figures: dict[str, Any] = {}
         self.began, self.first_step, self.is_by_signal = 0.0, 0, False
         self.step_began = 0.0
@@ -47,22 +56,21 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.times: dict[str, float] = {}
 
     def on_train_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Restore the losses summed since the last log line, where the run resumes from a checkpoint."""
-        if gc.get_threshold()[0] > _GARBAGE:  # of the command line, for its imports
+        """Restore what a checkpoint stores next to the Trainer's state, and check that the disk has room for more."""
+        # During its imports, the command line collects garbage even less often.
+        if gc.get_threshold()[0] > _GARBAGE:
             gc.set_threshold(_GARBAGE, 50, 100)
         self.first_step, used, tokens = state.global_step, 0.0, None
-        self.trainer.set_pending_loss(0.0)
         if state.global_step:
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
             manifest = checkpoints.read_manifest(folder)
-            # The Trainer keeps the losses since the last log line in memory only. Without them, the first mean after a
-            # resume would lack the steps before the checkpoint.
-            self.trainer.load_loss_state(manifest[MANIFEST_LOSSES])
+            # Without these sums, the first mean after a resume would lack the steps before the checkpoint.
+            self.trainer.running_loss.load_state(manifest[MANIFEST_LOSSES])
             used, tokens = manifest.get(MANIFEST_SECONDS, 0.0), manifest.get(MANIFEST_TOKENS)
         self.trainer.limit_micro_batches(tokens)
         state.logging_steps = self.training.steps_per_log(state.max_steps)
         self.began = self.idle_since = time.perf_counter()
-        self.cores.waiting_share()  # from now on
+        self.cores.waiting_share()  # starts the measurement
         # The disk must have room for the checkpoints that this run will write.
         saves = self.training.evaluations(state.max_steps, self.batches.rows)
         weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
@@ -78,25 +86,25 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self.progress.start("training", state.max_steps, state.global_step)
 
     def on_step_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Let the model know how far training is; that follows from the step, so a resumed run knows the same."""
+        """Set the progress of training, which some losses read; it follows from the step, also after a resume."""
         self.loading += time.perf_counter() - self.idle_since
         share = self.budget.share if self.budget else state.global_step / state.max_steps
         if set_progress := getattr(self.trainer.model, "set_progress", None):
             set_progress(share)
-        # of what an evaluation has left, which is no part of a step
+        # On XLA, operations that an evaluation left are not part of the graph of the step.
         self.trainer.device.end_graph()
         self.step_began = time.perf_counter()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Decide what follows this step."""
         self.trainer.device.end_graph()
-        # the Trainer takes all steps for one epoch
+        # Batches of pretraining are numbered by step, so the Trainer treats all steps as one epoch.
         if isinstance(self.training, Pretraining):
             state.epoch = cast("PretrainBatches", self.batches).epochs(state.global_step)
         if self.budget:
             before = int(LEAST_LOGS * self.budget.share)
             self.budget.read()
-            # by the clock, a short run has an unknown number of steps
+            # With a budget of time, the number of steps is unknown, so log lines follow the clock.
             if self.training.log_every == "auto" and int(LEAST_LOGS * self.budget.share) > before:
                 control.should_log = True
             control.should_training_stop = control.should_training_stop or self.budget.is_over
@@ -137,27 +145,40 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self, args: object, state: TrainerState, control: object, logs: dict[str, float] | None = None, **_: object
     ) -> None:
         """Append to metrics.jsonl and remember what the progress line shows."""
-        # one for what starts again from zero, which a checkpoint may read
+        # On XLA, resetting the sums is a separate graph, which a checkpoint does not extend.
         self.trainer.device.end_graph()
         logs = logs or {}
-        # the Trainer's summary covers only what this process trained
+        # The Trainer's summary covers only the steps of this process.
         if "train_runtime" in logs:
             state.log_history.pop()
             return
         self._write_log(state)
         if state.is_world_process_zero:
             self.progress.record(state.log_history[-1])
-        shown = {"loss": logs.get("loss"), self.best_metric: logs.get(f"eval_{self.best_metric}")}
-        self.figures.update({name: value for name, value in shown.items() if value is not None})
+        figures = {"loss": logs.get("loss"), self.best_metric: logs.get(self.best_key)}
+        self.figures.update({name: value for name, value in figures.items() if value is not None})
         self.idle_since = time.perf_counter()
+
+    def on_evaluate(
+        self, args: object, state: TrainerState, control: object, metrics: dict[str, float], **_: object
+    ) -> None:
+        """Note this step if it is the best so far; while the best metric is undefined, the loss decides."""
+        *before, last = [
+            rank_step(entry[self.best_key], entry.get("eval_loss"), greater_is_better=self.greater_is_better)
+            for entry in state.log_history
+            if self.best_key in entry
+        ]
+        if all(last > rank for rank in before):
+            state.best_global_step = state.global_step
+            state.best_metric = null_for_nan(metrics[self.best_key])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Commit the checkpoint, then delete those that are neither the best nor the last, unless all are kept."""
         self.trainer.accelerator.wait_for_everyone()
-        key, best = f"eval_{self.best_metric}", state.best_global_step or 0
-        since = [entry for entry in state.log_history if key in entry and entry["step"] > best]
+        best = state.best_global_step or 0
+        since = [entry for entry in state.log_history if self.best_key in entry and entry["step"] > best]
         exhausted = self.training.patience is not None and len(since) >= self.training.patience
-        losses = self.trainer.loss_state()
+        losses = self.trainer.running_loss.state()
         # All processes have written their files (such as random states) before the manifest lists them. Older
         # checkpoints are deleted after this one counts, so that a kill always leaves one to resume from.
         if args.should_save:
@@ -172,11 +193,6 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             if self.trainer.micro_batch_tokens:
                 facts[MANIFEST_TOKENS] = self.trainer.micro_batch_tokens
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
-            # Where its run is does not belong in a checkpoint, for the run may be moved; `best_global_step` says it.
-            state.best_model_checkpoint = None
-            state.save_to_json(str(folder / "trainer_state.json"))
-            # a pickle, which nothing here reads
-            (folder / "training_args.bin").unlink(missing_ok=True)
             checkpoints.commit(folder, facts)
             if self.training.keep_all_checkpoints:
                 checkpoints.discard_signalled(self._run(), state.global_step)
@@ -205,11 +221,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def _refuse_non_finite(self, state: TrainerState, *, weights: bool) -> None:
         good = bool(self.trainer.finite)
         if good and weights:
-            # on XLA, weights are read without a graph
+            # On XLA, copies on the CPU are read without compiling a graph.
             model = self.trainer.model
             saved = (None if is_sharded(model) else weights_to_save(model)) or dict(model.named_parameters())
             finite = [gather(values.isfinite().all()) for values in saved.values()]
-            # read once, since each number is waited for
+            # A GPU is waited for once, not once per weight.
             good = bool(torch.stack(finite).all())
         if good:
             return
@@ -230,8 +246,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def checkpoint_bytes(trainer: Trainer) -> int:
-    """Return the size of a checkpoint: all weights, and AdamW's two moments of those that it trains."""
-    sizes: list[int] = [weights.nbytes for weights in trainer.model.parameters()]
-    if trainer.args.optim.startswith("adamw_torch"):
-        sizes += [2 * weights.nbytes for group in trainer.optimizer.param_groups for weights in group["params"]]
-    return sum(sizes)
+    """Return the size of a checkpoint, before training starts: all weights, and AdamW's two moments of trained ones."""
+    weights = list(trainer.model.parameters())
+    moments = 2 if trainer.args.optim.startswith("adamw_torch") else 0
+    return sum(values.nbytes * (1 + moments * values.requires_grad) for values in weights)

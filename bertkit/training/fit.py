@@ -1,73 +1,91 @@
-"""Train a model in a run's folder: from features to the best weights, or on from the newest whole checkpoint."""
+"""Train a model in a run's folder: from features to the best weights, or on from the newest complete checkpoint."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ResourceError
+from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.depths import encoder_layers
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.sharding import sharded_weights
 from bertkit.modeling.speed_paths import speed_paths
+from bertkit.modeling.static_shapes import always_masked
 from bertkit.progress import get_progress, log
-from bertkit.recipe.sections import CommonTraining
+from bertkit.recipe.sections import CommonTraining, Training
 from bertkit.storage.checkpoints import discard_unfinished, newest_whole, read_manifest
+from bertkit.storage.files import disk_errors
 from bertkit.training import micro_batches
 from bertkit.training.arguments import (
     captures_steps,
     fitting_collator,
     make_arguments,
     tokens_to_train,
-    ways_of_training,
 )
-from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback
-from bertkit.training.own import make_callback
+from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.run import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
-from bertkit.training.trackers import session_of
+from bertkit.training.trackers import make_callback, session_of
 from bertkit.training.trainer import BertkitTrainer, TrainingJob
-from bertkit.training.unfreezing import UnfreezingCallback, plan_layers
+from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
+from bertkit.training.xla import xla_patches
 
 
 def fit(
     job: TrainingJob, training: CommonTraining, machine: Machine, folder: Path, *, stop: StopFlag | None = None
 ) -> FitResult:
-    """Train a model, or resume from the newest whole checkpoint in `folder`; the model ends with the best weights.
+    """Train a model, or resume from the newest complete checkpoint in `folder`; the model ends with the best weights.
 
-    Signals ask it to stop, or another flag does that is given.
+    Args:
+        job: Model, data and metrics.
+        training: Settings of the recipe.
+        machine: Device and precision.
+        folder: Run folder, which gets checkpoints and a log.
+        stop: Flag that ends training; by default, signals set one.
 
     Raises:
-        DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
-        StoppedError: a signal asked for it; a checkpoint of the last step was written first.
+        DivergedError: If the loss or a weight is not finite; the last good checkpoint stays.
+        StoppedError: If a signal stopped the run; a checkpoint of the last step was saved before.
+        ResourceError: If the disk refuses a write.
     """
     model, batches = job.model, job.train_batches
-    arguments = make_arguments(
-        training, machine, folder, batches.rows, job.metric_for_best_model, job.greater_is_better
-    )
+
+    # 1. The recipe as TrainingArguments. Settings that cannot work fail here, before anything is moved or drawn.
+    arguments = make_arguments(training, machine, folder, batches.rows)
     micro_batches.check_shares(model, training, arguments.world_size)
-    own_callbacks = [make_callback(name) for name in training.callbacks or ()]
-    set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
+    callbacks = [make_callback(name) for name in training.callbacks or ()]
+    if training.report_to and (session := session_of(folder)):
+        callbacks.append(session)
+
     with caught_signals() if stop is None else nullcontext(stop) as flag:
-        callback = TrainingCallback(training, job.metric_for_best_model, batches, flag)
-        model.to(arguments.device)
-        dropout = DropoutStream(training.seed, arguments.process_index)
-        graphs = captures_steps(model, training, arguments, batches)
-        in_full, padding = training.fsdp or graphs, job.processing_class.pad_token_id
-        tokens = None if in_full else tokens_to_train(batches, arguments, padding)
-        collate = fitting_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
-        job = replace(job, data_collator=collate)
-        sharded = sharded_weights(model, encoder_layers(model)) if training.fsdp else nullcontext()
-        with speed_paths(model, training, machine, dropout, tokens) as paths, sharded:
+        with ExitStack() as stack:
+            # 2. The model with the speed paths that recipe and machine allow; it is plain again after training. The
+            #    seed is set here, so training does not depend on what loading the model has drawn.
+            set_seed(training.seed)
+            model.to(arguments.device)
+            dropout = DropoutStream(training.seed, arguments.process_index)
+            graphs = captures_steps(model, training, arguments, batches)
+            in_full, pad_token_id = training.fsdp or graphs, job.processing_class.pad_token_id
+            tokens = None if in_full else tokens_to_train(batches, arguments, pad_token_id)
+            collate = fitting_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
+            paths = stack.enter_context(speed_paths(model, training, machine, dropout, tokens))
+            if training.fsdp:
+                stack.enter_context(sharded_weights(model, encoder_layers(model)))
             if paths.padding and training.unpad is True:
                 log.info(f"unpad: {paths.padding}")
-            plan = plan_layers(model, training, batches.rows)
-            trainer = BertkitTrainer(
-                job=job,
+            plan = None
+            if isinstance(training, Training) and training.sets_layers and batches.rows:
+                plan = LayerPlan(model, training, batches.rows)
+
+            # 3. The Trainer, and the callbacks that act between two steps.
+            callback = TrainingCallback(training, job, flag)
+            trainer = callback.trainer = BertkitTrainer(
+                job=replace(job, data_collator=collate),
                 dropout=dropout,
                 embeddings=paths.embeddings,
                 padding=paths.padding,
@@ -75,31 +93,43 @@ def fit(
                 graphs=graphs,
                 args=arguments,
                 train_dataset=batches,
-                callbacks=[callback, *own_callbacks, *filter(None, [session_of(folder)])],
+                callbacks=[callback, *callbacks],
             )
             if plan:
                 trainer.add_callback(UnfreezingCallback(plan, trainer.log))
-            callback.trainer = trainer
-            try:
-                with ways_of_training(trainer.device, graphs=graphs):
-                    _train_model(trainer, folder)
-            finally:
-                get_progress().finish()
+
+            # 4. Training, from the newest complete checkpoint if there is one.
+            _enter_device(stack, trainer.device, graphs=graphs)
+            stack.callback(get_progress().finish)
+            _train(trainer, folder)
         if flag.signal:
             raise flag.error()
+
+    # 5. The weights of the best step, which is not always the last one.
     return replace(load_best(model, folder), times=callback.times)
 
 
-def _train_model(trainer: BertkitTrainer, folder: Path) -> None:
-    """Train, from the newest whole checkpoint where there is one; a finished one needs nothing more."""
+def _enter_device(stack: ExitStack, device: Device, *, graphs: bool) -> None:
+    """Mask every batch if a graph computes it, because a graph cannot check for padding; patch functions for XLA."""
+    if graphs or not device.shapes_may_change:
+        stack.enter_context(always_masked())
+    if not device.shapes_may_change:
+        stack.enter_context(xla_patches())
+
+
+def _train(trainer: BertkitTrainer, folder: Path) -> None:
+    """Train from the newest complete checkpoint; a checkpoint of the last step needs no training."""
     start, skipped = newest_whole(folder, to_train=True)
     for line in skipped:
         log.info(line)
     manifest = read_manifest(start) if start else {}
-    if not manifest.get("finished"):
-        trainer.batches.load_state(manifest.get(MANIFEST_STATE, {}))
-        try:
+    if manifest.get("finished"):
+        return
+    trainer.batches.load_state(manifest.get(MANIFEST_STATE, {}))
+    try:
+        # The free space is read for the error message before the incomplete checkpoint is deleted.
+        with disk_errors(folder, needed=checkpoint_bytes(trainer)):
             trainer.train(resume_from_checkpoint=str(start) if start else None)
-        except (OSError, ResourceError):
-            discard_unfinished(folder)
-            raise
+    except (OSError, ResourceError):
+        discard_unfinished(folder)
+        raise

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
-from bertkit.modeling.info import Model
+from bertkit.metrics.linear import find_scale
+from bertkit.modeling.info import Model, get_loading_info
+from bertkit.progress import log
 from bertkit.recipe.plugins import load_own
 from bertkit.recipe.sections import Row, Training
 from bertkit.tasks import Task
@@ -61,44 +63,58 @@ class Terms:
     """Computes the sum of each term over a batch from a model and the batch; 0 with a gradient where it has no item."""
 
 
-class LoggedTerms:
-    """Sums the terms of a loss between two log lines; a single term is the loss itself and is not logged again."""
+class RunningLoss:
+    """Running sums of the loss and of its terms since the last log line.
 
-    def __init__(self, names: Sequence[str], device: torch.device) -> None:
-        import torch
+    The Trainer sums the loss as well, but its sum starts at zero in a resumed run. A checkpoint stores these sums, so a
+    resumed run logs the same means as an unbroken run. A single term is the loss itself and is not logged again.
 
-        self.names, self.step = names, 0
-        # made there, they would be one more graph of XLA
-        self.sums = torch.zeros(len(names)).to(device)
+    Args:
+        names: Names of the terms.
+        accelerator: Device of the sums, and the processes that they are averaged over.
+    """
 
-    def add(self, shares: Sequence[torch.Tensor]) -> None:
+    def __init__(self, names: Sequence[str], accelerator: Accelerator) -> None:
+        self.names, self.accelerator = names if len(names) > 1 else (), accelerator
+        self.load_state({"loss": 0.0, "terms": [0.0] * len(self.names), "step": 0})
+
+    def add(self, loss: torch.Tensor) -> None:
+        """Add the loss of a batch; the sum stays on the device, so no step waits for a GPU."""
+        self.loss += loss
+
+    def add_terms(self, shares: Sequence[torch.Tensor]) -> None:
         """Add the shares of a micro-batch, one per term."""
-        # sums stay on the device, (terms,): reading a number from a GPU in every micro-batch would wait for its work
-        for number, share in enumerate(shares if len(self.names) > 1 else []):
-            self.sums[number] += share.detach()
+        for index, share in enumerate(shares if self.names else ()):
+            self.terms[index] += share.detach()
 
-    def take(self, step: int, accelerator: Accelerator) -> dict[str, float]:
-        """Return each term's mean over the steps since the last call, and start again from zero."""
-        if len(self.names) == 1:
-            return {}
-        # a share is a sum over the step's items per process, so the mean over processes is the mean over all items
-        means = (mean_over_processes(self.sums, accelerator).cpu() / max(step - self.step, 1)).tolist()
-        self.sums, self.step = self.sums * 0, step
-        return {f"loss_{name}": mean for name, mean in zip(self.names, means, strict=True)}
+    def take_means(self, step: int) -> dict[str, float]:
+        """Return the means over the steps since the last call, and start again from zero."""
+        steps = step - self.step
+        means = {"loss": float(self._mean(self.loss)) / steps}
+        if self.names:
+            terms = (self._mean(self.terms).cpu() / steps).tolist()
+            means |= {f"loss_{name}": mean for name, mean in zip(self.names, terms, strict=True)}
+        self.load_state({"loss": 0.0, "terms": [0.0] * len(self.names), "step": step})
+        return means
 
-    def state(self, accelerator: Accelerator) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it: the mean over processes, which every one of them goes on from."""
-        return {"sums": mean_over_processes(self.sums, accelerator).tolist(), "step": self.step}
+    def state(self) -> dict[str, Any]:
+        """Return the sums for a checkpoint, as means over processes; all processes call this together."""
+        loss, terms = float(self._mean(self.loss)), self._mean(self.terms).tolist()
+        return {"loss": loss, "terms": terms, "step": self.step}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
-        self.sums, self.step = self.sums.new_tensor(state["sums"]), state["step"]
+        """Continue from the result of `state`."""
+        import torch
 
+        # Tensors that are made on XLA instead of moved there would add a graph.
+        self.loss, self.terms = (torch.tensor(state[key]).to(self.accelerator.device) for key in ("loss", "terms"))
+        self.step = state["step"]
 
-def mean_over_processes(values: torch.Tensor, accelerator: Accelerator) -> torch.Tensor:
-    """Return the mean over the processes of a launch; of one, its values."""
-    mean: torch.Tensor = values if accelerator.num_processes == 1 else accelerator.reduce(values, "mean")
-    return mean
+    def _mean(self, values: torch.Tensor) -> torch.Tensor:
+        # A share is a sum over the step's items per process, so the mean over processes is the mean over all items.
+        is_single = self.accelerator.num_processes == 1
+        mean: torch.Tensor = values if is_single else self.accelerator.reduce(values, "mean")
+        return mean
 
 
 def task_terms(loss: Loss | None) -> Terms:
@@ -217,3 +233,54 @@ def _sum_own_loss(name: str, labels: int) -> Loss:
         return counted.sum()
 
     return loss
+
+
+# --- Targets of a regression that are far from the outputs of a new head, such as prices or years ---
+
+_SCALE = "target_scale"  # attribute of the output layer
+
+
+def scale_targets(model: Model, terms: Terms, targets: Iterable[float]) -> Terms:
+    """Standardize the targets inside a head with one output, and return the terms of its loss.
+
+    Its outputs stay in the unit of the targets, so that every program reads its checkpoints: the weights of the last
+    layer, their learning rate (`scale_learning_rate`) and the loss are scaled, not the targets.
+    """
+    import torch
+
+    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.Linear) and layer.weight.requires_grad]
+    outputs = [layer for layer in layers if layer.out_features == 1 and layer.bias is not None]
+    if model.config.problem_type != "regression" or not outputs:
+        return terms
+    mean, scale = find_scale(list(targets))
+    if (mean, scale) == (0, 1):
+        return terms
+    log.info(
+        f"the targets have mean {mean:,.6g} and standard deviation {scale:,.6g}: the head learns them standardized, "
+        "and predicts in their unit"
+    )
+    with torch.no_grad():
+        # A trained head is kept if it predicts such numbers.
+        if get_loading_info(model).head == "new" or abs(float(outputs[-1].bias) - mean) > scale:
+            outputs[-1].weight.mul_(scale)
+            outputs[-1].bias.fill_(mean)
+    setattr(outputs[-1], _SCALE, scale)
+
+    def sums(model: Model, batch: Batch) -> Batch:
+        summed = terms.sums(model, batch)
+        return {name: total / scale**2 if name in ("gold", "soft") else total for name, total in summed.items()}
+
+    return replace(terms, sums=sums)
+
+
+def scale_learning_rate(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
+    """Multiply the learning rate of the layers of `scale_targets`, so that AdamW learns them as if unscaled."""
+    for layer in model.modules():
+        scale = getattr(layer, _SCALE, None)
+        weights = set(layer.parameters()) if scale else set()
+        for group in [group for group in optimizer.param_groups if weights.intersection(group["params"])]:
+            params = [weight for weight in group["params"] if weight in weights]
+            group["params"] = [weight for weight in group["params"] if weight not in weights]
+            numbers = {name: group[name] for name in ("weight_decay", "eps") if isinstance(group.get(name), float)}
+            divided = {name: number / scale for name, number in numbers.items()}
+            optimizer.add_param_group({**group, **divided, "params": params, "lr": group["lr"] * scale})

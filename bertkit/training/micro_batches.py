@@ -149,7 +149,8 @@ def least_of(tokens: int, arguments: TrainingArguments) -> int:
 
 def try_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> None:
     """Compute a loss forward and backward beside what the optimizer will keep; nothing of it remains."""
-    gc.collect()  # what a step before it left that did not fit
+    # `find_executable_batch_size` frees memory while its exception still holds the tensors of the failed trial.
+    gc.collect()
     device_of(model).empty_cache()
     with without_trace(model):
         model.train()

@@ -7,7 +7,7 @@ import pickle
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -115,7 +115,7 @@ def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
             with (
                 disk_errors(plan.folder),
                 _code_refused(plan.folder),
-                tracked(plan.folder, plan.recipe, record),
+                tracked(plan.folder, plan.recipe, record) if plan.recipe.training.report_to else nullcontext(),
             ):
                 yield run
             if not run.is_finished:

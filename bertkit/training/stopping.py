@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -19,42 +19,8 @@ from bertkit.errors import BertkitError, StoppedError
 from bertkit.progress import log
 from bertkit.recipe.sections import Pretraining
 
-LEAST_BATCH = 8
-_STEPS_PER_BLOCK = 64
-_MOST_RATE = 2e-3
 # Windows has neither SIGHUP nor SIGUSR1
 _CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-
-
-def choose_batch(seconds: float, most: int, step_seconds: Callable[[int], float], processes: int = 1) -> int:
-    """Return the batch size for a new model: `most`, or one so small that the time makes 64 steps for each block in it.
-
-    So the batch grows with the square root of the blocks that the time allows, whatever the model. The largest batch
-    that wastes nothing grows with about that power of the data (Zhang et al. 2024, "How does critical batch size scale
-    in pre-training?").
-
-    Args:
-        seconds: the budget.
-        most: the batch size of the recipe.
-        step_seconds: measures the seconds of a step with a batch size.
-        processes: the number of processes that a batch is divided among.
-    """
-    batch = math.ceil(LEAST_BATCH / processes) * processes
-    while batch < most:
-        larger = min(2 * batch, most)
-        if step_seconds(larger) * _STEPS_PER_BLOCK * larger > seconds:
-            return batch
-        batch = larger
-    return most
-
-
-def choose_rate(layers: int, width: int) -> float:
-    """Return the peak learning rate of a short training from random weights: lower for wide and for deep models.
-
-    >>> choose_rate(4, 512), choose_rate(12, 768)
-    (0.001, 0.00038)
-    """
-    return float(f"{min(_MOST_RATE, 1e-3 * (512 / width) * math.sqrt(4 / layers)):.2g}")
 
 
 class Budget:

@@ -1,4 +1,4 @@
-"""Experiment trackers: the callbacks of transformers, opened once per run.
+"""Callbacks that a recipe names: custom classes, and transformers' experiment trackers, which a run opens once.
 
 TensorBoard, W&B, MLflow and Trackio continue the curve of a resumed run, because its record stores their names and ids
 of the run. Trackers get what the Trainer logs and, at the end, the final scores with their intervals.
@@ -17,8 +17,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import UnavailableError, message_of
+from bertkit.errors import RecipeError, UnavailableError, message_of
 from bertkit.progress import log
+from bertkit.recipe.plugins import load_own, own_fault
 from bertkit.recipe.sections import CommonTraining
 from bertkit.storage import runs
 from bertkit.storage.runs import RunRecord
@@ -131,12 +132,26 @@ class Session:
 _OPEN: dict[Path, Session] = {}
 
 
-def check_trackers(training: CommonTraining) -> None:
-    """Check, without importing them, that the trackers that a recipe names are installed.
+def check_callbacks(training: CommonTraining, *, may_run_code: bool) -> None:
+    """Check the custom callbacks that a recipe names, and, without importing them, that its trackers are installed.
+
+    Args:
+        training: Settings of the recipe.
+        may_run_code: Whether a module may be imported that is not imported yet.
 
     Raises:
-        UnavailableError: If a package is missing.
+        RecipeError: If a callback must not run, does not exist, is not a callback, or replaces a key of the recipe.
+        UnavailableError: If the package of a tracker is missing.
     """
+    for name in training.callbacks or ():
+        callback = load_own("callback", name, may_run_code)
+        from transformers import EarlyStoppingCallback, TrainerCallback
+
+        if callback is EarlyStoppingCallback:
+            raise RecipeError(f"training.callbacks: {name} is decided by training.patience", "set that one")
+        if not (isinstance(callback, type) and issubclass(callback, TrainerCallback)):
+            message = f"training.callbacks: {name} is not a class of callbacks"
+            raise RecipeError(message, "derive it from transformers.TrainerCallback")
     for name in training.report_to:
         module, package = _PACKAGES.get(name, (name, name))
         if find_spec(module) is None:
@@ -144,15 +159,21 @@ def check_trackers(training: CommonTraining) -> None:
             raise UnavailableError(message, f"`pip install {package}`")
 
 
+def make_callback(name: str) -> Any:
+    """Create a custom callback that a recipe names.
+
+    Raises:
+        RecipeError: If it cannot be created without arguments.
+    """
+    try:
+        return load_own("callback", name)()
+    except Exception as error:  # A custom callback can raise anything.
+        raise own_fault(f"the callback {name}", error) from error
+
+
 def session_of(folder: Path) -> Session | None:
     """Return the session of the run in a folder, or None if it has no trackers."""
     return _OPEN.get(folder)
-
-
-def tracking_arguments(folder: Path) -> dict[str, str]:
-    """Return the TrainingArguments that the callbacks of a run's trackers read."""
-    session = session_of(folder)
-    return {"project": session.project, "run_name": session.name} if session else {}
 
 
 @contextmanager
@@ -163,7 +184,7 @@ def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
         UnavailableError: If a tracker cannot be opened.
     """
     training = recipe.training
-    if not training.report_to or record["status"] == "finished" or not runs.is_main_process():
+    if record["status"] == "finished" or not runs.is_main_process():
         yield
         return
     ids = record.setdefault("trackers", {"run": uuid.uuid4().hex[:8]})

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from bertkit.errors import RecipeError
 from bertkit.modeling.depths import Depths, find_depths
 from bertkit.progress import log
-from bertkit.recipe.sections import CommonTraining, Training
+from bertkit.recipe.sections import Training
 
 _COUNT = "trainable_parameters"  # in metrics.jsonl
 
@@ -132,13 +132,6 @@ class LayerPlan:
             names.append("all layers" if last - first == layers - 1 else one)
         names += ["the embeddings"] * (lowest == 0) + ["the head"] * (highest > layers)
         return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
-
-
-def plan_layers(model: PreTrainedModel, training: CommonTraining, rows: int | None) -> LayerPlan | None:
-    """Return the plan of a run whose layers differ in when or how fast they are trained; None for any other."""
-    if rows is None or not isinstance(training, Training) or not training.sets_layers:
-        return None
-    return LayerPlan(model, training, rows)
 
 
 class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]

@@ -25,6 +25,7 @@ from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.modeling.tokenizer import load_tokenizer, report_tokens
 from bertkit.progress import log, stage
+from bertkit.recipe.plugins import load_own
 from bertkit.recipe.records import Recipe
 from bertkit.storage.cache import say_once
 from bertkit.storage.runs import is_main_process
@@ -252,9 +253,7 @@ def training_job(
         compute_metrics: Scores the model of a step: metric -> value.
     """
     from bertkit.training.batching import InMemoryBatches
-    from bertkit.training.losses import gold_terms
-    from bertkit.training.own import own_collator
-    from bertkit.training.target_scale import scale_targets
+    from bertkit.training.losses import gold_terms, scale_targets
     from bertkit.training.trainer import TrainingJob
 
     recipe, setup, train = data.recipe, checkpoint.setup, data.splits["train"]
@@ -271,7 +270,8 @@ def training_job(
             )
             loss_terms, data_collator = hooks.enter_context(teaching)
         if recipe.training.collator:
-            data_collator = own_collator(recipe.training.collator, data_collator)
+            # A custom collator gets the features and bertkit's collator.
+            data_collator = partial(load_own("collator", recipe.training.collator), collate=data_collator)
         yield TrainingJob(
             model=checkpoint.model,
             processing_class=setup.tokenizer,

@@ -37,9 +37,8 @@ from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.training.automatic import choose_training
 from bertkit.training.losses import check_loss
-from bertkit.training.own import check_callback
 from bertkit.training.run import RunPlan, check_pinned
-from bertkit.training.trackers import check_trackers
+from bertkit.training.trackers import check_callbacks
 
 if TYPE_CHECKING:
     from bertkit.compression.teachers import Teacher
@@ -167,8 +166,8 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     """Check the settings of a recipe that need neither its model nor its rows."""
     if recipe.data.draws:
         check_draw(recipe, task.COLUMNS, named=task.NAMED)
-    for name in recipe.training.callbacks or ():
-        check_callback(name, may_run_code=recipe._may_run_code)
+    if recipe.training.callbacks or recipe.training.report_to:
+        check_callbacks(recipe.training, may_run_code=recipe._may_run_code)
     if recipe.training.collator:
         load_own("collator", recipe.training.collator, recipe._may_run_code)
     check_loss(recipe.training, task, may_run_code=recipe._may_run_code)
@@ -177,7 +176,6 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     checkpoints, chunks = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
     check_asked_device(training__gradient_checkpointing=checkpoints, options__mini_batch=chunks)
     check_launch(fsdp=recipe.training.fsdp)
-    check_trackers(recipe.training)
 
 
 def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:

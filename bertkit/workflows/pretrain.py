@@ -15,9 +15,10 @@ from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.records import PretrainRecipe
 from bertkit.recipe.sections import Pretraining
 from bertkit.storage import runs
+from bertkit.training.automatic import MIN_PRETRAINING_BATCH
 from bertkit.training.losses import Terms
 from bertkit.training.run import Run, open_run
-from bertkit.training.stopping import LEAST_BATCH, make_budget
+from bertkit.training.stopping import make_budget
 from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 from bertkit.workflows.pretrain_plan import fit_to_budget
 from bertkit.workflows.pretrain_results import Pretrained, save_results
@@ -144,8 +145,10 @@ def _suggest_changes(training: Pretraining, steps: int) -> str:
     """Return a remedy for a model that has learned nothing in `steps` steps."""
     if training.budget is None:
         return "Try more --steps, another --learning-rate, or more text."
-    batch = f"a smaller --batch-size ({training.budget} made {steps:,} steps of {training.batch_size} blocks), "
-    return f"Try {batch if training.batch_size > LEAST_BATCH else ''}a longer --budget, or another --learning-rate."
+    batch = ""
+    if training.batch_size > MIN_PRETRAINING_BATCH:
+        batch = f"a smaller --batch-size ({training.budget} made {steps:,} steps of {training.batch_size} blocks), "
+    return f"Try {batch}a longer --budget, or another --learning-rate."
 
 
 def _token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:

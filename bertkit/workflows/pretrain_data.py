@@ -22,9 +22,8 @@ from bertkit.recipe.records import PretrainRecipe
 from bertkit.recipe.sections import WHAT_IS_KEPT
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
-from bertkit.training.own import check_callback
 from bertkit.training.run import RunPlan
-from bertkit.training.trackers import check_trackers
+from bertkit.training.trackers import check_callbacks
 
 # The model, the tokenizer and the text count by content; the result is the same with any number of workers, and
 # whichever checkpoints are kept.
@@ -78,11 +77,10 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
     if not recipe.model and not recipe.tokenizer:
         remedy = "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
         raise RecipeError("a new model needs a tokenizer", remedy)
-    for name in recipe.training.callbacks or ():
-        check_callback(name, may_run_code=recipe._may_run_code)
+    if recipe.training.callbacks or recipe.training.report_to:
+        check_callbacks(recipe.training, may_run_code=recipe._may_run_code)
     check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_launch(fsdp=recipe.training.fsdp)
-    check_trackers(recipe.training)
     # a missing file ends in its error before anything heavy is imported
     source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)

@@ -19,8 +19,9 @@ from bertkit.recipe.sections import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.files import check_space
+from bertkit.training.automatic import MIN_PRETRAINING_BATCH, choose_batch, choose_pretraining_rate
 from bertkit.training.losses import Terms
-from bertkit.training.stopping import LEAST_BATCH, choose_batch, choose_rate, latest
+from bertkit.training.stopping import latest
 from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def fit_to_budget(data: PretrainData, machine: Machine) -> dict[str, Any]:
 
     setup, training = data.setup, data.setup.recipe.training
     most, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
-    if training.budget_seconds is None or is_given or most <= LEAST_BATCH:
+    if training.budget_seconds is None or is_given or most <= MIN_PRETRAINING_BATCH:
         return {}
     model, batches = data.load_model(), PretrainBatches(data.corpus["train"], data.objective, setup)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -161,7 +162,7 @@ def _choose_rate(data: PretrainData) -> dict[str, float]:
         return {}
     is_given = "warmup_ratio" in training.model_fields_set
     warmup = training.warmup_ratio if is_given else max(training.warmup_ratio, Pretraining().warmup_ratio)
-    return {"learning_rate": choose_rate(*sizes[:2]), "warmup_ratio": warmup}
+    return {"learning_rate": choose_pretraining_rate(*sizes[:2]), "warmup_ratio": warmup}
 
 
 def _needed_space(folder: Path, model: Model, training: Pretraining, batches: PretrainBatches) -> int:

@@ -106,7 +106,7 @@ def dry_run(
         setup = load_setup(data)
         model = load_model(data, setup)
         machine = find_machine(data.plan)
-        arguments = make_arguments(training, machine, folder, data.rows["train"], "loss", greater_is_better=False)
+        arguments = make_arguments(training, machine, folder, data.rows["train"])
         check_shares(model, training, arguments.world_size)
 
     # 2. The lengths of the rows.

@@ -33,7 +33,7 @@ def test_the_trainer_writes_where_the_run_is(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     machine = Machine("cpu", "fp32", 1, "")
     for folder in (Path("~", "x"), Path("runs/x"), tmp_path):
-        made = arguments.make_arguments(Training(), machine, folder, 96, "loss", greater_is_better=False)
+        made = arguments.make_arguments(Training(), machine, folder, 96)
         assert made.output_dir == str(folder)
 
 
@@ -49,7 +49,7 @@ def test_what_is_compiled_is_decided_by_a_key_of_its_own(field):
 def test_a_stable_rate_decays_over_its_share_of_the_steps(settings, tmp_path):
     training = Training(schedule="warmup_stable_decay", steps=77, extra={"lr_scheduler_kwargs": {}}, **settings)
     machine = Machine("cpu", "fp32", 1, "")
-    made = arguments.make_arguments(training, machine, tmp_path, 96, "loss", greater_is_better=False)
+    made = arguments.make_arguments(training, machine, tmp_path, 96)
     steps = made.lr_scheduler_kwargs["num_decay_steps"]
     assert steps == pytest.approx(77 * training.decay_share, abs=1)
     assert made.get_warmup_steps(77) + steps <= 77
@@ -60,7 +60,7 @@ def test_the_trainer_computes_in_the_precision_that_the_trial_chose(tmp_path, mo
     """Whether TrainingArguments know that the device has it: they look at a few kinds of GPUs."""
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "meta")
     machine = Machine("meta", precision, 1, "")
-    made = arguments.make_arguments(Training(), machine, tmp_path, 96, "loss", greater_is_better=False)
+    made = arguments.make_arguments(Training(), machine, tmp_path, 96)
     assert made.device.type == "meta"
     assert (made.bf16, made.mixed_precision) == (precision == "bf16", "bf16" if precision == "bf16" else "no")
     assert made.optim == "adamw_torch"  # no kernel of a fused one for it
@@ -71,9 +71,7 @@ def test_accelerate_may_not_take_another_device(tmp_path, monkeypatch):
     with pytest.raises(
         UnavailableError, match="Accelerate computes on cpu, and bertkit on xpu - set BERTKIT_DEVICE=cpu"
     ):
-        arguments.make_arguments(
-            Training(), Machine("xpu", "fp32", 1, ""), tmp_path, 96, "loss", greater_is_better=False
-        )
+        arguments.make_arguments(Training(), Machine("xpu", "fp32", 1, ""), tmp_path, 96)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.sections import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import MANIFEST
-from bertkit.training.stopping import choose_batch, choose_rate, make_budget
+from bertkit.training.automatic import choose_batch, choose_pretraining_rate
+from bertkit.training.stopping import make_budget
 from bertkit.training.timing import TimedStep
 from bertkit.workflows.pretrain_plan import fit_to_budget
 from tests.kills import losses_of
@@ -145,8 +146,12 @@ def test_the_batch_doubles_while_the_budget_makes_many_steps_of_it(blocks_per_se
 
 
 def test_the_rate_is_lower_for_wide_and_for_deep_models():
-    assert [choose_rate(2, 128), choose_rate(4, 512), choose_rate(12, 768)] == [2e-3, 1e-3, 3.8e-4]
-    assert choose_rate(24, 1024) < choose_rate(12, 1024) < choose_rate(12, 768)
+    assert [choose_pretraining_rate(2, 128), choose_pretraining_rate(4, 512), choose_pretraining_rate(12, 768)] == [
+        2e-3,
+        1e-3,
+        3.8e-4,
+    ]
+    assert choose_pretraining_rate(24, 1024) < choose_pretraining_rate(12, 1024) < choose_pretraining_rate(12, 768)
 
 
 def test_a_run_that_goes_on_has_used_some_of_its_time():

@@ -96,7 +96,9 @@ def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, 
 def test_a_model_knows_how_far_training_is(budget):
     shares = []
     model = SimpleNamespace(set_progress=shares.append)
-    callback = TrainingCallback(None, "accuracy", SimpleNamespace(budget=budget), None)
+    batches = SimpleNamespace(budget=budget)
+    job = SimpleNamespace(train_batches=batches, metric_for_best_model="accuracy", greater_is_better=True)
+    callback = TrainingCallback(None, job, None)
     callback.trainer = SimpleNamespace(model=model, device=Device("cpu"))
     callback.on_step_begin(None, SimpleNamespace(global_step=3, max_steps=12), None)
     assert shares == [0.4 if budget else 0.25]

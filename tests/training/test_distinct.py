@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
-from bertkit.training.batching import InMemoryBatches, plan_distinct, refuse_sorted_batching
+from bertkit.training.batching import InMemoryBatches, plan_distinct
 
 
 def make_texts(rows: int, repeats: int, seed: int = 0) -> list[list[int]]:
@@ -61,5 +61,6 @@ def test_batches_of_features_with_numbered_texts_are_distinct():
 
 
 def test_sorted_batches_are_refused():
+    features = [{"row": 0, "input_ids": [[2, 3]] * 2, "texts": [0, 1]}]
     with pytest.raises(RecipeError, match=r"training.batching = sorted does not go with a loss"):
-        refuse_sorted_batching("sorted")
+        InMemoryBatches(features, Training(batching="sorted"))

@@ -135,7 +135,7 @@ def test_batches_for_a_gpu_are_pinned_and_copied_without_waiting(device, monkeyp
     batches = SimpleNamespace(loader=lambda *_, **__: SimpleNamespace(pin_memory=False))
     trainer = SimpleNamespace(args=arguments, batches=batches, collate=None, padding=None)
     assert BertkitTrainer.get_train_dataloader(trainer).pin_memory == (device == "cuda")
-    BertkitTrainer._prepare_input(trainer, torch.ones(1))
+    BertkitTrainer._on_device(trainer, {"input_ids": torch.ones(1)})
     assert copied == [((torch.device(device),), {"non_blocking": True})]
 
 

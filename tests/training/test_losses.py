@@ -15,7 +15,7 @@ from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
 from bertkit.tokens.features import count_items
-from bertkit.training.losses import LoggedTerms, make_loss, task_terms
+from bertkit.training.losses import RunningLoss, make_loss, task_terms
 from tests.conftest import finetune
 from tests.kills import read_lines
 
@@ -75,18 +75,22 @@ def test_weights_and_smoothing_reach_the_loss(run, tiny_model, toy_data):
 
 def test_several_processes_go_on_from_the_mean_of_their_sums():
     class OtherProcess:
-        """Stands for a second process, whose sums are 3 and 5."""
+        """Stands for a second process, whose sums are 3 and 5, and 8 for the loss."""
 
-        num_processes = 2
+        num_processes, device = 2, "cpu"
 
         @staticmethod
         def reduce(sums: torch.Tensor, reduction: str) -> torch.Tensor:
-            return (sums + torch.tensor([3.0, 5.0])) / 2 if reduction == "mean" else sums
+            others = torch.tensor([3.0, 5.0] if sums.dim() else 8.0)
+            return (sums + others) / 2 if reduction == "mean" else sums
 
-    terms = LoggedTerms(["mlm", "nsp"], "cpu")
-    terms.add([torch.tensor(1.0), torch.tensor(2.0)])
-    assert terms.state(OtherProcess()) == {"sums": [2.0, 3.5], "step": 0}
-    assert terms.sums.tolist() == [1.0, 2.0]
+    running = RunningLoss(["mlm", "nsp"], OtherProcess())
+    running.add(torch.tensor(3.0))
+    running.add_terms([torch.tensor(1.0), torch.tensor(2.0)])
+    assert running.state() == {"loss": 5.5, "terms": [2.0, 3.5], "step": 0}
+    assert (float(running.loss), running.terms.tolist()) == (3.0, [1.0, 2.0])
+    assert running.take_means(2) == {"loss": 2.75, "loss_mlm": 1.0, "loss_nsp": 1.75}
+    assert running.state()["step"] == 2 and float(running.loss) == 0
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from torch import nn
 from bertkit.metrics.linear import find_scale
 from bertkit.modeling.info import LoadingInfo, set_loading_info
 from bertkit.recipe import load_recipe
-from bertkit.training.losses import Terms
-from bertkit.training.target_scale import scale_learning_rate, scale_targets
+from bertkit.training.losses import Terms, scale_learning_rate, scale_targets
 from bertkit.workflows.finetune import finetune
 from tests.conftest import toy_rows, write_csv
 

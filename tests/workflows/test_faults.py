@@ -107,7 +107,7 @@ def test_a_disk_that_is_full_is_named_and_the_half_checkpoint_makes_room(small):
     last = text.strip().splitlines()[-1]
     assert code == 6
     assert re.fullmatch(
-        r"error: No space left on device; [\d,.]+ MB are free, [\d,.]+ MB are needed \(run/checkpoint-4\) - "
+        r"error: No space left on device; [\d,.]+ MB are free, [\d,.]+ MB are needed \(run\) - "
         r"free some space, then repeat the command",
         last,
     )

@@ -15,6 +15,7 @@ from tests.kills import (
     EXPORT_MODEL,
     FINISH,
     KEEP_ONLY,
+    SAVE_MODEL,
     SAVE_PRETRAINED,
     SAVE_STATE,
     TRAINER,
@@ -38,7 +39,7 @@ HALF_SAVED = [
 SAVE_STAGES = [
     *HALF_SAVED,
     {"function": f"{TRAINER}._save_checkpoint", "when": "before"},
-    {"function": f"{TRAINER}.save_model", "when": "after"},
+    {"function": SAVE_MODEL, "when": "after"},
     {"function": f"{TRAINER}._save_optimizer_and_scheduler", "when": "before"},
     {"function": f"{TRAINER}._save_rng_state", "when": "after"},
     {"function": SAVE_STATE, "when": "after"},
