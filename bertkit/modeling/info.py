@@ -1,7 +1,4 @@
-"""What bertkit remembers of a model object: how it was loaded, its teacher, and what was patched for speed.
-
-Apart from submodules with weights, models and configs carry only the two attributes of bertkit that are named here.
-"""
+"""Types of models, how one was loaded, and patches that are undone: of a forward, and of attention."""
 
 from __future__ import annotations
 
@@ -29,17 +26,13 @@ _INFO = "bertkit_info"  # attribute of a model
 # attribute of a config, and its name in the config.json of published checkpoints
 _HEAD = "bertkit_head"
 
-
 _splits_rows: dict[str, bool] = {}
-"""Name of an attention of ours, as transformers registers it -> whether it can be called for some rows of a batch."""
+"""Name of a patched attention, as transformers registers it -> whether it can be called for some rows of a batch."""
 
 
 @dataclass
 class ModelInfo:
-    """What is known of one model object beside its config and weights.
-
-    It is no module: nothing trains the teacher, counts it or saves it, and a wrapper for several processes ignores it.
-    """
+    """How a model was loaded."""
 
     gives_probabilities: bool = False
     """Whether its scores are probabilities, and not logits."""
