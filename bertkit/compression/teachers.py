@@ -19,7 +19,7 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import count_layers, layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
-from bertkit.modeling.sentence.modules import is_sentence_folder
+from bertkit.modeling.sentence.folder import is_sentence_folder
 from bertkit.progress import log, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import hub

@@ -13,7 +13,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.architectures import first_position
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import read_tokenizer
-from bertkit.modeling.sentence.modules import read_encoder_settings
+from bertkit.modeling.sentence.folder import read_encoder_settings
 from bertkit.pretraining.documents import find_corpus, has_validation, plain_text, read_documents
 from bertkit.recipe.records import Corpus
 from bertkit.tokens.feature_cache import encode_split, occurring_tokens_of

@@ -15,7 +15,7 @@ from bertkit.hardware.precision import compute_as_stored
 from bertkit.modeling.attention import attention_weights
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
-from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
+from bertkit.modeling.sentence.folder import is_sentence_folder, read_modules
 from bertkit.modeling.weights import load_config
 from bertkit.tokens.features import Features, Tensor, Tokenizer, find_template, pad_features, tokenize_texts
 

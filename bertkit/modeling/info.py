@@ -1,4 +1,4 @@
-"""Types of models, how one was loaded, and patches that are undone: of a forward, and of attention."""
+"""Types of models, how a model was loaded, and patches of a forward and of attention that are undone."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from bertkit.metrics.retrieval import chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.formats import DENSE
-from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
+from bertkit.modeling.sentence.folder import DENSE
 from bertkit.tasks import (
     Answer,
     Collator,
@@ -116,6 +115,8 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
     Raises:
         RecipeError: the loss learns from margins, which mined negatives have not.
     """
+    from bertkit.modeling.sentence.losses import add_negatives, mine_negatives
+
     count, margin = (read_option(OPTIONS, setup.recipe, name) for name in ("mine", "mine_margin"))
     if not count:
         return False

@@ -18,7 +18,7 @@ from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.formats import SPARSE, read_format
+from bertkit.modeling.sentence.folder import SPARSE, read_format
 from bertkit.progress import log
 from bertkit.tasks import (
     Details,

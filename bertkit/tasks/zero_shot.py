@@ -17,7 +17,7 @@ from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import label_names, read_config
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
+from bertkit.modeling.sentence.folder import is_sentence_folder, read_modules, with_options
 from bertkit.modeling.weights import read_json_object
 from bertkit.recipe.options import accept
 from bertkit.storage.exports import is_exported
@@ -146,7 +146,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 def _load_encoder(folder: Path, setup: Setup) -> Model:
     import torch
 
-    from bertkit.modeling.sentence.classifier import load_sentence_classifier, set_head
+    from bertkit.modeling.sentence.head import load_sentence_classifier, set_head
 
     modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
     model = load_sentence_classifier(folder, modules, setup.labels, new_head=True).eval()

@@ -1,4 +1,4 @@
-"""What a recipe and a machine decide of a training: TrainingArguments, shapes of batches, CUDA graphs, XLA's ways."""
+"""Arguments of the Trainer, shapes of batches, CUDA graphs and XLA, as a recipe and a machine require."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from bertkit.evaluation.parity import (
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.load import fingerprint
-from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
+from bertkit.modeling.sentence.folder import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
 from bertkit.reports.cases import Case

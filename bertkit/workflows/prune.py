@@ -24,7 +24,7 @@ from bertkit.evaluation.splits import judge_training_rows
 from bertkit.metrics.paired import Difference
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_tokenizer, quiet_transformers, read_config, weight_bytes
-from bertkit.modeling.sentence.formats import SPARSE, find_format
+from bertkit.modeling.sentence.folder import SPARSE, find_format
 from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
 from bertkit.progress import stage
 from bertkit.recipe import Recipe, load_recipe, typed_path

@@ -129,7 +129,7 @@ class SpanBoundary(nn.Module):
 
     def __init__(self, hidden_size: int, embedding_size: int, vocabulary: int, deviation: float) -> None:
         super().__init__()
-        # of positions; the name is in checkpoints
+        # Embeddings of positions, under the name that checkpoints have.
         self.places = nn.Embedding(_POSITIONS, _POSITION_SIZE)
         widths = (2 * hidden_size + _POSITION_SIZE, hidden_size, embedding_size)
         layers = [(nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size)) for width, size in pairwise(widths)]
@@ -148,7 +148,7 @@ class SpanBoundary(nn.Module):
 
         Args:
             states: last hidden states, shape (rows, tokens, width).
-            batch: its ``labels``, shape (rows, tokens), tell which tokens are masked.
+            batch: Batch whose ``labels`` (rows, tokens) mark the masked tokens.
             starts: index of the first token of each masked token's span, shape (rows, tokens).
             ends: index of the token after its last, shape (rows, tokens).
             words: embeddings of the vocabulary, shape (vocabulary, embedding).
@@ -158,10 +158,10 @@ class SpanBoundary(nn.Module):
         numbers = at_labels(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
         rows, columns = numbers // starts.shape[1], numbers % starts.shape[1]
         starts, ends = starts.flatten()[numbers], ends.flatten()[numbers]
-        left = states[rows, (starts - 1).clamp(min=0)]
-        right = states[rows, ends.clamp(max=states.shape[1] - 1)]
+        before = states[rows, (starts - 1).clamp(min=0)]
+        after = states[rows, ends.clamp(max=states.shape[1] - 1)]
         position = self.places((columns - starts).clamp(max=_POSITIONS - 1))
-        predicted: torch.Tensor = self.layers(torch.cat([left, right, position.to(left.dtype)], dim=-1))
+        predicted: torch.Tensor = self.layers(torch.cat([before, after, position.to(before.dtype)], dim=-1))
         return nn.functional.linear(predicted, words, self.bias)
 
 
@@ -181,7 +181,7 @@ def run_with_boundaries(
 
     Args:
         model: with the submodule ``span_boundary``; possibly in a wrapper for several processes.
-        inputs: of the model, with ``labels``.
+        inputs: Inputs of the model, with ``labels``.
         starts: as in `SpanBoundary.forward`.
         ends: likewise.
 

@@ -19,10 +19,9 @@ from bertkit.hardware.memory import on_host
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import quiet_transformers
-from bertkit.modeling.sentence.formats import PROJECTION, write_late
+from bertkit.modeling.sentence.folder import PROJECTION, Dense, SentenceModules, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
 from bertkit.modeling.sentence.losses import own_positives
-from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_non_finite
 
 _WEIGHTS = "model.safetensors"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertkit.modeling.load import fit_tokenizer, load_tokenizer, read_config
-from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.folder import SentenceModules
 from bertkit.modeling.weights import load_config
 from bertkit.tokens.features import Tokenizer
 

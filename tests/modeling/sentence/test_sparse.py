@@ -10,8 +10,7 @@ import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from bertkit.hardware.device import Device
-from bertkit.modeling.sentence.formats import SPARSE, find_format
-from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.folder import SPARSE, SentenceModules, find_format
 from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
 from bertkit.modeling.weights import restore_weights
 from tests.conftest import make_tokenizer

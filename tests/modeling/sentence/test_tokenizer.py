@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.folder import SentenceModules
 from bertkit.modeling.sentence.tokenizer import load_sentence_tokenizer
 
 

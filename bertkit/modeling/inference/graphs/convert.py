@@ -91,8 +91,8 @@ def convert(
         left = {value.name for value in program.graph.inputs}
     else:
         left = {name for port in program.inputs for name in port.get_names()}
-    kept = tuple(name for name in names if name in left)
-    return Converted(kept, outputs, graph.reads, info_of(model).gives_probabilities)
+    inputs_left = tuple(name for name in names if name in left)
+    return Converted(inputs_left, outputs, graph.reads, info_of(model).gives_probabilities)
 
 
 def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:
