@@ -17,7 +17,7 @@ from bertkit.evaluation.baselines import BASELINES_FILE, describe_split
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.scoring import Result, Scored, write_predictions
 from bertkit.modeling.checkpoint import fingerprint
-from bertkit.modeling.sentence.modules import ENCODER_SETTINGS, MODULES, SETTINGS, read_entries
+from bertkit.modeling.sentence.folder import ENCODER_SETTINGS, MODULES, SETTINGS, read_entries
 from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import write_json

@@ -19,7 +19,7 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import count_layers, layers_to_take
-from bertkit.modeling.sentence.modules import is_sentence_folder
+from bertkit.modeling.sentence.folder import is_sentence_folder
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log, stage
 from bertkit.recipe.records import Distillation, Recipe

@@ -12,7 +12,7 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.architectures import first_position
 from bertkit.modeling.info import Model
-from bertkit.modeling.sentence.modules import read_encoder_settings
+from bertkit.modeling.sentence.folder import read_encoder_settings
 from bertkit.modeling.tokenizer import read_tokenizer
 from bertkit.pretraining.documents import find_corpus, has_validation, plain_text, read_documents
 from bertkit.recipe.records import Corpus

@@ -306,7 +306,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
             raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
         config, record = read_json_object(folder / "config.json") if task.NAMED else {}, export.record
     else:
-        from bertkit.modeling.sentence.modules import is_sentence_folder
+        from bertkit.modeling.sentence.folder import is_sentence_folder
 
         config = read_config(folder)
         # an encoder for sentence vectors has no head, which only labels need

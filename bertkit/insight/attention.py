@@ -16,7 +16,7 @@ from bertkit.modeling.attention import attention_weights
 from bertkit.modeling.checkpoint import load_config, read_config
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
+from bertkit.modeling.sentence.folder import is_sentence_folder, read_modules
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.tokens.features import Features, Tensor, Tokenizer, find_template, pad_features, tokenize_texts
 

@@ -1,4 +1,4 @@
-"""What layers and their attention can keep of a forward pass: outputs, log-probabilities, scores and weights."""
+"""Outputs, log-probabilities, scores and weights that layers and their attention keep of a forward pass."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What bertkit remembers of a model object: how it was loaded, its teacher, and what was patched for speed.
-
-Apart from submodules with weights, models and configs carry only the attributes of bertkit that are named here.
-"""
+"""Types of models, how a model was loaded, and patches of a forward and of attention that are undone."""
 
 from __future__ import annotations
 
@@ -25,14 +22,12 @@ Layer: TypeAlias = "GradientCheckpointingLayer"
 LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 Forward: TypeAlias = Callable[..., LayerOutput]
 
-# attributes of a model
-_INFO, _LOADING = "bertkit_info", "bertkit_loading"
+_LOADING = "bertkit_loading"  # attribute of a model
 # attribute of a config, and its name in the config.json of published checkpoints
 _HEAD = "bertkit_head"
 
-
 _splits_rows: dict[str, bool] = {}
-"""Name of an attention of ours, as transformers registers it -> whether it can be called for some rows of a batch."""
+"""Name of a patched attention, as transformers registers it -> whether it can be called for some rows of a batch."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ def unwrap(model: Model) -> Model:
 
 def get_loading_info(model: Model) -> LoadingInfo:
     """Return how a model was loaded, or the model inside a wrapper for several processes."""
-    return getattr(getattr(model, "module", model), _LOADING, LoadingInfo())
+    return getattr(unwrap(model), _LOADING, LoadingInfo())
 
 
 def set_loading_info(model: Model, info: LoadingInfo) -> None:

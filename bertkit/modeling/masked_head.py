@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from bertkit.hardware.tensors import where
-from bertkit.modeling.info import Model, Output
+from bertkit.modeling.info import Model, Output, unwrap
 from bertkit.tokens.features import IGNORED, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
 
 LABEL_POSITIONS = "label_positions"
@@ -45,7 +45,7 @@ def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple
         outputs["last_hidden_state"] = functional.pad(states, (0, 0, 0, more)) if more else states
         return outputs
 
-    with getattr(model, "module", model).base_model.register_forward_hook(gather):
+    with unwrap(model).base_model.register_forward_hook(gather):
         outputs = model(**{name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS)})
     return outputs, functional.pad(labels, (0, more), value=IGNORED) if more else labels
 

@@ -37,14 +37,14 @@ from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.layout import torch_varlen, why_no_varlen
 from bertkit.recipe.sections import CommonTraining
 
-_HOST_MASKS = "bertkit-masks-of-host"  # of the attention, as transformers registers it
+_HOST_MASKS = "bertkit-masks-of-host"  # name of an attention
 
-# DeBERTa has other names, since it projects distances too.
+# DeBERTa has other names because it projects distances too.
 _NAMES = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v"))
 
 
 class _Projections:
-    """Computes all projections when the first is called, and hands the others out when they are called."""
+    """Projections of an attention, all computed when the first is called."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.layers = layers
@@ -59,7 +59,7 @@ class _Projections:
             # cast before they are joined, which moves half the bytes
             if torch.is_autocast_enabled(states.device.type):
                 dtype = torch.get_autocast_dtype(states.device.type)
-                weights, biases = ([each.to(dtype) for each in parameters] for parameters in (weights, biases))
+                weights, biases = ([tensor.to(dtype) for tensor in parameters] for parameters in (weights, biases))
             merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
             self.states, self.projected = states, torch.split(merged, [len(weight) for weight in weights], dim=-1)
         if states is not self.states:
@@ -72,7 +72,7 @@ class _Projections:
 
 @contextmanager
 def merged_projections(model: Model) -> Iterator[int]:
-    """Let attention compute queries, keys and values by one product, and yield in how many modules it does.
+    """Compute queries, keys and values by one product, and yield the number of attentions that do.
 
     A last layer for the first token only computes one query, so it stays as it is.
     """
@@ -90,7 +90,7 @@ def merged_projections(model: Model) -> Iterator[int]:
 
 
 def _projections_of(module: nn.Module) -> list[nn.Linear]:
-    """Find the three projections of an attention, in the order in which it calls them; none in other modules."""
+    """Return the three projections of an attention in the order in which it calls them, or an empty list."""
     for names in _NAMES:
         layers = [getattr(module, name, None) for name in names]
         if all(type(layer) is nn.Linear for layer in layers):
@@ -123,10 +123,10 @@ def speed_paths(
 ) -> Iterator[SpeedPaths]:
     """Train a model on the speed paths that the recipe and the machine allow; afterwards it is as before.
 
-    Dropout comes first, since it replaces attention. Unpadding wraps the attention that is then in force and calls it
+    Dropout comes first because it replaces attention. Unpadding wraps the attention that is then in force and calls it
     for groups of rows, so that dropout draws nothing for padding. All paths exclude a last layer that computes the
     first token only, which a model has from loading on. The embeddings touch nothing of the others. Compiling comes
-    last, since it takes the layers as they then are.
+    last because it takes the layers as they then are.
 
     Args:
         model: Model on its device.
@@ -188,8 +188,8 @@ def _rerun_setting(training: CommonTraining) -> str | None:
 
 @contextmanager
 def masks_of_host(model: Model) -> Iterator[None]:
-    """Let the CPU tell whether a batch on a device has padding; transformers asks the device, and waits for it."""
-    is_full: bool | None = None  # of the batch at hand; None where the CPU does not know it
+    """Look for padding of a batch on the CPU; transformers reads the mask on the device, and waits for it."""
+    is_full: bool | None = None  # None if the CPU has no copy of the mask
 
     def note_mask(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         nonlocal is_full
@@ -216,16 +216,16 @@ def masks_of_host(model: Model) -> Iterator[None]:
 
 @contextmanager
 def compiled_layers(model: Model) -> Iterator[None]:
-    """Let a model in training run its layers compiled by torch; evaluations run them as they are.
+    """Run the layers of a model in training compiled by torch; evaluations run them as they are.
 
-    All layers share their code, so most of them take what was compiled for the first. Embeddings, heads, and the hooks
-    between them depend on the task and stay as they are, and so do the names of weights.
+    All layers share their code, so most of them run the code that was compiled for the first. Embeddings, heads, and
+    the hooks between them depend on the task and stay as they are, and so do the names of weights.
 
     Raises:
-        RecipeError: its attention is read. What compiled layers leave in Python may be that of an earlier batch.
-        UnavailableError: torch cannot compile here, for lack of a compiler or of Triton.
+        RecipeError: If its attention is read. Compiled layers may leave the attention of an earlier batch in Python.
+        UnavailableError: If torch cannot compile on this machine without a compiler or Triton.
     """
-    from torch._dynamo.exc import ShortenTraceback  # of all errors that a compiler raises
+    from torch._dynamo.exc import ShortenTraceback  # base of all errors of a compiler
 
     if has_patched_attention(model) and model.config._attn_implementation != _HOST_MASKS:
         message = "training.torch_compile: the attention of compiled layers cannot be read"
@@ -238,9 +238,9 @@ def compiled_layers(model: Model) -> Iterator[None]:
             yield
         except ShortenTraceback as error:
             reason = str(getattr(error, "inner_exception", error)).strip().splitlines()[0].removesuffix(".")
-            what = f"torch cannot compile the layers of this {model.config.model_type} model: {reason}"
+            message = f"torch cannot compile the layers of this {model.config.model_type} model: {reason}"
             remedy = "install what it lacks (on a CPU g++, on a GPU Triton and gcc)"
-            raise UnavailableError(what, f"{remedy}, or leave out training.torch_compile") from None
+            raise UnavailableError(message, f"{remedy}, or leave out training.torch_compile") from None
 
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:
@@ -253,6 +253,6 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def _run_compiled(
-    layer: nn.Module, plain: Forward, compiled: Forward, *states: torch.Tensor, **named: object
+    layer: nn.Module, run: Forward, run_compiled: Forward, *states: torch.Tensor, **named: object
 ) -> LayerOutput:
-    return (compiled if layer.training else plain)(*states, **named)
+    return (run_compiled if layer.training else run)(*states, **named)

@@ -22,7 +22,7 @@ from bertkit.tokens.static_shapes import Texts
 class StaticShapes:
     """Shapes of the batches of a model on a device that compiles a graph for each shape.
 
-    Training and evaluations share them, so that an evaluation needs few graphs of its own.
+    Training and evaluations share them, so that an evaluation compiles few more graphs.
     """
 
     widths: tuple[int, ...] = ()

@@ -15,7 +15,7 @@ from bertkit.progress import log
 from bertkit.tokens.features import Features, Tokenizer, join_ids, keep_extra_tokens, special_ids
 
 if TYPE_CHECKING:
-    from bertkit.modeling.sentence.modules import SentenceModules
+    from bertkit.modeling.sentence.folder import SentenceModules
 
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")

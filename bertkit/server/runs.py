@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertkit.errors import ModelError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
-from bertkit.modeling.sentence.formats import DENSE, find_format
+from bertkit.modeling.sentence.folder import DENSE, find_format
 from bertkit.recipe.load import load_recipe, recipe_command
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported

@@ -22,8 +22,8 @@ from bertkit.metrics.retrieval import chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.formats import DENSE
-from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
+from bertkit.modeling.sentence.folder import DENSE
+from bertkit.modeling.sentence.losses import add_negatives, mine_negatives
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule

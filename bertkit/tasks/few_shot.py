@@ -16,7 +16,7 @@ from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.modules import read_modules, with_options
+from bertkit.modeling.sentence.folder import read_modules, with_options
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import RunModule, add_labels, text_classification
@@ -53,7 +53,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its vectors, which have length 1."""
-    from bertkit.modeling.sentence.classifier import load_sentence_classifier
+    from bertkit.modeling.sentence.head import load_sentence_classifier
     from bertkit.modeling.sentence.losses import VectorLoss
 
     if not new_head:
@@ -76,8 +76,8 @@ def collator(setup: Setup) -> Collator:
 
 
 def fit_head(model: Model, features: Features, setup: Setup, run: RunModule) -> None:
-    """Fit the linear layer to the vectors of the training rows, which weigh as `training.class_weights` says."""
-    from bertkit.modeling.sentence.classifier import fit_logistic
+    """Fit the linear layer to the vectors of the training rows, weighted by `training.class_weights`."""
+    from bertkit.modeling.sentence.head import fit_logistic
 
     gold = [int(feature["labels"]) for feature in features]
     names = [setup.labels[label] for label in gold]
@@ -87,7 +87,7 @@ def fit_head(model: Model, features: Features, setup: Setup, run: RunModule) -> 
 
 
 def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
-    """Fit the linear layer once if the encoder is frozen; nothing is left to train then."""
+    """Fit the linear layer once if the encoder is frozen, so that nothing is left to train."""
     # The import draws from a random generator, so it comes before training seeds them. Otherwise, a resumed run would
     # draw other numbers.
     import sklearn.linear_model  # noqa: F401

@@ -14,8 +14,8 @@ from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.formats import LATE, read_format
-from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
+from bertkit.modeling.sentence.folder import LATE, read_format
+from bertkit.modeling.sentence.texts import max_sim, real_tokens
 from bertkit.recipe.records import Option, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive

@@ -18,7 +18,7 @@ from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.formats import SPARSE, read_format
+from bertkit.modeling.sentence.folder import SPARSE, read_format
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option
 from bertkit.recipe.sections import Row

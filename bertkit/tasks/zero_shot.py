@@ -19,7 +19,7 @@ from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
+from bertkit.modeling.sentence.folder import is_sentence_folder, read_modules, with_options
 from bertkit.recipe.records import Option, Recipe, accept, read_option
 from bertkit.recipe.sections import Row
 from bertkit.storage.exports import is_exported
@@ -132,7 +132,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 def _load_encoder(folder: Path, setup: Setup) -> Model:
     import torch
 
-    from bertkit.modeling.sentence.classifier import load_sentence_classifier, set_head
+    from bertkit.modeling.sentence.head import load_sentence_classifier, set_head
 
     modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
     model = load_sentence_classifier(folder, modules, setup, new_head=True).eval()

@@ -16,8 +16,7 @@ from bertkit.errors import ModelError, UsageError
 from bertkit.hardware.device import find_device
 from bertkit.metrics import Numbers
 from bertkit.modeling.checkpoint import fingerprint, first_line, quiet_transformers
-from bertkit.modeling.sentence.formats import DENSE, find_format
-from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.folder import DENSE, SentenceModules, find_format
 from bertkit.recipe.plugins import import_extra
 from bertkit.runtime.forward import forward_exported
 from bertkit.runtime.model import ExportedModel

@@ -14,7 +14,7 @@ from bertkit.metrics import Numbers
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import read_layer_choice
-from bertkit.modeling.sentence.modules import (
+from bertkit.modeling.sentence.folder import (
     Dense,
     SentenceModules,
     is_sentence_folder,

@@ -13,9 +13,8 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.metrics import Numbers
-from bertkit.modeling.sentence.formats import LATE, find_format
-from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
-from bertkit.modeling.sentence.texts import encode_rows
+from bertkit.modeling.sentence.folder import LATE, find_format
+from bertkit.modeling.sentence.texts import encode_rows, max_sim, real_tokens
 from bertkit.modeling.tokenizer import fit_tokenizer
 from bertkit.progress import Progress, takes_progress
 from bertkit.recipe.load import load_recipe

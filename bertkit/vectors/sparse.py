@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.modeling.sentence.formats import SPARSE
+from bertkit.modeling.sentence.folder import SPARSE
 from bertkit.modeling.sentence.texts import encode_rows
 from bertkit.progress import Progress, takes_progress
 from bertkit.recipe.load import load_recipe

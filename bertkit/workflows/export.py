@@ -29,7 +29,7 @@ from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
 from bertkit.metrics.basic import is_lower_better
 from bertkit.modeling.checkpoint import fingerprint
-from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
+from bertkit.modeling.sentence.folder import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe.sections import Row, typed_path
 from bertkit.recipe.yaml import read_yaml, write_yaml

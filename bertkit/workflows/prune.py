@@ -24,7 +24,7 @@ from bertkit.metrics.paired import Difference
 from bertkit.modeling.checkpoint import load_config, read_config, weight_bytes
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_weights
-from bertkit.modeling.sentence.formats import SPARSE, find_format
+from bertkit.modeling.sentence.folder import SPARSE, find_format
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import stage
 from bertkit.recipe.load import load_recipe, recipe_command

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from bertkit.errors import ModelError
-from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.folder import SentenceModules
 from bertkit.modeling.tokenizer import (
     check_vocabulary,
     fit_tokenizer,

@@ -77,8 +77,7 @@ def write_exported(folder: Path, labels: tuple[str, ...], write_graph=write_sum_
 
 def write_vectors(folder: Path, output: str = "sentence_embedding", **changes) -> np.ndarray:
     """Write an exported folder whose vectors are sums over tokens; return the table that they are sums of."""
-    from bertkit.modeling.sentence.modules import SentenceModules
-    from bertkit.modeling.sentence.writing import write_modules
+    from bertkit.modeling.sentence.folder import SentenceModules, write_modules
 
     width = 4
     folder.mkdir(parents=True)

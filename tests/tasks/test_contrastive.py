@@ -7,7 +7,7 @@ import pytest
 
 import bertkit
 from bertkit.errors import DataError
-from bertkit.modeling.sentence.modules import read_modules
+from bertkit.modeling.sentence.folder import read_modules
 from bertkit.recipe import load_recipe
 from bertkit.tasks import contrastive as task
 from bertkit.tasks import load_task

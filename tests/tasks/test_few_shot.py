@@ -12,8 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bertkit
 from bertkit.errors import DataError, ModelError, RecipeError
-from bertkit.modeling.sentence.modules import SentenceModules
-from bertkit.modeling.sentence.writing import write_modules
+from bertkit.modeling.sentence.folder import SentenceModules, write_modules
 from bertkit.recipe import load_recipe
 from bertkit.tasks import few_shot as task
 from bertkit.tokens.features import Setup

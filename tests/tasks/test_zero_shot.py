@@ -12,8 +12,7 @@ from transformers import BertForSequenceClassification, pipeline
 
 import bertkit
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.sentence.modules import SentenceModules
-from bertkit.modeling.sentence.writing import write_modules
+from bertkit.modeling.sentence.folder import SentenceModules, write_modules
 from bertkit.recipe import load_recipe
 from bertkit.tasks import zero_shot as task
 from bertkit.tokens.features import Setup

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import ModelError, UnavailableError, UsageError
-from bertkit.modeling.sentence.modules import SentenceModules
-from bertkit.modeling.sentence.writing import write_modules
+from bertkit.modeling.sentence.folder import SentenceModules, write_modules
 from bertkit.vectors.embedder import Embedder
 from tests.conftest import make_tokenizer
 from tests.kills import slow_unless

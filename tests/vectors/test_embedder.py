@@ -14,8 +14,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.modeling.sentence.modules import Normalize, SentenceModules
-from bertkit.modeling.sentence.writing import write_modules
+from bertkit.modeling.sentence.folder import Normalize, SentenceModules, write_modules
 from bertkit.progress import Silent
 from bertkit.vectors.batches import split_texts
 from bertkit.vectors.embedder import Embedder

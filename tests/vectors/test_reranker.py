@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.errors import ModelError, UsageError
+from bertkit.modeling.sentence.folder import SentenceModules
 from bertkit.modeling.sentence.late import load_late_head
-from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.vectors.reranker import Reranker
 
 LONG = "the old man with the red hat sees a bird in the garden " * 9  # more tokens than the tiny model reads

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from bertkit.errors import ModelError, UsageError
-from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.folder import SentenceModules
 from bertkit.modeling.sentence.sparse import load_sparse_head
 from bertkit.vectors.sparse import SparseEmbedder
 from tests.modeling.sentence.test_sparse import masked_model  # noqa: F401

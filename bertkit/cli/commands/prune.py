@@ -114,7 +114,7 @@ def _next_steps(pruned: Pruned) -> list[str]:
     """Return the commands that train a pruned model again."""
     if pruned.recipe is None:
         return [f"bertkit finetune RECIPE --model {pruned.folder}"]
-    from bertkit.modeling.sentence.modules import is_sentence_folder
+    from bertkit.modeling.sentence.folder import is_sentence_folder
 
     recipe = f"{pruned.folder}/recipe.yaml"
     distill = f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder}"

@@ -1,4 +1,4 @@
-"""Heads of bertkit's own over any encoder of transformers.
+"""Base class of the heads that bertkit adds to any encoder of transformers.
 
 They are saved as transformers' own are: the weights of the encoder keep their names, so AutoModel loads them.
 """
@@ -42,7 +42,7 @@ class EncoderHead:
 
 
 def head_dropout(config: Config) -> nn.Dropout:
-    """Return the dropout before a classifier: at the config's own rate for it, or at that of its layers."""
+    """Return the dropout before a classifier, at the config's rate for classifiers or else for layers."""
     rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
     return nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
 

@@ -1,10 +1,10 @@
-"""Behavior that is added to the class of a model with a head: missing choices, lists of passages, windows of a text.
+"""Mixins for models with a head, whose rows lack choices, are lists of passages, or have several windows.
 
 A batch of windows has ``input_ids`` and the like of shape (rows, windows, tokens). A window that a row lacks is a
 single token, as `several_collator` makes it, and is not computed. All windows of a row are in one micro-batch.
 
 The windows of a batch are found by their index: in two rows with two and one, these are 0, 1 and 2 of 0 to 3. If shapes
-must be few, as many are computed as the batch has rows: 0, 1, 2, 4, 4 of five rows, of which 4 is dropped.
+must be few, as many are computed as the batch has rows: 0, 1, 2, 4, 4 of five rows. The results for 4 are dropped.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def extend_model(model: Model, mixin: type) -> None:
 
 
 class MaskedChoices:
-    """Removes the choices that a row lacks from a model's softmax and loss.
+    """Mixin that removes the choices that a row lacks from a model's softmax and loss.
 
     A collator pads such a row with choices of one token. Otherwise, a row would have other probabilities in a batch
     with longer rows than alone.
@@ -58,7 +58,7 @@ class MaskedChoices:
     reads = "choices"
 
     def forward(self, **inputs: torch.Tensor) -> Tensors:
-        """Compute ``logits`` (rows, choices), the least number where a row lacks a choice, and the loss over others."""
+        """Compute ``logits`` (rows, choices), the lowest number for a missing choice, and the loss over others."""
         output: Tensors = super().forward(**inputs)  # type: ignore[misc]
         # A choice that a row lacks is a single token, and real ones have special tokens besides their text. The model
         # has computed its loss over both, so it is computed again.
@@ -71,7 +71,7 @@ class MaskedChoices:
 
 
 class Passages:
-    """Lets a model with one output read single passages or a list of them per query."""
+    """Mixin with which a model with one output reads single passages or a list of them per query."""
 
     reads = "passages"
     score_activation = LOGIT
@@ -80,7 +80,7 @@ class Passages:
     def forward(self, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Tensors:
         """Score passages, (rows, tokens), or lists of them, (queries, passages, tokens).
 
-        A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the least number.
+        A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the lowest number.
 
         Returns:
             ``logits``, the loss if there are labels, and ``probabilities`` if scores are such.
@@ -103,7 +103,7 @@ class Passages:
 
 
 class Windows:
-    """Runs a head for single texts on each window of a row.
+    """Mixin that runs a head for single texts on each window of a row.
 
     The loss is the mean over rows of the mean over a row's windows: a long text weighs no more than a short one.
     """
@@ -113,7 +113,7 @@ class Windows:
     def forward(
         self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
     ) -> Tensors:
-        """Compute ``logits`` (rows, windows, labels), NaN where a row lacks a window, and its number of ``windows``."""
+        """Compute ``logits`` (rows, windows, labels), NaN for missing windows, and the number of ``windows``."""
         run = super().forward  # type: ignore[misc]
         logits = run_windows(lambda **flat: run(**flat)["logits"], inputs, row_mask, torch.nan).float()
         windows = find_windows(inputs["attention_mask"]).sum(dim=1) * (1 if row_mask is None else row_mask)
@@ -125,51 +125,51 @@ class Windows:
 
 
 def score_passages(model: Model, activation: str) -> None:
-    """Let a model with one output read lists too, and return ``probabilities`` if its scores are such."""
+    """Make a model with one output read lists too, and return ``probabilities`` if its scores are such."""
     extend_model(model, Passages)
     model.score_activation = activation
 
 
 def set_activation(config: Config, name: str) -> None:
-    """Note in a config what makes a score of a logit, where sentence-transformers and vLLM look for it."""
+    """Write into a config how a logit becomes a score, under the names that sentence-transformers and vLLM read."""
     config.sentence_transformers = {"activation_fn": name}
     config.__dict__.pop("sbert_ce_default_activation_function", None)
 
 
 def find_activation(folder: Path) -> str:
-    """Find what makes a score of a logit, as sentence-transformers 6 does: the sigmoid where a folder does not say.
+    """Find how a logit becomes a score, as sentence-transformers 6 does: by the sigmoid unless a folder names another.
 
     Raises:
-        ModelError: it is neither the sigmoid nor the identity.
+        ModelError: If the activation is neither the sigmoid nor the identity.
     """
-    own, config = folder / "config_sentence_transformers.json", read_json_object(folder / "config.json")
-    name = read_json_object(own).get("activation_fn") if own.is_file() else None
+    settings, config = folder / "config_sentence_transformers.json", read_json_object(folder / "config.json")
+    name = read_json_object(settings).get("activation_fn") if settings.is_file() else None
     name = name or (config.get("sentence_transformers") or {}).get("activation_fn")
     name = name or config.get("sbert_ce_default_activation_function") or PROBABILITY
-    found = {"Sigmoid": PROBABILITY, "Identity": LOGIT}.get(str(name).rpartition(".")[2])
-    if found is None:
+    activation = {"Sigmoid": PROBABILITY, "Identity": LOGIT}.get(str(name).rpartition(".")[2])
+    if activation is None:
         raise ModelError(f"its scores are made by {name}", "name a reranker with a sigmoid or none", file=folder)
-    return found
+    return activation
 
 
 def list_loss(logits: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
-    """Compute the cross entropy of a softmax over each list, shape (queries,); 0 where nothing is relevant.
+    """Compute the cross entropy of a softmax over each list, shape (queries,); 0 if nothing is relevant.
 
     The target is each passage's share of the list's relevance. With one relevant passage, this is the localized
-    contrastive loss (Gao et al. 2021), and otherwise that of ListNet (Cao et al. 2007) with shares for its softmax of
-    gold values.
+    contrastive loss (Gao et al. 2021). Otherwise, it is the loss of ListNet (Cao et al. 2007) with shares
+    instead of the softmax of gold values.
 
     Args:
-        logits: of passages, shape (queries, passages); the least number where a list has none.
-        relevance: at least 0, of the same shape; 0 where a list has none.
+        logits: Logits of passages (queries, passages), the lowest number for a missing passage.
+        relevance: Relevance of passages, at least 0, of the same shape; 0 for a missing passage.
     """
     shares = relevance / relevance.sum(dim=-1, keepdim=True).clamp(min=1e-9)
-    # the logarithm may be minus infinity, and 0 times that is not a number, so `where` drops what is not relevant
+    # The logarithm may be minus infinity, and 0 times that is not a number, so `where` drops other passages.
     return -(shares * logits.log_softmax(dim=-1).where(relevance > 0, 0.0)).sum(dim=-1)
 
 
 def find_windows(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Tell which windows a batch has, (rows, windows): all but those of a single token.
+    """Return which windows a batch has, (rows, windows): all windows with more than one token.
 
     >>> two, one = [[1, 1, 1, 1], [1, 1, 1, 0]], [[1, 1, 1, 0], [1, 0, 0, 0]]  # windows of two texts
     >>> find_windows(torch.tensor([two, one])).tolist()
@@ -182,17 +182,17 @@ def sum_over_windows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, win
     """Sum over rows the mean of a row's losses, one per window.
 
     Args:
-        loss: the sum of the losses of logits (n, labels) and n labels.
-        logits: of shape (rows, windows, labels).
-        labels: of shape (rows,) or (rows, labels).
-        windows: the number of windows of each row, shape (rows,); 0 for one that only fills the batch.
+        loss: Computes the sum of the losses of logits (n, labels) and n labels.
+        logits: Logits of windows, (rows, windows, labels).
+        labels: Gold labels, (rows,) or (rows, labels).
+        windows: Number of windows of each row, (rows,); 0 for a row that only fills the batch.
     """
-    # rows with equally many windows go together: `loss` may be any sum, so weights of rows cannot be put into it
-    most, total = logits.shape[1], logits.new_zeros(())
-    repeated = labels.repeat_interleave(most, dim=0)
-    number = torch.arange(most, device=logits.device)
-    for count in range(1, most + 1):
-        is_summed = (windows == count)[:, None] & (number < count)
+    # Rows with equally many windows go together: `loss` may be any sum, so weights of rows cannot be put into it.
+    max_windows, total = logits.shape[1], logits.new_zeros(())
+    repeated = labels.repeat_interleave(max_windows, dim=0)
+    index = torch.arange(max_windows, device=logits.device)
+    for count in range(1, max_windows + 1):
+        is_summed = (windows == count)[:, None] & (index < count)
         total = total + sum_over_rows(loss, logits.flatten(0, 1), repeated, is_summed.flatten()) / count
     return total
 
@@ -202,10 +202,10 @@ def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row
     is_row = is_row.view(-1, *[1] * (labels.dim() - 1))
     if not labels.is_floating_point():
         return loss(logits, labels.where(is_row, IGNORED))
-    # all others get the same logits and labels, so each adds as much as one of these alone
+    # All others get the same logits and labels, so each adds the same loss.
     logits, labels = logits.where(is_row.view(-1, *[1] * (logits.dim() - 1)), 0.0), labels.where(is_row, 0.0)
-    of_one = loss(torch.zeros_like(logits[:1]), torch.zeros_like(labels[:1]))
-    return loss(logits, labels) - (~is_row).sum() * of_one
+    row_loss = loss(torch.zeros_like(logits[:1]), torch.zeros_like(labels[:1]))
+    return loss(logits, labels) - (~is_row).sum() * row_loss
 
 
 def run_windows(
@@ -213,16 +213,16 @@ def run_windows(
 ) -> torch.Tensor:
     """Run a model on the windows that rows have, as a batch of texts: (rows, windows, ...).
 
-    Where a row lacks a window, all values are `absent`.
+    The values of a missing window are `absent`.
     """
     mask = inputs["attention_mask"]
     assert mask is not None
-    is_window, lacking = find_windows(on_host(mask)), 0
+    is_window, missing = find_windows(on_host(mask)), 0
     if row_mask is not None:
         is_window &= on_host(row_mask)[:, None]
-        lacking = max(0, max(is_window.shape) - int(is_window.sum()))
+        missing = max(0, max(is_window.shape) - int(is_window.sum()))
     present = is_window.flatten().nonzero()[:, 0]
-    index = torch.cat([present, present.new_full((lacking,), is_window.numel())])
+    index = torch.cat([present, present.new_full((missing,), is_window.numel())])
     picked = index.clamp(max=is_window.numel() - 1)
 
     def pick(values: torch.Tensor) -> torch.Tensor:

@@ -63,13 +63,13 @@ class LayerTagger(EncoderHead):
     def train(self, mode: bool = True) -> LayerTagger:
         """Switch the tagger to training mode; the frozen encoder stays without dropout and gradients."""
         super().train(mode)  # type: ignore[misc]
-        # Loading makes new parameters, which need gradients, and ends here, since it switches to evaluation.
+        # Loading makes new parameters, which need gradients, and ends by a call of this method.
         self.base_model.eval().requires_grad_(False)  # type: ignore[attr-defined]
         return self
 
     def read_states(self, **inputs: torch.Tensor) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
-        # The weights need no gradients, so no graph is built, unless `mixed_embeddings` asks for those of its inputs.
+        # The weights need no gradients, so no graph is built, unless `mixed_embeddings` needs gradients of inputs.
         outputs = self.run_encoder(*map(inputs.get, INPUTS), output_hidden_states=True)
         chosen = list(outputs.hidden_states[self.choice.states])
         if self.choice.merged == "weighted":

@@ -31,7 +31,7 @@ class AnswerHead(EncoderHead):
         end_positions: torch.Tensor | None = None,
         **inputs: torch.Tensor,
     ) -> QuestionAnsweringModelOutput:
-        """Compute where an answer starts and where it ends, (rows, tokens) each."""
+        """Compute logits of the start and of the end of an answer, both (rows, tokens)."""
         states = self.run_encoder(**inputs).last_hidden_state
         start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
         loss = None
@@ -101,7 +101,7 @@ class WindowPooling(EncoderHead):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def classify(self, vectors: torch.Tensor, is_window: torch.Tensor) -> torch.Tensor:
-        """Compute logits (rows, labels) of the vectors of windows (rows, windows, width), some of which are none."""
+        """Compute logits (rows, labels) from the vectors of windows (rows, windows, width), without missing windows."""
         scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
         weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
         pooled = (weights[..., None] * vectors).sum(dim=1)
@@ -114,7 +114,7 @@ _HEADS = {"AutoModelForQuestionAnswering": AnswerHead, "AutoModelForMultipleChoi
 
 def model_class(auto_class: str, config_class: type) -> type[Model]:
     """Return one of transformers' Auto classes, or a class with a head of bertkit if it lacks a model type."""
-    found: type[Model] = getattr(transformers, auto_class)
-    if auto_class not in _HEADS or config_class in found._model_mapping:
-        return found
+    automatic: type[Model] = getattr(transformers, auto_class)
+    if auto_class not in _HEADS or config_class in automatic._model_mapping:
+        return automatic
     return with_head(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))

@@ -19,7 +19,7 @@ from bertkit.modeling.inference.encoder import load_encoder
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LayerChoice
 from bertkit.modeling.load import load_pickle, load_weights
-from bertkit.modeling.sentence.modules import Dense, SentenceModules
+from bertkit.modeling.sentence.folder import Dense, SentenceModules
 
 _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": torch.relu, "GELU": functional.gelu}
 
@@ -58,7 +58,7 @@ def pool(states: torch.Tensor, mask: torch.Tensor, modes: tuple[str, ...]) -> to
     Args:
         states: of texts that are padded on the right.
         mask: 1 for the tokens that count, shape (texts, tokens).
-        modes: of `bertkit.modeling.sentence.modules.POOLING_MODES`.
+        modes: Names in `bertkit.modeling.sentence.folder.POOLING_MODES`.
 
     >>> states, mask = torch.tensor([[[1.0], [5.0], [9.0], [0.0]]]), torch.tensor([[1, 1, 1, 0]])  # the last is padding
     >>> [pool(states, mask, (mode,)).item() for mode in ("cls", "mean", "max", "lasttoken")]

@@ -1,30 +1,33 @@
-"""An encoder that is trained on the vectors of its texts, and saved as sentence-transformers saves it."""
+"""Encoders that are trained on the vectors of their texts, and saved as sentence-transformers saves them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
-from transformers import MODEL_MAPPING
+from transformers import MODEL_MAPPING, PreTrainedModel
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, on_host
+from bertkit.metrics import Numbers
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
-from bertkit.modeling.info import Config, Model
-from bertkit.modeling.load import load_weights
+from bertkit.modeling.info import Config, LoadingInfo, Model, get_loading_info, set_loading_info
+from bertkit.modeling.load import load_pretrained, load_weights
 from bertkit.modeling.sentence.encoder import pool
+from bertkit.modeling.sentence.folder import Dense, SentenceModules, write_modules
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
-from bertkit.modeling.sentence.modules import Dense, SentenceModules
-from bertkit.modeling.sentence.writing import write_modules
-from bertkit.tokens.features import Tensors
+from bertkit.tokens.features import Setup, Tensors
 
 # of a batch on a CPU, above which texts are read twice to save memory
 _TOKENS_AT_ONCE = 2**14
@@ -223,3 +226,95 @@ def set_up(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int
         if name == "pooler":
             module.requires_grad_(False)
     model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
+
+
+_NEVER = -1e4  # the logit of a label that no row has
+
+
+class SentenceClassifier(SentenceHead):
+    """Pooling, a loss over the vectors, and a linear layer that no gradient reaches."""
+
+    is_saved_as_encoder = False
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        # A layer called `classifier` would be loaded by classes of transformers, which give it the first token to read.
+        self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
+    ) -> Tensors:
+        """Compute the vectors and logits of rows with one text, (rows, 1, tokens), and in training the loss."""
+        output = super().forward(labels, row_mask, **inputs)
+        return {**output, "logits": self.logistic(output["vectors"][:, 0])}
+
+    def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **named: object) -> None:
+        """Write all weights into one file, including ``logistic``, and the files of sentence-transformers.
+
+        AutoModel and SentenceTransformer load the encoder.
+        """
+        PreTrainedModel.save_pretrained(self, folder, state_dict=state_dict, **named)
+        write_modules(Path(folder), self.sentence, self.config.hidden_size)  # type: ignore[attr-defined]
+
+
+def load_sentence_classifier(
+    folder: Path, modules: SentenceModules, setup: Setup, loss: VectorLoss | None = None, *, new_head: bool
+) -> Model:
+    """Load the encoder of a model folder in float32 with a linear layer over its vectors, one logit per label.
+
+    Args:
+        folder: Folder of any encoder, or of sentence-transformers.
+        modules: Pooling and what follows it; they are saved with the model.
+        setup: Setup of the task, whose labels are in the order of the logits.
+        loss: Loss of training, or None if the model is not trained.
+        new_head: Whether the linear layer can be new; `fit_logistic` or `set_head` has to fill it.
+
+    Raises:
+        ModelError: If `load_pretrained` raises it, or anything but one pooling and a normalization follows the encoder.
+    """
+    refuse_dense(modules, folder)
+    if len(modules.pooling) > 1:
+        message = f"its vectors come from several poolings: {', '.join(modules.pooling)}"
+        raise ModelError(message, "choose one: --set options.pooling=mean", file=folder)
+    find_class = partial(with_head, SentenceClassifier, ending="ForTextClassification")
+    labels, problem = setup.labels, "single_label_classification"
+    model = load_pretrained(find_class, folder, setup, labels=labels, new_head=new_head, problem_type=problem)
+    set_up(model, replace(modules, dimension=None), loss)  # The layer reads all components.
+    # A new layer is fitted, or set, before it computes anything, so nothing starts from random weights.
+    if get_loading_info(model).head == "new":
+        set_loading_info(model, LoadingInfo())
+    return model
+
+
+def fit_logistic(model: Model, vectors: Numbers, labels: Sequence[int], weights: Sequence[float] | None = None) -> None:
+    """Fit the linear layer of a `SentenceClassifier` to vectors (rows, dimension) by logistic regression.
+
+    The regression is scikit-learn's with its defaults, which finds the only minimum without any random draw. A label
+    that no row has is never chosen.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    # Vectors of a plain encoder are almost the same for all texts. With the center at 0 and a mean length of 1, the
+    # penalty on weights means the same for every encoder.
+    wide = vectors.astype(np.float64)
+    center = wide.mean(axis=0)
+    length = max(float(np.sqrt(((wide - center) ** 2).sum(axis=1).mean())), 1e-12)
+    regression = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels, sample_weight=weights)
+    coefficients = regression.coef_ / length
+    biases = regression.intercept_ - coefficients @ center
+    # Two labels have one row, the logit of the second label.
+    if len(regression.classes_) == 2:
+        coefficients, biases = (np.concatenate([-values, values]) / 2 for values in (coefficients, biases))
+    set_head(model, {int(label): coefficients[row] for row, label in enumerate(regression.classes_)}, biases)
+
+
+def set_head(model: Model, weights: dict[int, Numbers], biases: Numbers) -> None:
+    """Set the weights and the bias of each label's logit, and the logits of all others to never."""
+    layer = model.logistic
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.fill_(_NEVER)
+        for (label, label_weights), bias in zip(weights.items(), biases, strict=True):
+            layer.weight[label] = torch.from_numpy(label_weights).to(layer.weight)
+            layer.bias[label] = float(bias)

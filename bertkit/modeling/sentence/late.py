@@ -20,10 +20,9 @@ from bertkit.modeling.checkpoint import first_line, load_config
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import check_finite, load_weights
-from bertkit.modeling.sentence.formats import PROJECTION, write_late
+from bertkit.modeling.sentence.folder import PROJECTION, Dense, SentenceModules, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
 from bertkit.modeling.sentence.losses import own_positives
-from bertkit.modeling.sentence.modules import Dense, SentenceModules
 
 _WEIGHTS = "model.safetensors"
 _DIMENSION = 128

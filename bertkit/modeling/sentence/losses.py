@@ -1,18 +1,23 @@
-"""Losses over the vectors of a batch's texts, as functions of float32 vectors of shape (rows, texts, dimension).
+"""Losses over the vectors of a batch's texts, and negatives that are mined for them.
 
-Values and gradients are those of the classes of sentence-transformers that are named beside each.
+Losses are functions of float32 vectors of shape (rows, texts, dimension). Each has the values and gradients of the
+class of sentence-transformers that it names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from bertkit.hardware.tensors import derive, select, where
-from bertkit.tokens.features import IGNORED
+from bertkit.progress import log
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.feature_cache import add_values
+from bertkit.tokens.features import IGNORED, Features
 
 LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")
 COMPARING = ("cosent", "mnrl", "simcse", "class_cosent")
@@ -174,3 +179,68 @@ def class_cosent(
 
 
 _FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse, class_cosent), strict=True))
+
+
+# The positives of these rows are candidates of one another. More rows would take quadratic time.
+_MAX_ROWS = 50_000
+_BLOCK = 512  # anchors whose scores are in memory at a time
+
+
+def mine_negatives(vectors: Numbers, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:
+    """Find the rows whose positives are the hardest negatives of each row.
+
+    A candidate that is nearly as similar as the positive, or more, may well be right. So its score has to be lower by a
+    share of the positive's (Moreira et al. 2024, section 3.2).
+
+    Args:
+        vectors: Vectors of length 1 of the anchor and the positive of each row, (rows, 2, dimension).
+        texts: Numbers of the texts of each row, anchor and positive first.
+        count: Maximum number of negatives per row.
+        margin: Share of the positive's score.
+
+    Returns:
+        Numbers of at most `count` rows for each row, the hardest first.
+    """
+    negatives = []
+    for start in range(0, len(texts), _MAX_ROWS):
+        run = slice(start, start + _MAX_ROWS)
+        negatives += [[start + row for row in rows] for rows in _mine_run(vectors[run], texts[run], count, margin)]
+    return negatives
+
+
+def add_negatives(features: Features, mined: Sequence[Sequence[int]]) -> None:
+    """Add the positives of other rows to the texts of each feature."""
+    log.info(f"mined {sum(map(len, mined)):,} hard negatives; {sum(not rows for rows in mined):,} rows have none")
+    for name in [name for name in ("token_type_ids", "texts", "input_ids") if name in features[0]]:
+        positives = [feature[name][1] for feature in features]
+        longer = [
+            [*feature[name], *(positives[row] for row in rows)] for feature, rows in zip(features, mined, strict=True)
+        ]
+        add_values(features, name, longer)
+
+
+def _mine_run(vectors: Numbers, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:
+    # A text that is the positive of several rows is one candidate, in the first of these rows.
+    first: dict[int, int] = {}
+    candidate_rows = np.array([first.setdefault(numbers[1], row) for row, numbers in enumerate(texts)])
+    candidates = np.array(sorted(first.values()))
+    column, column_of = (
+        np.searchsorted(candidates, candidate_rows),
+        {texts[row][1]: at for at, row in enumerate(candidates)},
+    )
+    excluded: dict[int, set[int]] = {}  # anchor -> its positives and itself
+    for numbers in texts:
+        excluded.setdefault(numbers[0], set()).update(column_of[number] for number in numbers if number in column_of)
+    mined: list[list[int]] = []
+    for begin in range(0, len(texts), _BLOCK):
+        rows = np.arange(begin, min(begin + _BLOCK, len(texts)))
+        scores = vectors[rows, 0] @ vectors[candidates, 1].T
+        right = scores[np.arange(len(rows)), column[rows]]
+        scores[scores > (right - margin * np.abs(right))[:, None]] = -np.inf
+        for line, row in enumerate(rows.tolist()):
+            scores[line, list(excluded[texts[row][0]])] = -np.inf
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+        mined += [
+            [int(candidates[at]) for at in line if np.isfinite(scores[number, at])] for number, line in enumerate(best)
+        ]
+    return mined

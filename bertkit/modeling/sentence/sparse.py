@@ -22,10 +22,9 @@ from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.heads.mixins import extend
 from bertkit.modeling.info import Model, patched_forward
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.sentence.formats import write_sparse
+from bertkit.modeling.sentence.folder import SentenceModules, write_sparse
 from bertkit.modeling.sentence.head import VectorHead, set_up
 from bertkit.modeling.sentence.losses import find_positives, margin_mse
-from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.tokens.features import Tensors
 
 _TOKENS = 2**10  # whose logits over the whole vocabulary are in memory at a time
@@ -77,7 +76,7 @@ class SparseHead(VectorHead):
 
     @property
     def compares_rows(self) -> bool:
-        """Whether the model is trained: the penalty compares the rows of a batch, whatever the other term does."""
+        """Whether the model is trained, because the penalty compares the rows of a batch."""
         return self.loss is not None
 
     def save_pretrained(self, folder: Path | str, **named: object) -> None:

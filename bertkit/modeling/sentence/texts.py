@@ -1,4 +1,4 @@
-"""What the task families of sentence vectors share: their options, how texts are read, and how the model is loaded."""
+"""Shared parts of the task families of vectors: options, encoding of texts, loading, and scores in numpy."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertkit.errors import ModelError, RecipeError
-from bertkit.metrics import Numbers
 from bertkit.modeling.info import Model
-from bertkit.modeling.sentence.formats import DENSE, find_format, read_format
-from bertkit.modeling.sentence.modules import (
+from bertkit.modeling.sentence.folder import (
+    DENSE,
     POOLING_MODES,
     SentenceModules,
+    find_format,
+    read_format,
     read_modules,
     with_options,
 )
 from bertkit.recipe.records import Option, accept, read_option
-from bertkit.tokens.features import Feature, Setup, max_tokens
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.features import Feature, Setup, max_tokens, split_by_size
 from bertkit.tokens.several import encode_several
 
 
@@ -73,7 +77,7 @@ def encode_rows(
         roles: names of the prompts of a row's first text and of its others; None for the model's default prompt. That
             one also begins texts for whose role the model has no prompt.
         pairs: second texts of rows with one text, which the encoder reads together with it.
-        model_format: which class of sentence-transformers the model is of; see `bertkit.modeling.sentence.formats`.
+        model_format: which class of sentence-transformers the model is of; see `bertkit.modeling.sentence.folder`.
 
     Raises:
         ModelError: the model leaves the tokens of prompts out of its pooling.
@@ -155,7 +159,35 @@ def is_dot(setup: Setup, loss: str = "") -> bool:
 
 def to_compare(vectors: Numbers, *, dot: bool) -> Numbers:
     """Return vectors (..., dimension) in double precision, of length 1 unless dot products compare them."""
-    import numpy as np
-
     wide = vectors.astype(np.float64)
     return wide if dot else wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
+
+
+_NUMBERS = 2**23  # products of tokens that are in memory at a time
+
+
+def real_tokens(vectors: Numbers) -> Numbers:
+    """Return a copy of the vectors of a text's tokens (tokens, dimension) without padding, whose vectors are 0."""
+    token_vectors: Numbers = vectors[(vectors != 0).any(axis=-1)]
+    return token_vectors
+
+
+def max_sim(queries: Sequence[Numbers], documents: Sequence[Numbers]) -> Numbers:
+    """Score each query with each document, (queries, documents); each is an array (its tokens, dimension).
+
+    Two query tokens, each with its most similar token of a document: 0.8 and 1.
+
+    >>> query, document = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.8, 0.6], [0.0, 1.0]])
+    >>> round(float(max_sim([query], [document])[0, 0]), 2)
+    1.8
+    """
+    starts = np.cumsum([0, *(len(query) for query in queries)])[:-1]
+    stacked = np.concatenate(queries)
+    scores = np.empty((len(queries), len(documents)), dtype=np.float32)
+    for numbers in split_by_size(range(len(documents)), _NUMBERS // len(stacked), lambda n: len(documents[n])):
+        chunk = [documents[number] for number in numbers]
+        ends = np.cumsum([0, *(len(document) for document in chunk)])[:-1]
+        # (tokens of all queries, tokens of these documents): the highest of each document, then sums of each query
+        highest = np.maximum.reduceat(stacked @ np.concatenate(chunk).T, ends, axis=1)
+        scores[:, numbers] = np.add.reduceat(highest, starts, axis=0)
+    return scores

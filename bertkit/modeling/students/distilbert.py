@@ -33,7 +33,7 @@ _AROUND = {
 class PretrainingTeacher:
     """The frozen model that a student learns from, kept as ``student.teacher``.
 
-    It is no module, so nothing trains, counts or saves the teacher with its student.
+    It is not a module, so nothing trains, counts or saves the teacher with its student.
     """
 
     model: Model

@@ -60,7 +60,7 @@ def load_model(setup: PretrainSetup) -> Model:
     config, folder = setup.config, setup.model_folder
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
-    from bertkit.modeling.heads.electra import ElectraPair, generator_config
+    from bertkit.modeling.heads.pretraining import ElectraPair, generator_config
 
     beside = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
     if folder and beside is None:

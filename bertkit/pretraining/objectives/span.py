@@ -45,7 +45,7 @@ def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with a head for masked tokens and one for span boundaries."""
     model = mlm.load_model(setup)
     if read_option(OPTIONS, setup.recipe, "boundary"):
-        from bertkit.modeling.heads.span_boundary import add_span_boundary
+        from bertkit.modeling.heads.pretraining import add_span_boundary
 
         add_span_boundary(model)
         if setup.model_folder is not None:
@@ -116,6 +116,6 @@ def _run_heads(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | Non
     if _EDGES[0] not in batch:
         outputs, labels = run_at_masked(model, inputs, rounded=True)
         return outputs.logits, labels, None
-    from bertkit.modeling.heads.span_boundary import run_with_boundaries
+    from bertkit.modeling.heads.pretraining import run_with_boundaries
 
     return run_with_boundaries(model, inputs, *(batch[name] for name in _EDGES))

@@ -11,10 +11,9 @@ from transformers import AutoModel
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.load import restore_weights
-from bertkit.modeling.sentence.formats import LATE, PROJECTION, read_format
+from bertkit.modeling.sentence.folder import LATE, PROJECTION, SentenceModules, read_format
 from bertkit.modeling.sentence.late import LateLoss, load_late_head, score_texts
-from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
-from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.texts import max_sim, real_tokens
 from tests.conftest import make_tokenizer
 from tests.modeling.sentence.test_head import LENGTHS, make_batch
 

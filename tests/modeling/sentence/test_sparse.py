@@ -11,8 +11,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
 from bertkit.hardware.device import Device
 from bertkit.modeling.load import restore_weights
-from bertkit.modeling.sentence.formats import SPARSE, find_format
-from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.folder import SPARSE, SentenceModules, find_format
 from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
 from tests.conftest import make_tokenizer
 

@@ -1,20 +1,21 @@
-"""What a folder and a recipe say about texts and vectors, together."""
+"""Texts with prompts and lengths, options of vectors, and scores of late interaction by a plain loop."""
 
 from __future__ import annotations
 
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.sentence.modules import Normalize, SentenceModules
-from bertkit.modeling.sentence.texts import encode_rows, load_encoder, modules_of
-from bertkit.modeling.sentence.writing import write_modules
+from bertkit.modeling.sentence.folder import Normalize, SentenceModules, write_modules
+from bertkit.modeling.sentence.texts import encode_rows, load_encoder, max_sim, modules_of, real_tokens
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
+from tests.modeling.sentence.test_late import DOCUMENTS, QUERIES, pad, score_by_loop
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +90,14 @@ def test_a_model_without_dropout_gets_some_or_does_not_learn_from_it(still_model
     setup = setup_of(still_model, **{"options.dropout": 0.2})
     model = load_encoder(still_model, setup, new_head=True, loss="simcse")
     assert {module.p for module in model.modules() if type(module).__name__ == "Dropout"} == {0.2}
+
+
+@pytest.mark.parametrize("numbers", [2**23, 50])  # products of all documents at once, or of one or two
+def test_scores_are_those_of_a_loop_over_tokens(monkeypatch, numbers):
+    monkeypatch.setattr("bertkit.modeling.sentence.texts._NUMBERS", numbers)
+    expected = [[score_by_loop(query, document) for document in DOCUMENTS] for query in QUERIES]
+    np.testing.assert_allclose(max_sim(QUERIES, DOCUMENTS), expected, rtol=1e-5)
+
+
+def test_padding_is_left_out():
+    assert all(np.array_equal(real_tokens(one.numpy()), text) for one, text in zip(pad(QUERIES), QUERIES, strict=True))

@@ -17,7 +17,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from bertkit.errors import RecipeError
 from bertkit.evaluation.held_out import measure
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.heads.electra import ElectraPair, draw, generator_config
+from bertkit.modeling.heads.pretraining import ElectraPair, draw, generator_config
 from bertkit.pretraining.objectives import PretrainSetup, rtd
 from bertkit.pretraining.tokenized import TokenizedCorpus, unigram_loss
 from bertkit.recipe import PretrainRecipe

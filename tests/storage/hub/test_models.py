@@ -213,8 +213,7 @@ ST = ["1_Pooling/config.json", "config_sentence_transformers.json", "modules.jso
 @pytest.fixture
 def sentence_model(crowded):
     """A model of sentence-transformers with a dense layer, as it lies on the hub."""
-    from bertkit.modeling.sentence.modules import SentenceModules
-    from bertkit.modeling.sentence.writing import write_modules
+    from bertkit.modeling.sentence.folder import SentenceModules, write_modules
 
     write_modules(crowded, SentenceModules(), width=32)
     entries = json.loads((crowded / "modules.json").read_text())

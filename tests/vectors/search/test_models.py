@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import ModelError, UsageError
-from bertkit.modeling.sentence.modules import Normalize, SentenceModules
-from bertkit.modeling.sentence.writing import write_modules
+from bertkit.modeling.sentence.folder import Normalize, SentenceModules, write_modules
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
 

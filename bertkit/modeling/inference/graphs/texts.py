@@ -30,7 +30,7 @@ class TextGraph(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.model, self.reads = model.eval(), getattr(model, "reads", "text")
-        """What a row is to the model: a key of `_COMPUTE`."""
+        """Kind of rows that the model reads, a key of `_COMPUTE`."""
         self.compute = _COMPUTE[self.reads]
         for module in model.modules():
             # a head may be patched to be computed in float32, as a graph is anyway
@@ -91,8 +91,8 @@ def _from_masked_head(model: Model, ids: torch.Tensor, mask: torch.Tensor, segme
 def _run_class(model: Model, *inputs: torch.Tensor | None) -> ModelOutput:
     """Run the forward of a model's class without the mixin that `extend` has added, which reads rows."""
     named = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
-    plain: type[Model] = getattr(type(model), "extended_class", type(model))
-    return plain.forward(model, **named)
+    model_class: type[Model] = getattr(type(model), "extended_class", type(model))
+    return model_class.forward(model, **named)
 
 
 _COMPUTE: Mapping[str, Callable[[Model, torch.Tensor, torch.Tensor, torch.Tensor | None], Tensors]] = {

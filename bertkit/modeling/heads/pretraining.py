@@ -1,18 +1,24 @@
-"""ELECTRA in pretraining: a generator that replaces masked tokens, and a discriminator that detects these."""
+"""Heads of pretraining: ELECTRA's generator and discriminator, and SpanBERT's head over the boundaries of spans."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 from fractions import Fraction
+from itertools import chain, pairwise
 
 import torch
+from torch import nn
 from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel
+from transformers.utils import ModelOutput
 
 from bertkit.errors import RecipeError
 from bertkit.hardware.device import Device
-from bertkit.modeling.info import Config
+from bertkit.modeling.info import Config, Model, unwrap
 from bertkit.modeling.masked_head import LABEL_POSITIONS, at_labels, put_at_labels, run_at_masked
-from bertkit.tokens.features import IGNORED, Tensors
+from bertkit.tokens.features import IGNORED, Batch, Tensors
+
+# Sizes of the paper's code for `SpanBoundary`. Tokens of a longer span share the last position.
+_POSITIONS, _POSITION_SIZE = 20, 200
 
 
 class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
@@ -108,3 +114,89 @@ def generator_config(config: Config, share: float) -> Config:
 
 def _widths(config: Config) -> dict[str, int]:
     return {name: getattr(config, name) for name in ("hidden_size", "intermediate_size")}
+
+
+class SpanBoundary(nn.Module):
+    """Head that predicts the tokens of a span from the tokens around it (Joshi et al. 2020, section 3.2).
+
+    Each token of a masked span is predicted from the last hidden states of the token before the span and of the token
+    after it, and from its position in the span, by two layers whose output is compared with the word embeddings. So
+    these two states learn to represent the whole span.
+
+    In ``[CLS] the big cat sat [SEP]`` with ``big cat`` masked, both tokens have start 2 and end 4. They are predicted
+    from the states of ``the`` (1) and ``sat`` (4), ``big`` with position 0 and ``cat`` with position 1.
+    """
+
+    def __init__(self, hidden_size: int, embedding_size: int, vocabulary: int, deviation: float) -> None:
+        super().__init__()
+        # Embeddings of positions, under the name that checkpoints have.
+        self.places = nn.Embedding(_POSITIONS, _POSITION_SIZE)
+        widths = (2 * hidden_size + _POSITION_SIZE, hidden_size, embedding_size)
+        layers = [(nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size)) for width, size in pairwise(widths)]
+        self.layers = nn.Sequential(*chain.from_iterable(layers))
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=deviation)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(
+        self, states: torch.Tensor, batch: Batch, starts: torch.Tensor, ends: torch.Tensor, words: torch.Tensor
+    ) -> torch.Tensor:
+        """Compute logits of shape (masked, vocabulary).
+
+        Args:
+            states: last hidden states, shape (rows, tokens, width).
+            batch: Batch whose ``labels`` (rows, tokens) mark the masked tokens.
+            starts: index of the first token of each masked token's span, shape (rows, tokens).
+            ends: index of the token after its last, shape (rows, tokens).
+            words: embeddings of the vocabulary, shape (vocabulary, embedding).
+        """
+        # All masked tokens of the batch in one list, (masked, ...): no loop over spans, and nothing is computed for the
+        # tokens that are not masked. Both boundaries are picked by index from (rows, tokens, width).
+        numbers = at_labels(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
+        rows, columns = numbers // starts.shape[1], numbers % starts.shape[1]
+        starts, ends = starts.flatten()[numbers], ends.flatten()[numbers]
+        before = states[rows, (starts - 1).clamp(min=0)]
+        after = states[rows, ends.clamp(max=states.shape[1] - 1)]
+        position = self.places((columns - starts).clamp(max=_POSITIONS - 1))
+        predicted: torch.Tensor = self.layers(torch.cat([before, after, position.to(before.dtype)], dim=-1))
+        return nn.functional.linear(predicted, words, self.bias)
+
+
+def add_span_boundary(model: Model) -> None:
+    """Add the head over boundaries to a masked language model, as its submodule ``span_boundary``."""
+    vocabulary, width = model.get_input_embeddings().weight.shape
+    deviation = getattr(model.config, "initializer_range", 0.02)
+    model.span_boundary = SpanBoundary(model.config.hidden_size, width, vocabulary, deviation)
+
+
+def run_with_boundaries(
+    model: Model, inputs: Batch, starts: torch.Tensor, ends: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Run a model with its boundary head, which is part of its forward pass.
+
+    Only there is autocast on, and only there do several processes add up gradients.
+
+    Args:
+        model: with the submodule ``span_boundary``; possibly in a wrapper for several processes.
+        inputs: Inputs of the model, with ``labels``.
+        starts: as in `SpanBoundary.forward`.
+        ends: likewise.
+
+    Returns:
+        logits of masked tokens, shape (1, masked, vocabulary); their labels, shape (masked,); their logits from the
+        boundaries, shape (masked, vocabulary).
+    """
+    boundary_logits = []
+    unwrapped = unwrap(model)
+
+    def run_boundary_head(module: object, arguments: object, outputs: ModelOutput) -> None:
+        embeddings = unwrapped.get_input_embeddings().weight
+        boundary_logits.append(unwrapped.span_boundary(outputs["last_hidden_state"], inputs, starts, ends, embeddings))
+
+    # registered before the hook that gathers the masked positions, so it sees the states of all tokens
+    with unwrapped.base_model.register_forward_hook(run_boundary_head):
+        outputs, labels = run_at_masked(model, inputs)
+    return outputs.logits, labels, boundary_logits[0]

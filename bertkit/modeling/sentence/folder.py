@@ -1,19 +1,22 @@
-"""What a folder in the format of sentence-transformers says beside the encoder: pooling, later modules, prompts.
+"""Folders in the formats of sentence-transformers: what they state next to the encoder, read and written.
 
 ``modules.json`` lists the modules in the order in which they run. The first is the encoder, whose files are those of
-any model folder; the second pools its token states into one vector per text; others transform that vector.
+any model folder. In the folder of a `SentenceTransformer`, the second pools its token states into one vector per text,
+and others transform that vector. A `SparseEncoder` has the head of a masked language model and `SpladePooling` behind
+it. A `MultiVectorEncoder` has a projection of token states, the mask of the tokens that count, and a normalization.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, UsageError, closest
 from bertkit.modeling.checkpoint import read_json_object
+from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import leaves_folder
 
 MODULES = "modules.json"
@@ -47,6 +50,35 @@ _OTHER_FORMATS = {
     "MultiVectorMask": ("it makes a vector per token", "use the recipe late-interaction, or search --rerank"),
 }
 """Modules of models that the library would load without these, as another model."""
+
+DENSE, SPARSE, LATE = "SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"
+"""Formats, by the class of sentence-transformers that loads them."""
+
+PROJECTION = "1_Dense"
+"""Folder of the projection in a folder that bertkit writes."""
+
+_FORMAT_MODULES = {
+    SPARSE: ["Transformer", "SpladePooling"],
+    LATE: ["Transformer", "Dense", "MultiVectorMask", "Normalize"],
+}
+_EXPECTED_CONFIGS: dict[str, dict[str, Any]] = {
+    "SpladePooling": {"pooling_strategy": "max", "activation_function": "relu"},
+    "MultiVectorMask": {"skiplist_words": [], "keep_only_token_ids": None},
+}
+"""Values of a module's config with which bertkit computes; a key that is missing has this value."""
+_UNKNOWN_SETTINGS = ("query_length", "document_length", "query_expansion", "processing_kwargs")
+"""Settings of the encoder that change which tokens it reads."""
+_MASKED_LM = {
+    "transformer_task": "fill-mask",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "token_embeddings",
+}
+# Names of classes that releases before 6 know, and later releases too.
+_CLASSES = {
+    **{name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize", "Dense")},
+    "SpladePooling": "sentence_transformers.sparse_encoder.models.SpladePooling",
+    "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+}
 
 
 @dataclass(frozen=True)
@@ -247,3 +279,140 @@ def read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
         config.get("activation_function", Dense.activation),
         bool(config.get("use_residual")),
     )
+
+
+def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
+    """Write the files that make a model folder one that ``SentenceTransformer(folder)`` loads.
+
+    Args:
+        folder: it has config, weights and tokenizer of the encoder already.
+        modules: without dense layers.
+        width: hidden size of the encoder.
+    """
+    mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
+    # text-embeddings-inference, vLLM and older versions read the old keys; all others read these too
+    switches = {key: name in modules.pooling for key, name in OLD_MODES.items()}
+    pooling = {"word_embedding_dimension": width, **switches, "pooling_mode": mode}
+    # vLLM takes the first key that is true
+    pooling["include_prompt"] = modules.include_prompt
+    later = [(type(module).__name__, dict[str, Any]()) for module in modules.after]
+    write_folder(folder, modules, [("Pooling", pooling), *later], model_type="SentenceTransformer", encoder={})
+
+
+def write_folder(
+    folder: Path,
+    modules: SentenceModules,
+    later: Sequence[tuple[str, Mapping[str, Any]]],
+    *,
+    model_type: str,
+    encoder: Mapping[str, Any],
+) -> None:
+    """Write the files of sentence-transformers next to the files of an encoder.
+
+    Args:
+        folder: it has config, weights and tokenizer of the encoder already.
+        modules: Maximum length, prompts and similarity.
+        later: name and config of each module behind the encoder; number N of them is in the folder ``N_NAME``.
+        model_type: the class of sentence-transformers that loads the folder.
+        encoder: more settings of the encoder.
+    """
+    names = ["Transformer", *(name for name, _ in later)]
+    paths = ["", *(f"{number}_{name}" for number, name in enumerate(names[1:], start=1))]
+    for path, (_, content) in zip(paths[1:], later, strict=True):
+        (folder / path).mkdir(exist_ok=True)
+        write_json(folder / path / "config.json", content)
+    lengths = {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase}
+    write_json(folder / ENCODER_SETTINGS, {**encoder, **lengths})
+    settings = {
+        "model_type": model_type,
+        "prompts": {"query": "", "document": "", **modules.prompts},
+        "default_prompt_name": modules.default_prompt,
+        "similarity_fn_name": modules.similarity,
+        **({} if modules.dimension is None else {"truncate_dim": modules.dimension}),
+    }
+    write_json(folder / SETTINGS, settings)
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": _CLASSES[name]}
+        for number, (name, path) in enumerate(zip(names, paths, strict=True))
+    ]
+    write_json(folder / MODULES, listed)  # last: without it the folder is a plain model
+
+
+def find_format(folder: Path) -> str | None:
+    """Return the class of sentence-transformers that loads a folder, or None if none does.
+
+    Raises:
+        ModelError: If ``modules.json`` is damaged.
+    """
+    if not is_sentence_folder(folder):
+        return None
+    names = {name for _, name, _ in read_entries(folder / MODULES)}
+    return SPARSE if "SpladePooling" in names else LATE if "MultiVectorMask" in names else DENSE
+
+
+def read_format(folder: Path, model_format: str) -> SentenceModules:
+    """Read the settings of a folder in a format, or of any other encoder that is to be trained for the format.
+
+    If the folder has one dense vector per text, only its prompts, length and lower case count.
+
+    Raises:
+        ModelError: If a file is damaged, or the folder has another format or settings that bertkit does not know.
+    """
+    saved_as = find_format(folder)
+    if saved_as in (None, DENSE) or model_format == DENSE:
+        modules = read_modules(folder)
+        return modules if model_format == DENSE else replace(modules, pooling=(), after=(), dimension=None)
+    if saved_as != model_format:
+        raise ModelError(f"it is a {saved_as}, not a {model_format}", "start from another model", file=folder)
+    entries = [(name, path) for _, name, path in read_entries(folder / MODULES)]
+    settings = read_encoder_settings(folder)
+    unknown = [name for name in _UNKNOWN_SETTINGS if settings.get(name)]
+    if [name for name, _ in entries] != _FORMAT_MODULES[model_format]:
+        unknown = [f"modules in the order {', '.join(name for name, _ in entries)}"]
+    for name, path in entries:
+        config = read_optional(folder / path / "config.json") if name in _EXPECTED_CONFIGS else {}
+        expected = _EXPECTED_CONFIGS.get(name, {}).items()
+        unknown += [f"{key} {config[key]!r}"[:80] for key, value in expected if config.get(key, value) != value]
+    if unknown or entries[0][1]:
+        names = ", ".join(unknown) or "an encoder in a subfolder"
+        raise ModelError(f"it has what bertkit does not know: {names}", "load it with that library", file=folder)
+    return replace(
+        read_settings(folder),
+        after=(_read_projection(folder, entries[1][1]),) if model_format == LATE else (),
+        max_length=settings.get("max_seq_length"),
+        lowercase=bool(settings.get("do_lower_case", False)),
+    )
+
+
+def _read_projection(folder: Path, path: str) -> Dense:
+    projection = read_later(folder, "Dense", path)
+    assert isinstance(projection, Dense)
+    if projection.bias or projection.use_residual or not projection.activation.endswith(".Identity"):
+        message = "its projection has a bias, an activation or a residual connection, which bertkit does not know"
+        raise ModelError(message, "load it with sentence-transformers", file=folder / path)
+    return projection
+
+
+def write_sparse(folder: Path, modules: SentenceModules, vocabulary: int) -> None:
+    """Write the files that make the folder of a masked language model one that ``SparseEncoder(folder)`` loads."""
+    pooling = {**_EXPECTED_CONFIGS["SpladePooling"], "embedding_dimension": vocabulary}
+    write_folder(
+        folder, replace(modules, similarity="dot"), [("SpladePooling", pooling)], model_type=SPARSE, encoder=_MASKED_LM
+    )
+
+
+def write_late(folder: Path, modules: SentenceModules, width: int, dimension: int) -> None:
+    """Write the files that make a model folder one that ``MultiVectorEncoder(folder)`` loads, except the projection.
+
+    Args:
+        folder: Folder that has config, weights and tokenizer of the encoder.
+        modules: Maximum length and prompts.
+        width: Hidden size of the encoder.
+        dimension: Dimension of the vectors of tokens.
+    """
+    token_names = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    identity = "torch.nn.modules.linear.Identity"
+    projection = {"in_features": width, "out_features": dimension, "bias": False, "activation_function": identity}
+    mask = {**_EXPECTED_CONFIGS["MultiVectorMask"], "skiplist_tasks": ["document"]}
+    later = [("Dense", {**projection, **token_names}), ("MultiVectorMask", mask), ("Normalize", token_names)]
+    write_folder(folder, replace(modules, similarity="maxsim"), later, model_type=LATE, encoder={})
