@@ -23,8 +23,7 @@ from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
 from bertkit.modeling.info import Forward, LayerOutput, Model, info_of, patched_attention, patched_forward
-from bertkit.modeling.unpadding.layers import unpadded
-from bertkit.modeling.unpadding.layout import torch_varlen
+from bertkit.modeling.unpadding.hooks import unpadded
 from bertkit.tokens.features import Batch
 
 # not those of DeBERTa, which project distances too
@@ -131,8 +130,7 @@ def speed_paths(
         if looks and model.config._attn_implementation == "sdpa":
             patches.enter_context(masks_of_host(model))
         if unpad:
-            varlen = None if device.is_cpu else torch_varlen()
-            patches.enter_context(unpadded(model, varlen))
+            patches.enter_context(unpadded(model))
         embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))
         if compiled:
             patches.enter_context(compiled_layers(model))

@@ -22,7 +22,7 @@ from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.heads.filled import always_masked, texts_of_rows
 from bertkit.modeling.info import info_of, tagger_head
-from bertkit.modeling.unpadding.layout import why_no_varlen
+from bertkit.modeling.unpadding.attend import why_no_varlen
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 from bertkit.recipe.training import NOT_CAPTURED
