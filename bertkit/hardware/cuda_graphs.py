@@ -31,7 +31,7 @@ class _Captured:
 
 
 class StepGraphs:
-    """Runs the forward and backward pass of batches as graphs, which add to gradients as the passes do.
+    """Captured forward and backward passes of batches, which add to gradients as the passes do.
 
     Args:
         weights: All weights of the model.
@@ -75,7 +75,7 @@ class StepGraphs:
         # Gradients of earlier micro-batches, which the capture must not change.
         before = {weights: weights.grad for weights in self.weights}
         with self.without_trace():
-            # 1. Warm up, beside the default stream, as torch requires before a capture.
+            # 1. Warm up in a separate stream, as torch requires before a capture.
             _set_gradients(dict.fromkeys(self.weights))
             warm_up(lambda: self.compute(inputs), device)
 

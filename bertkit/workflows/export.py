@@ -43,7 +43,7 @@ from bertkit.storage.records import take
 from bertkit.workflows.evaluate import splits_to_score
 
 if TYPE_CHECKING:
-    from bertkit.modeling.inference.graphs.convert import Converted
+    from bertkit.modeling.inference.graphs import Converted
 
 
 _COMPARED = 64  # rows whose vectors are compared
@@ -197,8 +197,7 @@ def convert_checkpoint(
     saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path
 ) -> tuple[Export, Any]:
     """Write a graph and what it takes to open it; return its manifest, and the model as a graph reads it."""
-    from bertkit.modeling.inference.graphs.convert import convert
-    from bertkit.modeling.inference.graphs.texts import TextGraph
+    from bertkit.modeling.inference.graphs import TextGraph, convert
 
     names, model, file = input_names(before), before.model, graph_file(target.backend, target.precision)
     facts = {"recipe": saved.recipe.name, "task": saved.recipe.task, "labels": json.dumps(before.setup.labels)}

@@ -1,6 +1,6 @@
 """Fine-tuned models in plain torch: the encoder that only computes, with a head.
 
-Outputs are those of transformers, in fp32 to the last bit, so scores are those of the run. After
+Outputs are equal to the outputs of transformers, in fp32 to the last bit, so scores do not change. After
 `InferenceModel.pack_texts`, the model leaves out padding, and outputs differ by rounding.
 """
 
@@ -41,8 +41,8 @@ def load_for_inference(
 ) -> Model | None:
     """Load a fine-tuned checkpoint without transformers' modeling code.
 
-    The model replaces the one of transformers, in float32, as far as a forward pass needs it. The arguments are those
-    of `bertkit.modeling.load.load_model`.
+    The model replaces the one of transformers, in float32, as far as a forward pass needs it. It takes the
+    arguments of `bertkit.modeling.load.load_model`.
 
     Returns:
         None if the checkpoint needs transformers, or is damaged: transformers then reports the error.
@@ -59,11 +59,9 @@ def load_for_inference(
     outputs = 1 if auto_class == "AutoModelForMultipleChoice" else len(labels)
     shapes = {f"{architecture_of(config).prefix}.{name}": size for name, size in encoder_shapes(config).items()}
     shapes |= with_biases({head.outputs: (outputs, width), **({head.summary: (width, width)} if head.summary else {})})
-    return (
-        cast("Model", InferenceModel(config, head, weights, cls_only=cls_only))
-        if are_complete(weights, shapes)
-        else None
-    )
+    if not are_complete(weights, shapes):
+        return None
+    return cast("Model", InferenceModel(config, head, weights, cls_only=cls_only))
 
 
 def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_head: bool) -> Model:

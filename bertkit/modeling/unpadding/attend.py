@@ -74,17 +74,17 @@ class Group:
         """
         rows, length = self.is_real.shape
         # Rounding can make a group longer than the batch.
-        kept = min(length, batch_mask.shape[-1])
+        shared = min(length, batch_mask.shape[-1])
         mask = torch.zeros(rows, 1, length, length, dtype=torch.bool)
-        mask[: len(self.rows), :, :kept, :kept] = batch_mask[self.rows, :, :kept, :kept]
+        mask[: len(self.rows), :, :shared, :shared] = batch_mask[self.rows, :, :shared, :shared]
         return mask | ~self.is_real[:, None, :, None]
 
 
 class GroupedAttention:
     """Attention in groups of rows of similar length, for training on a CPU.
 
-    Each group is computed as a padded batch of its own, (rows, heads, length, width). So attention costs the sum over
-    the groups of rows * length², and not rows * tokens² of the whole batch.
+    Each group is computed as a separate padded batch, (rows, heads, length, width). So attention costs the sum of
+    rows * length² over the groups, and not rows * tokens² of the whole batch.
 
     Args:
         mask: 1 for real tokens and 0 for padding, (rows, tokens), on the CPU.
@@ -198,7 +198,7 @@ class VarlenAttention:
         self.packed, self.varlen = PackedBatch(mask, device=device), varlen
         # A row without tokens would repeat a value. The kernel gets only rows with tokens.
         cu_seqlens = torch.unique_consecutive(self.packed.cu_seqlens).to(device, non_blocking=True)
-        # of queries, and of keys and values
+        # for queries, and for keys and values
         self.row_limits = (cu_seqlens, cu_seqlens, self.packed.max_seqlen, self.packed.max_seqlen)
 
     def attend(self, module: nn.Module, states: States, mask: torch.Tensor, **named: Any) -> torch.Tensor:
@@ -218,7 +218,7 @@ class VarlenAttention:
         if states[0].shape[1] != states[1].shape[1]:
             options["enable_gqa"] = True
         # The kernel takes (tokens, heads, width) of one dtype. Some models compute rotary positions in fp32.
-        tokens = [each[0].transpose(0, 1).to(states[-1].dtype) for each in states]
+        tokens = [values[0].transpose(0, 1).to(states[-1].dtype) for values in states]
         attended: torch.Tensor = self.varlen(*tokens, *self.row_limits, **options)
         return attended[None]
 
@@ -247,8 +247,8 @@ def why_no_varlen(model: Model, machine: Machine) -> str | None:
     # Older releases of torch lack some arguments.
     has_shared_keys = getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads)
     needed = {"window_size": getattr(config, "sliding_window", None), "enable_gqa": has_shared_keys}
-    known = inspect.signature(torch_varlen()).parameters
-    if missing := [name for name, value in needed.items() if value and name not in known]:
+    parameters = inspect.signature(torch_varlen()).parameters
+    if missing := [name for name, value in needed.items() if value and name not in parameters]:
         return f"variable-length attention takes no {missing[0]} in torch {torch.__version__}"
     return None
 

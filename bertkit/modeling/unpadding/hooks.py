@@ -8,7 +8,7 @@ Embeddings and heads see padded batches as usual. In between, a forward pass tak
 4. Attention keeps the rows apart (`bertkit.modeling.unpadding.attend`).
 5. A hook after the last layer puts the padding back, as zeros.
 
-Logits and gradients are those of the padded batch.
+Logits and gradients are the same as with padding, up to rounding.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
     from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
-_NAME = "bertkit-unpadded"  # of the attention function that transformers registers
+_NAME = "bertkit-unpadded"  # registered name of the attention function
 # A batch stays padded if a larger fraction of its tokens is real: gathers and scatters would cost more than they save.
 _MAX_REAL_FRACTION = 0.85
 _READ_OUTPUTS = ("output_hidden_states", "output_attentions")
@@ -132,9 +132,9 @@ class _Unpadding:
             self.attention = GroupedAttention(self.mask, self.attend_padded)
         else:
             self.attention = VarlenAttention(self.mask, self.varlen, self.device)
-        states, *others = arguments
+        states, *other_arguments = arguments
         # Layers want a batch: here, one of a single row.
-        return (self.attention.packed.unpad(states)[None], *others), named
+        return (self.attention.packed.unpad(states)[None], *other_arguments), named
 
     def unpad_positions(
         self, layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -316,6 +316,6 @@ def _attend(
     query, key, value = states
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = torch.matmul(query if scale == 1 else query * scale, key.transpose(2, 3)) + bias
-    # Not -inf: the softmax over an empty set is NaN.
+    # The lowest number is finite. A softmax over a row of -inf would be NaN.
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return torch.matmul(dropout(scores.softmax(dim=-1).to(value.dtype)), value).transpose(1, 2)

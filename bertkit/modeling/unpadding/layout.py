@@ -88,7 +88,7 @@ class PackedBatch:
         indices = self.order[rows] * mask.shape[1] + columns
         self.size = round_up(len(indices), multiple_of)
         self._map = IndexMap(indices, mask.numel(), device or mask.device)
-        self._kept: dict[int, tuple[torch.Tensor, Any]] = {}
+        self._computed: dict[int, tuple[torch.Tensor, Any]] = {}
 
     @property
     def indices(self) -> torch.Tensor:
@@ -105,10 +105,10 @@ class PackedBatch:
 
     def compute_once(self, source: torch.Tensor, compute: Callable[[], Item]) -> Item:
         """Return a value that is computed from a tensor that all layers share; only the first layer computes it."""
-        if id(source) not in self._kept:
+        if id(source) not in self._computed:
             # A reference to the tensor keeps its id from being reused while this batch exists.
-            self._kept[id(source)] = (source, compute())
-        computed: Item = self._kept[id(source)][1]
+            self._computed[id(source)] = (source, compute())
+        computed: Item = self._computed[id(source)][1]
         return computed
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from bertkit.evaluation.forward import forward
-from bertkit.modeling.inference.graphs.convert import Converted, convert
-from bertkit.modeling.inference.graphs.texts import TextGraph
+from bertkit.modeling.inference.graphs import Converted, TextGraph, convert
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.recipe import load_recipe
