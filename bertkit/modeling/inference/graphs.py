@@ -1,8 +1,8 @@
 """Models as graphs that ONNX Runtime and OpenVINO run, by the exporters of transformers.
 
-Models of bertkit read rows, which can have several texts, and leave out the texts that a row lacks. Their number depends
-on the data, which a graph cannot follow. So a graph reads texts, arrays (texts, tokens), and `bertkit.runtime.model`
-distributes rows over it. Only the head over windows reads rows itself.
+Models of bertkit read rows, which can have several texts, and leave out the texts that a row lacks. Their number
+depends on the data, which a graph cannot follow. So a graph reads texts, arrays (texts, tokens), and
+`bertkit.runtime.model` splits rows into texts. Only the head over windows reads rows itself.
 
 The exporters trace with `torch.export`. Their interface is new and has changed within transformers 5, so this is the
 only module that knows it.
@@ -69,7 +69,7 @@ def convert(
     Raises:
         ModelError: the exporter cannot trace the model; the message has its reason.
     """
-    refuse_untraceable(model)
+    check_traceable(model)
     graph = TextGraph(model)
     inputs = example_inputs(names, model.config.vocab_size, reads_rows=info_of(model).reads == "windows")
     dynamic = {name: dict.fromkeys(range(values.dim()), torch.export.Dim.DYNAMIC) for name, values in inputs.items()}
@@ -185,14 +185,14 @@ class TextGraph(nn.Module):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> Tensors:
-        """Compute the outputs of texts (texts, tokens); of a head over windows, of rows (rows, windows, tokens)."""
+        """Compute the outputs of texts (texts, tokens), or for a head over windows, of rows (rows, windows, tokens)."""
         return self.compute(self.model, input_ids, attention_mask, token_type_ids)
 
     def on_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute arrays of outputs from arrays of texts, as a graph that is exported does."""
         with torch.no_grad():
-            found = self(**{name: torch.from_numpy(values) for name, values in batch.items()})
-        return {name: values.numpy() for name, values in found.items()}
+            outputs = self(**{name: torch.from_numpy(values) for name, values in batch.items()})
+        return {name: values.numpy() for name, values in outputs.items()}
 
 
 def _from_text(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
@@ -214,9 +214,9 @@ def _from_windows(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments:
 
 
 def _from_vectors(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
-    """Compute what stands for each text, or for each of its tokens, and where a linear layer reads it, logits.
+    """Compute the vector of each text or of each of its tokens, and the logits of a linear layer over the vectors.
 
-    Other programs pool hidden states themselves, by the files of sentence-transformers that are beside the graph.
+    Other programs pool hidden states themselves, with the files of sentence-transformers next to the graph.
     """
     states = model.run_encoder(ids, mask, segments).last_hidden_state
     vectors = model.pool_states(states, mask)
@@ -236,7 +236,7 @@ def _from_masked_head(model: Model, ids: torch.Tensor, mask: torch.Tensor, segme
 def _run_class(model: Model, *inputs: torch.Tensor | None, skip: int = 0) -> ModelOutput:
     """Run the forward of a model's class, and none that was put on the model itself; `skip` leaves out subclasses."""
     named = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
-    owners: list[type[Model]] = [one for one in type(model).__mro__ if "forward" in vars(one)]
+    owners: list[type[Model]] = [owner for owner in type(model).__mro__ if "forward" in vars(owner)]
     return owners[skip].forward(model, **named)
 
 
@@ -250,20 +250,20 @@ _COMPUTE: Mapping[str, Callable[[Model, torch.Tensor, torch.Tensor, torch.Tensor
 }
 
 
-def refuse_untraceable(model: Model) -> None:
-    """Refuse a head that no graph can follow.
+def check_traceable(model: Model) -> None:
+    """Reject a head that cannot be traced.
 
     Raises:
-        ModelError: it is a BiLSTM, which packs texts by their lengths.
+        ModelError: If it is a BiLSTM, which packs texts by their lengths.
     """
     head = tagger_head(model.config) or {}
     if head.get("tagger") == "bilstm":
-        what = "its tagger is a BiLSTM over texts that are packed by their lengths, which torch.export cannot trace"
-        raise ModelError(what, "train one with options.tagger=linear, or without options.layers")
+        message = "its tagger is a BiLSTM over texts that are packed by their lengths, which torch.export cannot trace"
+        raise ModelError(message, "train one with options.tagger=linear, or without options.layers")
 
 
 @contextlib.contextmanager
 def plain_precision() -> Iterator[None]:
-    """Let code that turns autocast off do so without an operation of its own, which exporters do not know."""
+    """Replace `torch.autocast`, because exporters do not know the operation that turns it off."""
     with patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext()):
         yield

@@ -9,7 +9,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.heads.taggers import tagger_class
 from bertkit.modeling.inference import graphs
-from bertkit.modeling.inference.graphs import convert, example_inputs, plain_precision, refuse_untraceable
+from bertkit.modeling.inference.graphs import check_traceable, convert, example_inputs, plain_precision
 from bertkit.modeling.info import set_tagger_head
 from tests.kills import slow_unless
 from tests.modeling.inference.families import FAMILIES, export_family, largest_difference
@@ -76,7 +76,7 @@ def test_a_bilstm_is_refused_with_the_reason(tiny_model):
     config = AutoConfig.from_pretrained(tiny_model)
     set_tagger_head(config, {"layers": "last", "tagger": "bilstm", "size": 8})
     with pytest.raises(ModelError, match=r"packed by their lengths, which torch\.export cannot trace"):
-        refuse_untraceable(tagger_class(type(config))(config))
+        check_traceable(tagger_class(type(config))(config))
 
 
 def test_autocast_is_left_alone_while_a_graph_is_traced():
