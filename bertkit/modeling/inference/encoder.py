@@ -74,14 +74,10 @@ def encoder_shapes(config: Config) -> Shapes:
     if embedding_width != width:
         modules["embeddings_project"] = (width, embedding_width)
     square, vector = (width, width), (width,)
-    wide, narrow = (intermediate, width), (width, intermediate)
+    # in the order of the fields of LayerNames
+    layer_shapes = (square, square, square, square, vector, (intermediate, width), (width, intermediate), vector)
     for layer in range(config.num_hidden_layers):
-        # in the order of the fields of LayerNames
-        modules.update(
-            zip(
-                _layer_names(config, layer), (square, square, square, square, vector, wide, narrow, vector), strict=True
-            )
-        )
+        modules.update(zip(_layer_names(config, layer), layer_shapes, strict=True))
     shapes = {f"embeddings.{name}_embeddings.weight": (size, embedding_width) for name, size in tables.items()}
     return shapes | with_biases(modules)
 

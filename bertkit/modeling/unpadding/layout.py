@@ -70,12 +70,7 @@ class PackedBatch:
     """
 
     def __init__(
-        self,
-        mask: torch.Tensor,
-        *,
-        sort_rows: bool = False,
-        multiple_of: int = 1,
-        device: torch.device | None = None,
+        self, mask: torch.Tensor, *, sort_rows: bool = False, multiple_of: int = 1, device: torch.device | None = None
     ) -> None:
         lengths = mask.sum(dim=1)
         self.shape = mask.shape
