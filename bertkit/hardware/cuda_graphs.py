@@ -1,8 +1,8 @@
-"""CUDA graphs of training steps: the kernels of a step are captured once per shape of a batch, and launched together.
+"""CUDA graphs of training steps: the kernels of a step are captured once per batch shape, and launched together.
 
-A GPU computes a small step faster than a program launches its kernels one by one; a graph is launched by one call. It
-reads and writes the same memory each time, so batches are copied into its inputs, and gradients are where they were
-when it was captured.
+A GPU computes a small step faster than a program launches its kernels one by one. A graph is launched by one call. It
+reads and writes the same memory each time. So batches are copied into its inputs, and gradients keep the tensors that
+they had when the graph was captured.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from bertkit.hardware.process import is_memory_error
 
 Tensors = dict[str, torch.Tensor]
 
-_WARM_UP = 2  # passes before one is captured, in which libraries choose kernels and take memory of their own
+_WARM_UP = 2  # passes before a capture, in which libraries choose kernels and allocate their memory
 
 
 @dataclass(frozen=True)
 class _Captured:
-    inputs: dict[str, torch.Tensor]
+    inputs: Tensors
     graph: Any
     output: torch.Tensor
 
 
 class StepGraphs:
-    """Runs the forward and backward pass of batches by graphs, which add to gradients as the passes do.
+    """Captured forward and backward passes of batches, which add to gradients as the passes do.
 
     Args:
-        weights: all of the model.
-        compute: runs both passes of a batch on the GPU, and returns what it tells of them. It may not wait for the GPU.
-        without_trace: opens what leaves nothing of the passes before the captured one.
+        weights: All weights of the model.
+        compute: Runs both passes of a batch on the GPU and returns a tensor. It must not wait for the GPU.
+        without_trace: Context manager that undoes all effects of the passes inside it, such as random numbers drawn.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class StepGraphs:
         self.pool: Any = None
 
     def run(self, batch: Tensors, device: torch.device) -> torch.Tensor:
-        """Run a batch, captured first where none of its shape was, and return what `compute` returned of it.
+        """Run a batch and return the result of `compute`; the first batch of a shape is captured first.
 
         Raises:
-            RecipeError: the passes cannot be captured.
+            RecipeError: If the passes cannot be captured.
         """
         shape = tuple((name, values.shape, values.dtype) for name, values in sorted(batch.items()))
         if shape not in self.captured:
@@ -62,25 +62,31 @@ class StepGraphs:
         captured = self.captured[shape]
         for name, values in batch.items():
             captured.inputs[name].copy_(values, non_blocking=True)
+        # An optimizer step drops gradients. The graph adds to the tensors that it was captured with, so these return.
         dropped = [weights for weights in self.gradients if weights.grad is None]
-        if dropped:  # after an optimizer step
+        if dropped:
             torch._foreach_zero_([self.gradients[weights] for weights in dropped])
-            self._hand_out(self.gradients)
+            _set_gradients(self.gradients)
         captured.graph.replay()
-        return captured.output.clone()  # the next graph may use its memory
+        return captured.output.clone()  # the next graph can overwrite its memory
 
     def _capture(self, batch: Tensors, device: torch.device) -> _Captured:
         inputs = {name: values.to(device, copy=True) for name, values in batch.items()}
-        # those of micro-batches before this one, which its capture leaves as they are
+        # Gradients of earlier micro-batches, which the capture must not change.
         before = {weights: weights.grad for weights in self.weights}
         with self.without_trace():
-            self._hand_out(dict.fromkeys(self.weights))
+            # 1. Warm up in a separate stream, as torch requires before a capture.
+            _set_gradients(dict.fromkeys(self.weights))
             warm_up(lambda: self.compute(inputs), device)
-            # weights that a loss does not reach have no gradient, and no optimizer changes them
+
+            # 2. Allocate the gradients that graphs add to. Weights that a loss does not reach get none, so that no
+            # optimizer changes them.
             for weights in self.weights:
                 if weights.grad is not None and weights not in self.gradients:
                     self.gradients[weights] = torch.zeros_like(weights.grad)
-            self._hand_out(dict.fromkeys(self.weights) | self.gradients)
+            _set_gradients(dict.fromkeys(self.weights) | self.gradients)
+
+            # 3. Capture the passes.
             try:
                 graph, output = capture(lambda: self.compute(inputs), self.pool, device)
             except RuntimeError as error:
@@ -90,36 +96,40 @@ class StepGraphs:
                 what = f"training.cuda_graphs: the steps of this training cannot be captured: {reason}"
                 raise RecipeError(what, "leave it out") from error
         self.pool = self.pool or graph.pool()
-        self._hand_out(before)
+        _set_gradients(before)
         return _Captured(inputs, graph, output)
 
-    def _hand_out(self, gradients: Mapping[nn.Parameter, torch.Tensor | None]) -> None:
-        for weights, gradient in gradients.items():
-            weights.grad = gradient
+
+def _set_gradients(gradients: Mapping[nn.Parameter, torch.Tensor | None]) -> None:
+    for weights, gradient in gradients.items():
+        weights.grad = gradient
 
 
 def warm_up(compute: Callable[[], object], device: torch.device) -> None:
-    """Run something as often as it takes until it can be captured, beside the stream of the program."""
+    """Run a function a few times in a separate stream, so that it can be captured."""
     streams = torch.get_device_module(device)
-    aside = streams.Stream()
-    aside.wait_stream(streams.current_stream())
-    with streams.stream(aside):
+    separate = streams.Stream()
+    separate.wait_stream(streams.current_stream())
+    with streams.stream(separate):
         for _ in range(_WARM_UP):
             compute()
-    streams.current_stream().wait_stream(aside)
+    streams.current_stream().wait_stream(separate)
 
 
 def capture(compute: Callable[[], torch.Tensor], pool: Any, device: torch.device) -> tuple[Any, torch.Tensor]:
-    """Capture what a GPU is given, which computes nothing yet; return the graph and the tensor that it will write.
+    """Capture the kernels that a function launches, without running them.
 
     Args:
-        compute: gives it.
-        pool: memory of earlier graphs, which this one may use too; None for memory of its own.
-        device: the GPU.
+        compute: Launches the kernels.
+        pool: Memory that is shared with earlier graphs, or None for new memory.
+        device: The GPU.
+
+    Returns:
+        the graph, and the tensor that it will write.
     """
     graphs = torch.get_device_module(device)
     graph = graphs.CUDAGraph()
-    # other threads of this program pin memory meanwhile
+    # Only this thread is captured: other threads of the program pin memory at the same time.
     with graphs.graph(graph, pool=pool, capture_error_mode="thread_local"):
         output = compute()
     return graph, output

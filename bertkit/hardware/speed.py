@@ -1,4 +1,4 @@
-"""What limits a training step: its operations, and the machine's fastest matrix products; and timings by turns."""
+"""Operations of a training step, the speed of matrix products, and timings of functions that take turns."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from bertkit.hardware.device import Device, find_device
 from bertkit.progress import get_progress, stage
 
 STEADY = 0.2
-"""How far the rounds of a timing may disagree; beyond that, no ratio is told."""
+"""Maximum spread of the rounds of a timing, as a fraction; with a larger spread, no ratio is reported."""
 
-# of a timing; short work is repeated for some time, at least twice
+# Work is repeated in each round, at least twice, until this number of seconds has passed.
 _ROUNDS, _IN_A_ROW, _LEAST_SECONDS = 3, 2, 0.01
-_ROWS = (1024, 4096)  # of the products tried, as in a small and a large batch
+_ROWS = (1024, 4096)  # rows of the products that are timed, as in a small and a large batch
 
 
 def training_operations(sizes: tuple[int, int, int], lengths: Sequence[int]) -> float:
     """Count the floating-point operations of a training step on texts of these lengths, without padding.
 
-    The backward pass costs twice the forward pass. Counted are the matrix products of layers and attention, not those
-    of embeddings and head.
+    The count includes the matrix products of layers and attention, but not of embeddings and head. The backward pass
+    costs twice the forward pass.
 
     Args:
-        sizes: number of layers, hidden size, intermediate size.
-        lengths: tokens of each text.
+        sizes: Number of layers, hidden size, intermediate size.
+        lengths: Number of tokens of each text.
 
     >>> training_operations((1, 2, 3), [5])
     1440.0
@@ -40,7 +40,7 @@ def training_operations(sizes: tuple[int, int, int], lengths: Sequence[int]) -> 
 
 
 def fastest_products(device: str, precision: str, hidden: int, intermediate: int) -> float:
-    """Measure the operations per second of the fastest of a model's matrix products in a precision."""
+    """Measure the operations per second of a model's fastest matrix product in a precision."""
     import torch
 
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -62,62 +62,55 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds of a function in each round, for each item of work: (rounds, items)."""
+    """Seconds that a function took in each round for each item of work: (rounds, items)."""
 
     rounds: list[list[float]]
 
     @property
     def seconds(self) -> list[float]:
-        """The fastest of each item: other work on the machine can only slow it down."""
-        return [min(of_item) for of_item in zip(*self.rounds, strict=True)]
+        """Seconds of the fastest round for each item: other work on the machine can only slow it down."""
+        return [min(item_seconds) for item_seconds in zip(*self.rounds, strict=True)]
 
     def totals(self, items: slice = slice(None)) -> list[float]:
         """Return the seconds that each round took for some items."""
         return [sum(seconds[items]) for seconds in self.rounds]
 
     def spread(self, items: slice = slice(None)) -> float:
-        """Return by which share the slowest round took longer than the fastest."""
-        return spread(self.totals(items))
-
-
-def spread(values: Sequence[float]) -> float:
-    """Return by which share the largest value is above the smallest.
-
-    >>> spread([2.0, 3.0])
-    0.5
-    """
-    return max(values) / min(values) - 1
+        """Return the additional time of the slowest round as a fraction of the fastest."""
+        totals = self.totals(items)
+        return max(totals) / min(totals) - 1
 
 
 def times_as_fast(first: Timing, second: Timing, items: slice = slice(None)) -> float | None:
-    """Return how often the second function does the work in the time of the first; None where rounds disagree.
+    """Return the speedup of the second function over the first, or None if rounds disagree.
 
     >>> steady, busy = Timing([[2.0], [2.1]]), Timing([[9.0], [1.0]])
     >>> times_as_fast(steady, Timing([[1.0], [1.1]])), times_as_fast(busy, steady)
     (2.0, None)
     """
     rounds = zip(first.totals(items), second.totals(items), strict=True)
-    if spread([before / after for before, after in rounds]) > STEADY:
+    ratios = [before / after for before, after in rounds]
+    if max(ratios) / min(ratios) - 1 > STEADY:
         return None
     return sum(first.seconds[items]) / sum(second.seconds[items])
 
 
 def describe_spreads(spreads: Iterable[float | None]) -> list[str]:
-    """Return a note on times that do not repeat; none where the rounds of each model agree.
+    """Return a note on times that vary between rounds, or an empty list if the rounds of each model agree.
 
     >>> describe_spreads([0.1, None]), describe_spreads([0.1, 0.31])
     ([], ['rounds of timing differ by up to 31%: other programs disturb, measure again'])
     """
-    most = max((value for value in spreads if value is not None), default=0.0)
-    what = f"rounds of timing differ by up to {most:.0%}: other programs disturb, measure again"
-    return [what] if most > STEADY else []
+    largest = max((value for value in spreads if value is not None), default=0.0)
+    note = f"rounds of timing differ by up to {largest:.0%}: other programs disturb, measure again"
+    return [note] if largest > STEADY else []
 
 
 def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) -> list[Timing]:
     """Measure the seconds that each function takes for each item of work, in several rounds.
 
-    Functions take turns at every item, each at least twice in a row, of which the fastest counts. The first time,
-    others have filled the processor's caches, as they do not where one function runs alone.
+    Functions take turns at every item. Each runs at least twice in a row, and the fastest run counts: before the first
+    run, other functions have filled the processor's caches, which does not happen if one function runs alone.
     """
     timings = [Timing([]) for _ in runs]
     with stage("timing", _ROUNDS * len(work)):
@@ -135,33 +128,33 @@ def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) 
 
 
 class Pace(NamedTuple):
-    """How fast a model reads rows."""
+    """Speed at which a model reads rows."""
 
     row_seconds: float
     """Mean over rows that are read one at a time."""
     rows_per_second: float
-    """In batches."""
+    """Rows per second in batches."""
     spread: float
-    """By which share the slowest round took longer than the fastest, for single rows or for batches."""
+    """The larger `Timing.spread` of single rows and of batches."""
 
 
 def measure_paces(
     runs: Sequence[Callable[[Any], object]], singles: Sequence[Any], batches: Sequence[Any], rows: int
 ) -> list[Pace]:
-    """Measure by turns how fast each function reads single rows, and batches of so many rows."""
-    alone, together = slice(len(singles)), slice(len(singles), None)
+    """Measure how fast each function reads single rows, and batches that hold `rows` rows together."""
+    single, batched = slice(len(singles)), slice(len(singles), None)
     return [
         Pace(
-            mean(timing.seconds[alone]),
-            rows / sum(timing.seconds[together]),
-            max(timing.spread(alone), timing.spread(together)),
+            mean(timing.seconds[single]),
+            rows / sum(timing.seconds[batched]),
+            max(timing.spread(single), timing.spread(batched)),
         )
         for timing in time_by_turns(runs, [*singles, *batches])
     ]
 
 
 def _time(run: Callable[[Any], object], item: object) -> float:
-    # exported models do not need torch
+    # Exported models run without torch.
     device = find_device() if "torch" in sys.modules else Device("cpu")
     start = time.perf_counter()
     run(item)

@@ -83,7 +83,7 @@ def load_pretrained(
     # 1. A model that only answers needs no transformers, if its type is known and its config is the usual one.
     cls_only = setup.recipe.training.cls_only_last_layer
     if setup.inference and isinstance(head, str):
-        from bertkit.modeling.inference.answers import load_for_inference
+        from bertkit.modeling.inference.model import load_for_inference
 
         if model := load_for_inference(head, folder, labels, problem_type=problem_type, cls_only=cls_only):
             return model

@@ -33,8 +33,8 @@ from bertkit.modeling.info import (
     patched_forward,
     tagger_head,
 )
-from bertkit.modeling.unpadding.layers import unpadded
-from bertkit.modeling.unpadding.layout import torch_varlen, why_no_varlen
+from bertkit.modeling.unpadding.attend import why_no_varlen
+from bertkit.modeling.unpadding.hooks import unpadded
 from bertkit.recipe.sections import CommonTraining
 
 _HOST_MASKS = "bertkit-masks-of-host"  # name of an attention
@@ -153,7 +153,7 @@ def speed_paths(
         if looks and model.config._attn_implementation == "sdpa":
             patches.enter_context(masks_of_host(model))
         if reason is None:
-            layers = patches.enter_context(unpadded(model, None if device.is_cpu else torch_varlen()))
+            layers = patches.enter_context(unpadded(model))
         if tokens is not None:
             embeddings = patches.enter_context(occurring_embeddings(model, tokens))
         if training.torch_compile:

@@ -47,7 +47,7 @@ from bertkit.storage.run_list import count_bytes
 from bertkit.storage.runs import take
 
 if TYPE_CHECKING:
-    from bertkit.modeling.inference.graphs.convert import Converted
+    from bertkit.modeling.inference.graphs import Converted
 
 
 QUANTIZED = {
@@ -184,8 +184,7 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
     with disk_errors(folder.parent), building(folder) as staging:
         # 3. Write the graph and everything that is needed to open it.
         with stage(f"exporting to {target.backend}, {target.precision}"):
-            from bertkit.modeling.inference.graphs.convert import convert
-            from bertkit.modeling.inference.graphs.texts import TextGraph
+            from bertkit.modeling.inference.graphs import TextGraph, convert
 
             file = graph_file(target.backend, target.precision)
             facts = {"recipe": saved.recipe.name, "task": saved.recipe.task, "labels": json.dumps(before.setup.labels)}

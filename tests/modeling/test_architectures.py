@@ -52,7 +52,7 @@ from bertkit.modeling.info import has_patched_attention
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.modeling.speed_paths import merged_projections
 from bertkit.modeling.students.distilbert import choose_layers, make_student
-from bertkit.modeling.unpadding.layers import unpadded
+from bertkit.modeling.unpadding.hooks import unpadded
 from bertkit.tokens.features import IGNORED
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import VOCABULARY, make_tiny, make_tiny_batch

@@ -1,8 +1,8 @@
-"""Forward passes of BERT's kin in plain torch, for models that are not trained.
+"""Forward passes of the BERT family in plain torch, for models that are not trained.
 
-Importing transformers' modeling code takes longer than importing torch: it brings in torch's compiler, tensors that
-several devices share, and losses of object detectors. To predict a text or to compute its vector, a forward pass is
-enough. What is not known here is left to transformers.
+Importing transformers' modeling code takes longer than importing torch: it brings in torch's compiler, distributed
+tensors and losses of object detectors. Predicting a text, or computing its vector, needs only a forward pass. Types and
+settings that are not known here are left to transformers.
 """
 
-from bertkit.modeling.inference.answers import load_for_inference as load_for_inference
+from bertkit.modeling.inference.model import load_for_inference as load_for_inference

@@ -1,65 +1,121 @@
-"""An encoder of BERT's kin that only computes: weights are cast to bf16 once, and it may leave padding out.
+"""An encoder that only computes: weights are cast to bf16 once, and it can leave out padding.
 
 With padding, its operations are those of transformers in the same order, so states are equal, in fp32 to the last bit.
-Without, on a CPU, tokens of all texts lie one after another, and states are equal up to rounding. Accelerators run few
-large operations faster than many small ones, so they always get the padding.
+Without, on a CPU, the tokens of all texts are packed into a single row (`bertkit.modeling.unpadding`), and states are
+equal up to rounding. Accelerators run few large operations faster than many small ones, so there batches stay padded.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
 from bertkit.hardware.device import Device
-from bertkit.modeling.architectures import LayerNames, architecture_of, first_position
-from bertkit.modeling.inference.known import are_whole, encoder_shapes, has_known_encoder, layer_names, read_weights
+from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of, first_position
 from bertkit.modeling.info import Config
+from bertkit.modeling.unpadding.attend import EqualLengthAttention, attend_equal_lengths
 from bertkit.tokens.features import Batch
 
-# tokens of a batch are rounded up to it: oneDNN compiles each product anew for every number of them
-_STEP = 32
-# at most tokens of a text whose attention is faster in plain products, and texts of each
-_SHORT, _BLOCK = 48, 32
-# torch's softmax is several times slower where the last axis is not a multiple of it
-_LANES = 16
+Weights = Batch
+Shapes = dict[str, tuple[int, ...]]
+"""Name of a weight -> its shape."""
 
-_USUAL_TOKENS = 1024  # of a batch
+_USUAL_TOKENS = 1024  # tokens of a batch that weights are reordered for
 _PREPARING = Lock()
 onednn = torch.ops.mkldnn
 
-Weights = Batch
-
 
 def load_encoder(folder: Path, config: Config, dtype: torch.dtype) -> InferenceEncoder | None:
-    """Load an encoder whose products are computed in `dtype`; None where transformers is needed, or knows the error."""
+    """Load an encoder whose products are computed in `dtype`, or return None if only transformers can load it."""
     if not has_known_encoder(config):
         return None
     prefix, shapes = f"{architecture_of(config).prefix}.", encoder_shapes(config)
     parts = {name.split(".")[0] for name in shapes}
     weights = {name.removeprefix(prefix): weight for name, weight in read_weights(folder).items()}
-    # a head, the pooler and the numbers of positions are not needed
+    # A head, the pooler and the buffer of position ids are not needed.
     weights = {name: weight for name, weight in weights.items() if name.split(".")[0] in parts and "_ids" not in name}
-    return InferenceEncoder(config, weights, dtype) if are_whole(weights, shapes) else None
+    return InferenceEncoder(config, weights, dtype) if are_complete(weights, shapes) else None
+
+
+def has_known_encoder(config: Config) -> bool:
+    """Return whether an encoder belongs to the BERT family, and all settings that change its outputs are usual."""
+    usual = {
+        "hidden_act": "gelu",
+        "activation": "gelu",
+        "chunk_size_feed_forward": 0,
+        "return_dict": True,
+        "_attn_implementation": "sdpa",
+        **dict.fromkeys(("is_decoder", "add_cross_attention", "output_attentions", "output_hidden_states"), False),
+    }
+    return (
+        architecture_of(config).prefix is not None
+        and all(getattr(config, name, None) in (value, None) for name, value in usual.items())
+        and config.hidden_size % config.num_attention_heads == 0
+    )
+
+
+def encoder_shapes(config: Config) -> Shapes:
+    """Return the shape of each weight of a known encoder, by its name without the encoder's prefix."""
+    architecture, width = architecture_of(config), config.hidden_size
+    intermediate = getattr(config, "intermediate_size", None) or config.hidden_dim
+    embedding_width = getattr(config, "embedding_size", width)
+    tables = {"word": config.vocab_size, "position": config.max_position_embeddings}
+    if architecture.reads_token_types:
+        tables["token_type"] = config.type_vocab_size
+    modules: Shapes = {"embeddings.LayerNorm": (embedding_width,)}
+    if embedding_width != width:
+        modules["embeddings_project"] = (width, embedding_width)
+    square, vector = (width, width), (width,)
+    # in the order of the fields of LayerNames
+    layer_shapes = (square, square, square, square, vector, (intermediate, width), (width, intermediate), vector)
+    for layer in range(config.num_hidden_layers):
+        modules.update(zip(_layer_names(config, layer), layer_shapes, strict=True))
+    shapes = {f"embeddings.{name}_embeddings.weight": (size, embedding_width) for name, size in tables.items()}
+    return shapes | with_biases(modules)
+
+
+def with_biases(modules: Mapping[str, tuple[int, ...]]) -> Shapes:
+    """Return the shapes of the weights and biases of layers, given the shapes of their weights."""
+    # A bias has only the first dimension of its weight.
+    parts = {"weight": None, "bias": 1}
+    return {f"{name}.{part}": size[:axes] for name, size in modules.items() for part, axes in parts.items()}
+
+
+def read_weights(folder: Path) -> Weights:
+    """Memory-map the weights of a model folder, or return none if the file is missing or damaged."""
+    try:
+        return load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError):
+        return {}
+
+
+def are_complete(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether weights have exactly these names and shapes, and are finite numbers."""
+    if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
+        return False
+    # A sum is not finite if any of its values is not.
+    return all(weight.is_floating_point() and weight.sum(dtype=torch.float32).isfinite() for weight in weights.values())
 
 
 class InferenceEncoder(nn.Module):
-    """Computes the states of padded texts as an encoder of transformers does; it cannot be trained.
+    """Encoder that computes the states of padded texts as transformers does, and cannot be trained.
 
-    Products and attention are computed in `dtype`, or in that of autocast; what is added up, and norms, in float32.
-    Weights are copied from `weights`, a mapped file that may be overwritten later.
+    Products and attention are computed in `dtype`, or in the dtype of autocast; sums of states, and norms, in float32.
+    Weights are copied from `weights`, a mapped file that can be overwritten later.
     """
 
     is_reentrant: bool = True
-    """Whether several threads may run it at once."""
+    """Whether several threads can run it at once."""
     packs: bool = True
-    """Whether it leaves padding out on a CPU."""
+    """Whether it leaves out padding on a CPU."""
 
     def __init__(self, config: Config, weights: Weights, dtype: torch.dtype) -> None:
         super().__init__()
@@ -67,14 +123,14 @@ class InferenceEncoder(nn.Module):
         self.config, self.first_position = config, first_position(config)
         tables = ["word", "position", *(["token_type"] if architecture.reads_token_types else [])]
         self.tables = nn.ParameterDict(
-            {name: _fixed(weights[f"embeddings.{name}_embeddings.weight"].clone()) for name in tables}
+            {name: _frozen(weights[f"embeddings.{name}_embeddings.weight"].clone()) for name in tables}
         )
         self.norm = _norm(weights, "embeddings.LayerNorm", epsilon)
         has_project = "embeddings_project.weight" in weights
         self.project = FusedLinear(weights, dtype, "embeddings_project") if has_project else None
-        names = [layer_names(config, layer) for layer in range(config.num_hidden_layers)]
+        names = [_layer_names(config, layer) for layer in range(config.num_hidden_layers)]
         heads = config.num_attention_heads
-        self.layers = nn.ModuleList(_Layer(weights, dtype, of_layer, heads, epsilon) for of_layer in names)
+        self.layers = nn.ModuleList(_Layer(weights, dtype, layer_names, heads, epsilon) for layer_names in names)
 
     def forward(
         self,
@@ -88,31 +144,37 @@ class InferenceEncoder(nn.Module):
 
         With `first_only`, the last layer computes the first token of each text, and its states are (texts, 1, width).
         """
+        # 1. Leave out padding: values (texts, tokens, ...) become (packed tokens, ...).
         packs = self.packs and Device(attention_mask.device.type).is_cpu
-        layout = _pack(attention_mask) if packs else _keep_padding(attention_mask)
+        attention: _Attention = EqualLengthAttention(attention_mask) if packs else _PaddedAttention(attention_mask)
+        unpad, pad = attention.packed.unpad, attention.packed.pad
+
+        # 2. Add up the embeddings of each token.
         positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids) + self.first_position
-        states = functional.embedding(layout.take(input_ids), self.tables["word"])
+        states = functional.embedding(unpad(input_ids), self.tables["word"])
         if "token_type" in self.tables:
             types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-            states += functional.embedding(layout.take(types), self.tables["token_type"])
-        states += functional.embedding(layout.take(positions), self.tables["position"])
+            states += functional.embedding(unpad(types), self.tables["token_type"])
+        states += functional.embedding(unpad(positions), self.tables["position"])
         states = self.norm(states)
         if self.project is not None:
-            states = self.project(states)  # in bf16 transformers goes on with less exact sums
+            states = self.project(states)  # in bf16, transformers continues with less exact sums
             states = states.float() if packs else states
-        every = [layout.pad(states)] if output_hidden_states else []
-        for number, layer in enumerate(self.layers, start=1):
-            if first_only and number == len(self.layers):
-                return {"last_hidden_state": layer(states, layout, first_only=True)[:, None]}
-            states = layer(states, layout)
-            every += [layout.pad(states)] if output_hidden_states else []
-        if every:
-            return {"last_hidden_state": every[-1], "hidden_states": tuple(every)}
-        return {"last_hidden_state": layout.pad(states)}
+
+        # 3. Run the layers, and put the padding back.
+        hidden_states = [pad(states)] if output_hidden_states else []
+        for index, layer in enumerate(self.layers, start=1):
+            if first_only and index == len(self.layers):
+                return {"last_hidden_state": layer(states, attention, first_only=True)[:, None]}
+            states = layer(states, attention)
+            hidden_states += [pad(states)] if output_hidden_states else []
+        if hidden_states:
+            return {"last_hidden_state": hidden_states[-1], "hidden_states": tuple(hidden_states)}
+        return {"last_hidden_state": pad(states)}
 
 
 class _Layer(nn.Module):
-    """A layer over the tokens of a batch, (tokens, width)."""
+    """A layer over the tokens of a batch: (packed tokens, width), or (texts, tokens, width) with padding."""
 
     def __init__(self, weights: Weights, dtype: torch.dtype, names: LayerNames, heads: int, epsilon: float) -> None:
         super().__init__()
@@ -124,167 +186,76 @@ class _Layer(nn.Module):
         self.wide, self.narrow = FusedLinear(weights, dtype, names.wide), FusedLinear(weights, dtype, names.narrow)
         self.norm = _norm(weights, names.norm, epsilon)
 
-    def forward(self, states: torch.Tensor, layout: _Layout, *, first_only: bool = False) -> torch.Tensor:
-        """Compute the states that follow, or those of the first token of each text; those given are overwritten."""
-        keys_values = self.keys_values(states).unflatten(1, (2, self.heads, -1))
-        states = states[layout.firsts] if first_only else states
-        queries = self.queries(states).unflatten(1, (self.heads, -1))
-        attended = layout.attend(queries, keys_values, first_only=first_only)
+    def forward(self, states: torch.Tensor, attention: _Attention, *, first_only: bool = False) -> torch.Tensor:
+        """Compute the next states; with `first_only`, of the first tokens, (texts, width). Overwrites `states`."""
+        keys_values = self.keys_values(states).unflatten(-1, (2, self.heads, -1))
+        states = attention.take_first(states) if first_only else states
+        queries = self.queries(states).unflatten(-1, (self.heads, -1))
+        attended = attention.attend(queries, keys_values, first_only=first_only)
         states = self.attended_norm(states.add_(self.attended(attended)))
-        # with padding, the outputs are rounded before the GELU, as transformers does
-        is_packed = layout.index is not None
+        # With padding, outputs are rounded before the GELU, as in transformers.
+        is_packed = isinstance(attention, EqualLengthAttention)
         wide = self.wide(states, gelu=True) if is_packed else functional.gelu(self.wide(states))
         return self.norm(states.add_(self.narrow(wide)))  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Where the tokens of a batch lie while its layers are computed: one after another, (tokens, ...).
+class _PaddedBatch:
+    """Counterpart of `PackedBatch` for texts that stay padded."""
 
-    Of the texts ``a b c`` and ``d``, these are ``a b c d`` and, to round their number, a text of tokens that nobody
-    reads; or ``a b c d - -`` with their padding.
-    """
-
-    shape: torch.Size
-    """(texts, tokens) of the padded batch."""
-    runs: list[tuple[int, int]]
-    """How many texts in a row have how many tokens each."""
-    firsts: torch.Tensor
-    """Where the first token of each text lies, (texts)."""
-    index: torch.Tensor | None = None
-    """Where tokens lie in the padded batch, (tokens) without those that round their number; None if padding stays."""
-    rounding: int = 0
-    allowed: torch.Tensor | None = None
-    """Which tokens of padded texts are attended to, (texts, 1, tokens, tokens); None if nothing is padding."""
-
-    def take(self, values: torch.Tensor) -> torch.Tensor:
-        """Return what a padded batch has for each token, (tokens)."""
-        if self.index is None:
-            return values.flatten()
-        return values.flatten().index_select(0, functional.pad(self.index, (0, self.rounding)))
+    def unpad(self, values: torch.Tensor) -> torch.Tensor:
+        return values
 
     def pad(self, states: torch.Tensor) -> torch.Tensor:
-        """Return a copy of states as a padded batch, (texts, tokens, width), zeros for what `take` leaves out."""
-        if self.index is None:
-            return states.clone().view(*self.shape, -1)
-        padded = states.new_zeros(self.shape.numel(), states.shape[1])
-        return padded.index_copy_(0, self.index, states[: len(self.index)]).view(*self.shape, -1)
+        # Layers overwrite the states that they get.
+        return states.clone()
+
+
+class _PaddedAttention:
+    """Counterpart of `EqualLengthAttention` for texts that stay padded: states are (texts, tokens, width)."""
+
+    packed = _PaddedBatch()
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        # (texts, 1, queries, keys), as in transformers; None if nothing is padding
+        self.mask = None if mask.all() else mask.bool()[:, None, None].expand(-1, 1, mask.shape[1], -1)
+
+    def take_first(self, states: torch.Tensor) -> torch.Tensor:
+        return states[:, 0].contiguous()
 
     def attend(self, queries: torch.Tensor, keys_values: torch.Tensor, *, first_only: bool) -> torch.Tensor:
-        """Attend within each text, from all its tokens or the first.
-
-        Args:
-            queries: (tokens or texts, heads, size).
-            keys_values: (tokens, 2, heads, size).
-            first_only: whether there is a query for each text.
-
-        Returns:
-            (tokens or texts, width).
-        """
-        asked = [texts * (1 if first_only else tokens) for texts, tokens in self.runs]
-        keys = [texts * tokens for texts, tokens in self.runs]
-        by_run = zip(
-            torch.split(queries[: sum(asked)], asked),
-            torch.split(keys_values[: sum(keys)], keys),
-            self.runs,
-            strict=True,
-        )
-        attend_run = partial(attend, allowed=self.allowed) if self.index is None else attend_in_blocks
-        attended = [
-            attend_run(of_run.unflatten(0, (texts, -1)), keys_of_run.unflatten(0, (texts, tokens)))  # type: ignore[no-untyped-call]
-            if tokens
-            else of_run.flatten(1)
-            for of_run, keys_of_run, (texts, tokens) in by_run
-        ]
-        # of what rounds the number, anything will do
-        return torch.cat([*attended, queries[sum(asked) :].flatten(1)])
+        queries = queries[:, None] if first_only else queries
+        attended = attend_equal_lengths(queries, keys_values, self.mask)
+        return attended if first_only else attended.view(*queries.shape[:2], -1)
 
 
-def _pack(attention_mask: torch.Tensor) -> _Layout:
-    texts, width = attention_mask.shape
-    lengths = attention_mask.sum(dim=1)
-    tokens, counts = torch.unique_consecutive(lengths, return_counts=True)
-    index = attention_mask.flatten().nonzero()[:, 0]
-    # The width of a text by itself is rounded already.
-    rounding = -len(index) % _STEP if texts > 1 else width - len(index)
-    runs = list(zip(counts.tolist(), tokens.tolist(), strict=True))
-    return _Layout(attention_mask.shape, runs, lengths.cumsum(0) - lengths, index, rounding)
+_Attention = EqualLengthAttention | _PaddedAttention
 
 
-def _keep_padding(attention_mask: torch.Tensor) -> _Layout:
-    texts, width = attention_mask.shape
-    # of each text, (queries, keys), as transformers has it
-    allowed = None if attention_mask.all() else attention_mask.bool()[:, None, None].expand(-1, 1, width, -1)
-    firsts = torch.arange(0, texts * width, width, device=attention_mask.device)
-    return _Layout(attention_mask.shape, [(texts, width)], firsts, allowed=allowed)
+def _layer_names(config: Config, layer: int) -> LayerNames:
+    """Return the names of the weights of a known encoder's layer, without the encoder's prefix."""
+    path = str(architecture_of(config).layers)
+    return LayerNames(*(f"{path}.{layer}.{name}" for name in LAYER_NAMES[path]))
 
 
-def attend(queries: torch.Tensor, keys_values: torch.Tensor, allowed: torch.Tensor | None = None) -> torch.Tensor:
-    """Attend within texts of one length.
-
-    Args:
-        queries: (texts, queries, heads, size), of all tokens or the first.
-        keys_values: (texts, tokens, 2, heads, size).
-        allowed: what is attended to, (texts, 1, tokens, tokens); by default everything.
-
-    Returns:
-        (texts * queries, width).
-    """
-    # each of (texts, heads, tokens, size)
-    keys, values = keys_values.permute(2, 0, 3, 1, 4)
-    mask = None if allowed is None else allowed[:, :, : queries.shape[1]]
-    attended = functional.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, mask)
-    return attended.transpose(1, 2).reshape(-1, queries.shape[2] * queries.shape[3])
-
-
-def attend_in_blocks(queries: torch.Tensor, keys_values: torch.Tensor) -> torch.Tensor:
-    """Do what `attend` does on a CPU where nothing is padding, up to rounding.
-
-    For short texts in bf16, plain products take half the time of torch's function, once oneDNN has compiled them. It
-    keeps what it compiles for each shape, so texts are taken in blocks of one size.
-    """
-    is_short = queries.dtype == torch.bfloat16 and 1 < queries.shape[1] <= _SHORT
-    whole = len(queries) - len(queries) % _BLOCK if is_short else 0
-    starts = range(0, whole, _BLOCK)
-    blocks = [_attend_short(queries[start : start + _BLOCK], keys_values[start : start + _BLOCK]) for start in starts]
-    if len(queries) > whole:
-        blocks.append(attend(queries[whole:], keys_values[whole:]))
-    return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
-
-
-def _attend_short(queries: torch.Tensor, keys_values: torch.Tensor) -> torch.Tensor:
-    """Do what `attend` does by plain products; keys and values are padded to a length that suits the softmax."""
-    texts, tokens, _, heads, size = keys_values.shape
-    padding = -tokens % _LANES
-    keys, values = (
-        functional.pad(part, (0, 0, 0, padding)).flatten(0, 1) for part in keys_values.permute(2, 0, 3, 1, 4)
-    )
-    of_heads = queries.transpose(1, 2).reshape(-1, tokens, size)
-    scores = torch.bmm(of_heads, keys.transpose(1, 2)).float().mul_(size**-0.5)
-    scores[..., tokens:] = float("-inf")
-    attended = torch.bmm(scores.softmax(dim=-1).to(values.dtype), values)
-    return attended.view(texts, heads, tokens, size).transpose(1, 2).reshape(texts * tokens, heads * size)
-
-
-def _fixed(weight: torch.Tensor, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+def _frozen(weight: torch.Tensor, dtype: torch.dtype = torch.float32) -> nn.Parameter:
     return nn.Parameter(weight.to(dtype), requires_grad=False)
 
 
 class FusedLinear(nn.Module):
-    """A linear layer, or several that read the same states, whose outputs stand side by side.
+    """A linear layer, or several that read the same states, with their outputs side by side.
 
-    It computes in the dtype of its weights. Under autocast it casts them once, and keeps none in float32.
+    It computes in the dtype of its weights. Under autocast, it casts them once and keeps no copy in float32.
     """
 
     def __init__(self, weights: Weights, dtype: torch.dtype, *names: str) -> None:
         super().__init__()
         weight, bias = (torch.cat([weights[f"{name}.{part}"] for name in names]) for part in ("weight", "bias"))
-        self.weight, self.bias = _fixed(weight, dtype), _fixed(bias, dtype)
+        self.weight, self.bias = _frozen(weight, dtype), _frozen(bias, dtype)
         self.prepared: torch.dtype | None = None
-        """What the weights were cast to, and laid out for."""
+        """Dtype that the weights were cast to, and reordered for."""
 
     def forward(self, values: torch.Tensor, *, gelu: bool = False) -> torch.Tensor:
-        """Compute the outputs, (..., their number), or their GELU, before they are rounded where oneDNN multiplies."""
+        """Compute the outputs, (..., outputs), or their GELU, which oneDNN applies before it rounds the outputs."""
         device = values.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.bias.dtype
         if self.prepared != dtype:
@@ -297,23 +268,24 @@ class FusedLinear(nn.Module):
         return functional.gelu(outputs) if gelu else outputs
 
     def _prepare(self, device: str, dtype: torch.dtype) -> None:
-        """Cast the weights, and lay those in bf16 out as a CPU multiplies them.
+        """Cast the weights and, in bf16 on a CPU, reorder them as its matrix products read them.
 
-        Autocast would cast them, and oneDNN lay them out, in each forward pass.
+        Otherwise autocast would cast them, and oneDNN reorder them, in each forward pass.
         """
-        with _PREPARING:  # of several threads that run the model, one does it
+        # If several threads run the model, only one of them prepares the weights.
+        with _PREPARING:
             if self.prepared == dtype:
                 return
             weight = self.weight.to(dtype)
             by_onednn = device == "cpu" and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
             if by_onednn and onednn._is_mkldnn_bf16_supported():
                 weight = onednn._reorder_linear_weight(weight, _USUAL_TOKENS)
-            self.weight, self.bias = _fixed(weight, dtype), _fixed(self.bias, dtype)
+            self.weight, self.bias = _frozen(weight, dtype), _frozen(self.bias, dtype)
             self.prepared = dtype
 
 
 def _norm(weights: Weights, name: str, epsilon: float) -> nn.LayerNorm:
     weight, bias = (weights[f"{name}.{part}"].clone() for part in ("weight", "bias"))
     norm = nn.LayerNorm(len(weight), eps=epsilon, device="meta")
-    norm.weight, norm.bias = _fixed(weight), _fixed(bias)
+    norm.weight, norm.bias = _frozen(weight), _frozen(bias)
     return norm

@@ -1,1 +1,1 @@
-"""Layers that compute nothing on padding, for batches whose rows differ in length."""
+"""Training and inference that compute nothing on padding, for batches whose rows differ in length."""

@@ -23,7 +23,7 @@ from bertkit.modeling.heads.mixins import (
     score_passages,
     set_activation,
 )
-from bertkit.modeling.inference.graphs.texts import TextGraph
+from bertkit.modeling.inference.graphs import TextGraph
 from bertkit.recipe import Training
 from bertkit.training.losses import make_loss, task_terms
 

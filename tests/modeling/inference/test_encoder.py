@@ -10,10 +10,16 @@ import transformers
 from torch.nn import functional
 
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.inference.answers import load_for_inference
-from bertkit.modeling.inference.encoder import FusedLinear, InferenceEncoder, attend_in_blocks, load_encoder
-from tests.modeling.inference.test_answers import damage_file, save_tiny, set_keys
-from tests.modeling.tiny_models import load_head, make_tiny_batch
+from bertkit.modeling.inference.encoder import (
+    FusedLinear,
+    InferenceEncoder,
+    encoder_shapes,
+    has_known_encoder,
+    load_encoder,
+)
+from bertkit.modeling.inference.model import load_for_inference
+from tests.modeling.inference.test_model import damage_file, save_tiny, set_keys
+from tests.modeling.tiny_models import load_head, make_tiny, make_tiny_batch
 
 KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]
 LENGTHS = (9, 9, 5, 3)
@@ -80,18 +86,6 @@ def test_texts_may_come_in_any_order_and_be_empty(tmp_path):
     assert not narrow(**make_tiny_batch((4, 0)))["last_hidden_state"][1].any()
 
 
-@pytest.mark.parametrize("tokens", [1, 13, 16, 60])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_is_that_of_torch(tokens, dtype):
-    projected = torch.randn(70, tokens, 3, 2, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
-    queries, keys, values = projected.float().permute(2, 0, 3, 1, 4)
-    expected = functional.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).reshape(-1, 16)
-    tolerance = 1e-6 if dtype == torch.float32 else 0.02
-    torch.testing.assert_close(
-        attend_in_blocks(projected[:, :, 0], projected[:, :, 1:]).float(), expected, rtol=0, atol=tolerance
-    )
-
-
 @pytest.mark.parametrize("change", [damage_file, set_keys(hidden_act="relu"), set_keys(num_hidden_layers=1)])
 def test_what_is_unusual_is_left_to_transformers(change, tmp_path):
     folder = save_tiny(tmp_path, "bert", "AutoModel")
@@ -103,15 +97,6 @@ def test_what_is_unusual_is_left_to_transformers(change, tmp_path):
 def test_the_types_that_are_not_known_are_left_to_transformers(tmp_path):
     folder = save_tiny(tmp_path, "mpnet", "AutoModel")
     assert load_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32) is None
-
-
-def test_products_of_any_number_of_texts_have_the_same_shapes(monkeypatch):
-    """oneDNN never frees what it has compiled for a shape, so memory would grow with the rows."""
-    shapes, multiply = set(), torch.bmm
-    monkeypatch.setattr(torch, "bmm", lambda first, second: shapes.add(first.shape) or multiply(first, second))
-    for texts in range(20, 120):
-        attend_in_blocks(torch.randn(texts, 13, 2, 8).bfloat16(), torch.randn(texts, 13, 2, 2, 8).bfloat16())
-    assert len(shapes) == 2  # scores, and the sums of values
 
 
 def test_products_in_bf16_are_those_of_plain_layers_whoever_lays_the_weights_out():
@@ -134,3 +119,27 @@ def test_products_in_bf16_are_those_of_plain_layers_whoever_lays_the_weights_out
     for products, activated in computed:
         torch.testing.assert_close(products, expected, rtol=2**-7, atol=1e-3)
         torch.testing.assert_close(activated.double(), functional.gelu(activates), rtol=2**-8, atol=1e-3)
+
+
+@pytest.mark.parametrize("model_type", KNOWN)
+def test_weights_have_the_names_and_shapes_of_the_encoder(model_type):
+    model = make_tiny(model_type, transformers.AutoModel)
+    assert has_known_encoder(model.config)
+    expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items() if "pooler" not in name}
+    assert encoder_shapes(model.config) == expected
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change"),
+    [
+        ("mpnet", {}),
+        ("bert", {"hidden_act": "relu"}),
+        ("bert", {"is_decoder": True}),
+        ("roberta", {"return_dict": False}),
+    ],
+)
+def test_another_type_or_setting_is_not_known(model_type, change):
+    config = make_tiny(model_type, transformers.AutoModel).config
+    for name, value in change.items():
+        setattr(config, name, value)
+    assert not has_known_encoder(config)

@@ -1,66 +1,45 @@
-"""Where tokens lie without padding: groups that cost least, tokens that get back, and masks of each type of layer."""
+"""Packed batches: tokens come back to their positions, with zeros as padding, and so do gradients."""
 
 from __future__ import annotations
 
-import itertools
-
+import pytest
 import torch
 
-from bertkit.modeling.unpadding.layout import Layout, group_rows
+from bertkit.modeling.unpadding.layout import PackedBatch
 
-LENGTHS = torch.tensor([3, 12, 5, 1])
+LENGTHS = torch.tensor([3, 12, 5, 0, 1])
 MASK = (torch.arange(12) < LENGTHS[:, None]).long()
 
 
-def test_tokens_come_back_from_their_groups_and_padding_is_zero():
-    layout, values = Layout(MASK), torch.randn(4, 12, 6)
-    assert torch.equal(layout.pad(layout.unpad(values)), values * MASK[..., None])
-    tokens = layout.unpad(values).view(1, -1, 2, 3)  # two heads of width three
-    grouped = layout.split(tokens.transpose(1, 2))
-    assert [values.shape[0] >= len(group.rows) for values, group in zip(grouped, layout.groups, strict=True)]
-    joined = layout.join([values.transpose(1, 2) for values in grouped])
-    assert torch.equal(layout.pad(joined.flatten(2)), values * MASK[..., None])
+@pytest.mark.parametrize(("sort_rows", "multiple_of", "size"), [(False, 1, 21), (True, 32, 32)])
+def test_tokens_come_back_and_padding_is_zero(sort_rows, multiple_of, size):
+    packed, values = PackedBatch(MASK, sort_rows=sort_rows, multiple_of=multiple_of), torch.randn(5, 12, 6)
+    tokens = packed.unpad(values)
+    assert tokens.shape == (size, 6)
+    assert not tokens[21:].any()
+    assert torch.equal(packed.pad(tokens), values * MASK[..., None])
 
 
-def test_a_group_has_the_heads_of_its_rows_one_after_another():
-    lengths, values = torch.tensor([3, 300, 5]), torch.randn(3, 300, 6)
-    layout = Layout((torch.arange(300) < lengths[:, None]).long())
-    grouped = layout.split(layout.unpad(values).view(1, -1, 2, 3).transpose(1, 2))  # two heads of width three
-    assert len(grouped) == 2
-    for group, of_group in zip(layout.groups, grouped, strict=True):
-        assert of_group.is_contiguous()
-        assert of_group.isfinite().all()  # at padding too, which is multiplied by weights of 0
-        for row, of_row in zip(group.rows, of_group, strict=False):
-            expected = values[row, : lengths[row]].unflatten(1, (2, 3)).transpose(0, 1)
-            assert torch.equal(of_row[:, : lengths[row]], expected)
+@pytest.mark.parametrize("sort_rows", [False, True])
+def test_rows_are_between_the_cumulative_lengths(sort_rows):
+    packed, values = PackedBatch(MASK, sort_rows=sort_rows, multiple_of=32), torch.randn(5, 12, 6)
+    tokens = packed.unpad(values)
+    assert packed.max_seqlen == 12
+    assert packed.cu_seqlens.dtype == torch.int32
+    for index, row in enumerate(packed.order):
+        start, end = packed.cu_seqlens[index : index + 2]
+        assert torch.equal(tokens[start:end], values[row, : LENGTHS[row]])
 
 
-def test_positions_of_one_row_stand_for_all():
-    layout, positions = Layout(MASK), torch.arange(12.0)[None, :, None]
-    expected = layout.unpad(positions.expand(4, 12, 1))
-    assert torch.equal(layout.unpad_positions(positions), expected)
-    assert layout.unpad_positions(positions) is layout.unpad_positions(positions)
+def test_gradients_reach_real_tokens_only():
+    packed, values = PackedBatch(MASK, multiple_of=32), torch.randn(5, 12, 6, requires_grad=True)
+    weights = torch.randn(5, 12, 6)
+    (packed.pad(packed.unpad(values) * 2) * weights).sum().backward()
+    assert torch.equal(values.grad, 2 * weights * MASK[..., None])
 
 
-def test_a_group_keeps_the_window_of_its_layer():
-    near = (torch.arange(12)[:, None] - torch.arange(12)).abs() <= 2
-    attended = near & MASK[:, None, None, :].bool()
-    (group,) = Layout(MASK).groups
-    mask = group.mask(attended)
-    assert group.rows.tolist() == [3, 0, 2, 1]
-    assert mask.shape == (4, 1, 16, 16)
-    assert torch.equal(mask[3, 0, :12, :12], near)
-    assert mask[1, 0, 1].nonzero()[:, 0].tolist() == [0, 1, 2]
-    assert mask.any(dim=-1).all()  # what is no token attends to something, too
-
-
-def test_groups_hold_every_row_and_cost_least():
-    lengths = sorted([7, 7, 8, 100, 101, 104, 300, 310])
-
-    def cost(ends: tuple[int, ...]) -> int:
-        return sum((end - start) * lengths[end - 1] ** 2 + 20_000 for start, end in itertools.pairwise((0, *ends, 8)))
-
-    every = [ends for count in range(8) for ends in itertools.combinations(range(1, 8), count)]
-    best = min(every, key=cost)
-    assert group_rows(lengths) == list(itertools.pairwise((0, *best, 8)))
-    assert len(best) == 2
+def test_values_of_all_layers_are_computed_once():
+    packed, source, calls = PackedBatch(MASK), torch.ones(1), []
+    for _ in range(2):
+        assert packed.compute_once(source, lambda: calls.append(1) or "value") == "value"
+    assert len(calls) == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from bertkit.modeling.unpadding.layers import _at_distances, unpadded
+from bertkit.modeling.unpadding.hooks import _at_distances, unpadded
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 

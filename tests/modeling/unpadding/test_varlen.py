@@ -15,8 +15,8 @@ from transformers import AutoModelForSequenceClassification
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.unpadding.layers import unpadded
-from bertkit.modeling.unpadding.layout import VarlenLayout, torch_varlen, why_no_varlen
+from bertkit.modeling.unpadding.attend import VarlenAttention, torch_varlen, why_no_varlen
+from bertkit.modeling.unpadding.hooks import unpadded
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
@@ -80,9 +80,11 @@ def test_the_function_that_stands_in_has_the_arguments_of_torchs():
 
 
 def test_rows_without_tokens_have_no_edges():
-    layout = VarlenLayout(torch.tensor([[1, 1, 0], [0, 0, 0], [1, 1, 1]]), plain_varlen, torch.device("cpu"))
-    assert (layout.edges.tolist(), layout.longest, layout.tokens) == ([0, 2, 5], 3, 5)
-    assert layout.in_batch.indices.tolist() == [0, 1, 6, 7, 8]
+    attention = VarlenAttention(torch.tensor([[1, 1, 0], [0, 0, 0], [1, 1, 1]]), plain_varlen, torch.device("cpu"))
+    cu_seqlens, _, max_seqlen, _ = attention.row_limits
+    assert (cu_seqlens.tolist(), cu_seqlens.dtype) == ([0, 2, 5], torch.int32)
+    assert (max_seqlen, attention.packed.size) == (3, 5)
+    assert attention.packed.indices.tolist() == [0, 1, 6, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, prec
 def test_a_release_of_torch_without_windows_or_shared_keys_stays_padded(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr("bertkit.modeling.unpadding.layout.torch_varlen", lambda: lambda query, *, scale=None: None)
+    monkeypatch.setattr("bertkit.modeling.unpadding.attend.torch_varlen", lambda: lambda query, *, scale=None: None)
     shape, grouped = {"num_attention_heads": 2}, {"num_attention_heads": 2, "num_key_value_heads": 1}
     whys = []
     for name, config in {"modernbert": shape, "eurobert": grouped, "bert": {"attention_probs_dropout_prob": 0}}.items():

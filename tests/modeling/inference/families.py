@@ -11,8 +11,7 @@ import torch
 
 from bertkit.evaluation.forward import forward
 from bertkit.modeling.heads.mixins import PROBABILITY
-from bertkit.modeling.inference.graphs.convert import Converted, convert
-from bertkit.modeling.inference.graphs.texts import TextGraph
+from bertkit.modeling.inference.graphs import Converted, TextGraph, convert
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime import ExportedModel, open_tokenizer, tokenizer_settings

@@ -1,7 +1,11 @@
-"""Models of torch to graphs of ONNX and OpenVINO, by the exporters of transformers.
+"""Models as graphs that ONNX Runtime and OpenVINO run, by the exporters of transformers.
 
-They trace with `torch.export`. Their interface is new and has changed within transformers 5, so this is the only module
-that knows it.
+Models of bertkit read rows, which can have several texts, and leave out the texts that a row lacks. Their number
+depends on the data, which a graph cannot follow. So a graph reads texts, arrays (texts, tokens), and
+`bertkit.runtime.model` splits rows into texts. Only the head over windows reads rows itself.
+
+The exporters trace with `torch.export`. Their interface is new and has changed within transformers 5, so this is the
+only module that knows it.
 """
 
 from __future__ import annotations
@@ -10,22 +14,26 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import nn
+from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, UnavailableError, pip_install, shorten
 from bertkit.hardware.process import is_memory_error
+from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.heads.mixins import PROBABILITY
-from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
-from bertkit.modeling.info import Model
-from bertkit.tokens.features import Batch
+from bertkit.modeling.info import Model, tagger_head
+from bertkit.tokens.features import Batch, Tensors
 
 # bytes of weights in a file of ONNX, which has at most 2 GiB with the graph
 _LARGEST = 2**31 - 2**24
+_OUTPUTS = ("logits", "start_logits", "end_logits")
 _NOISY = ("root", "nncf", "transformers", "onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch.fx")
 
 
@@ -62,7 +70,7 @@ def convert(
     Raises:
         ModelError: the exporter cannot trace the model; the message has its reason.
     """
-    refuse_untraceable(model)
+    check_traceable(model)
     graph = TextGraph(model)
     inputs = example_inputs(names, model.config.vocab_size, reads_rows=graph.reads == "windows")
     dynamic = {name: dict.fromkeys(range(values.dim()), torch.export.Dim.DYNAMIC) for name, values in inputs.items()}
@@ -140,7 +148,7 @@ def _exporter(backend: str) -> tuple[Any, Any]:
 def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
     """Return the quantizer of a backend; OpenVINO's reads the ranges of activations off the texts."""
     if backend == "onnx":
-        from bertkit.modeling.inference.graphs.int8 import TokenQuantizer
+        from bertkit.modeling.inference.int8 import TokenQuantizer
 
         return TokenQuantizer()
     from transformers import exporters
@@ -162,3 +170,103 @@ def _quiet() -> Iterator[None]:
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
+
+
+class TextGraph(nn.Module):
+    """The forward pass of a model, without its loss, its dropout and what was patched for batches of rows."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model, self.reads = model.eval(), getattr(model, "reads", "text")
+        """Kind of rows that the model reads, a key of `_COMPUTE`."""
+        self.compute = _COMPUTE[self.reads]
+        for module in model.modules():
+            # a head may be patched to be computed in float32, as a graph is anyway
+            if type(module) is nn.Linear:
+                vars(module).pop("forward", None)
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> Tensors:
+        """Compute the outputs of texts (texts, tokens), or for a head over windows, of rows (rows, windows, tokens)."""
+        return self.compute(self.model, input_ids, attention_mask, token_type_ids)
+
+    def on_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute arrays of outputs from arrays of texts, as a graph that is exported does."""
+        with torch.no_grad():
+            outputs = self(**{name: torch.from_numpy(values) for name, values in batch.items()})
+        return {name: values.numpy() for name, values in outputs.items()}
+
+
+def _from_text(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
+    outputs = _run_class(model, ids, mask, segments)
+    return {name: outputs[name] for name in _OUTPUTS if name in outputs}
+
+
+def _from_choice(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
+    """Read each text as a row with a single choice: logits (texts, 1)."""
+    several = (None if values is None else values.unsqueeze(1) for values in (ids, mask, segments))
+    return {"logits": _run_class(model, *several).logits}
+
+
+def _from_windows(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
+    """Run all windows of a row, also those that it lacks, whose weight is 0."""
+    flat = (None if values is None else values.flatten(0, 1) for values in (ids, mask, segments))
+    first = model.run_encoder(*flat).last_hidden_state[:, 0]
+    return {"logits": model.classify(first.view(*ids.shape[:2], first.shape[-1]), mask.sum(dim=-1) > 1)}
+
+
+def _from_vectors(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
+    """Compute the vector of each text or of each of its tokens, and the logits of a linear layer over the vectors.
+
+    Other programs pool hidden states themselves, with the files of sentence-transformers next to the graph.
+    """
+    states = model.run_encoder(ids, mask, segments).last_hidden_state
+    vectors = model.pool_states(states, mask)
+    classify = getattr(model, "logistic", None)
+    name = "sentence_embedding" if vectors.dim() == 2 else "token_embeddings"
+    logits = {} if classify is None else {"logits": classify(vectors)}
+    return {"last_hidden_state": states, name: vectors, **logits}
+
+
+def _from_masked_head(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
+    """Compute the highest logit of each token of the vocabulary, as the sparse head does with less memory."""
+    logits = _run_class(model, ids, mask, segments).logits
+    highest = logits.masked_fill(mask.unsqueeze(-1) == 0, torch.finfo(logits.dtype).min).amax(dim=1)
+    return {"vectors": highest.relu().log1p()}
+
+
+def _run_class(model: Model, *inputs: torch.Tensor | None) -> ModelOutput:
+    """Run the forward of a model's class without the mixin that `extend` has added, which reads rows."""
+    named = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
+    model_class: type[Model] = getattr(type(model), "extended_class", type(model))
+    return model_class.forward(model, **named)
+
+
+_COMPUTE: Mapping[str, Callable[[Model, torch.Tensor, torch.Tensor, torch.Tensor | None], Tensors]] = {
+    "text": _from_text,
+    "choices": _from_choice,
+    "passages": _from_text,
+    "windows": _from_windows,
+    "texts": _from_vectors,
+    "sparse": _from_masked_head,
+}
+
+
+def check_traceable(model: Model) -> None:
+    """Reject a head that cannot be traced.
+
+    Raises:
+        ModelError: If it is a BiLSTM, which packs texts by their lengths.
+    """
+    head = tagger_head(model.config) or {}
+    if head.get("tagger") == "bilstm":
+        message = "its tagger is a BiLSTM over texts that are packed by their lengths, which torch.export cannot trace"
+        raise ModelError(message, "train one with options.tagger=linear, or without options.layers")
+
+
+@contextlib.contextmanager
+def plain_precision() -> Iterator[None]:
+    """Replace `torch.autocast`, because exporters do not know the operation that turns it off."""
+    with patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext()):
+        yield

@@ -17,7 +17,7 @@ from transformers import (
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.unpadding.layers import unpadded
+from bertkit.modeling.unpadding.hooks import unpadded
 
 LENGTHS = [3, 12, 5, 5, 4, 11]
 

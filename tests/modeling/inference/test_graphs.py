@@ -7,13 +7,18 @@ import torch
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.inference.graphs import convert as module
-from bertkit.modeling.inference.graphs.convert import convert, example_inputs
-from tests.modeling.inference.graphs.families import FAMILIES, export_family, largest_difference
+from bertkit.modeling.heads.taggers import tagger_class
+from bertkit.modeling.inference import graphs
+from bertkit.modeling.inference.graphs import check_traceable, convert, example_inputs, plain_precision
+from bertkit.modeling.info import set_tagger_head
+from tests.kills import slow_unless
+from tests.modeling.inference.families import FAMILIES, export_family, largest_difference
 from tests.workflows.test_model_types import save_encoder
 
 HEADS = ("classes", "hierarchical", "choices", "tags", "questions", "similarity", "sparse", "late")
 """Families of which no two have the same head."""
+QUICK = ["windows", "choices", "lists", "sparse"]
+"""Families whose test always runs."""
 PRECISE = 2e-6
 ROUNDED = 2e-3
 """Of taggers over frozen layers, whose hidden states are rounded to half precision: one may round the other way."""
@@ -33,7 +38,7 @@ def test_what_an_exporter_cannot_do_is_said_in_its_words(tiny_model, tmp_path, m
     def fail(backend):
         raise RuntimeError("no lowering for\naten::odd")
 
-    monkeypatch.setattr(module, "_exporter", fail)
+    monkeypatch.setattr(graphs, "_exporter", fail)
     model = AutoModelForSequenceClassification.from_pretrained(tiny_model)
     what = "transformers cannot export a BertForSequenceClassification to onnx: no lowering for aten::odd"
     with pytest.raises(ModelError, match=what):
@@ -56,3 +61,25 @@ def test_a_graph_has_the_outputs_of_the_model(model_type, family, backend, tmp_p
         assert [list(ids) if hasattr(ids, "__len__") else ids for ids in one["input_ids"]] == list(other["input_ids"])
     rounds = family in ("tags over layers", "nearest senses")
     assert largest_difference(found) < (ROUNDED if rounds else PRECISE)
+
+
+@pytest.mark.parametrize("family", slow_unless(QUICK, list(FAMILIES)))
+def test_rows_have_the_outputs_of_the_model(family, tiny_model, tmp_path):
+    found = export_family(family, tiny_model, "torch", tmp_path)
+    assert all(one.keys() == other.keys() - {"loss"} for one, other in zip(found.computed, found.computed, strict=True))
+    assert largest_difference(found) < 1e-5
+
+
+def test_a_bilstm_is_refused_with_the_reason(tiny_model):
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(tiny_model)
+    set_tagger_head(config, {"layers": "last", "tagger": "bilstm", "size": 8})
+    with pytest.raises(ModelError, match=r"packed by their lengths, which torch\.export cannot trace"):
+        check_traceable(tagger_class(type(config))(config))
+
+
+def test_autocast_is_left_alone_while_a_graph_is_traced():
+    with plain_precision(), torch.autocast("cpu", enabled=False):
+        pass
+    assert torch.autocast is torch.amp.autocast

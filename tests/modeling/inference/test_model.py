@@ -9,9 +9,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers.models.auto import modeling_auto
 
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.inference.answers import InferenceModel, load_for_inference
+from bertkit.modeling.checkpoint import load_config
+from bertkit.modeling.inference.encoder import encoder_shapes, has_known_encoder
+from bertkit.modeling.inference.model import InferenceModel, load_for_inference, read_known_config
 from bertkit.modeling.info import set_tagger_head
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import load_head, make_tiny, make_tiny_batch
@@ -133,6 +136,38 @@ def test_what_is_unusual_is_left_to_transformers(change, tmp_path):
 def test_other_types_are_left_to_transformers(model_type, head, tmp_path):
     head = f"AutoModelFor{head}Classification"
     assert load_for_inference(head, save_tiny(tmp_path, model_type, head), LABELS) is None
+
+
+@pytest.mark.parametrize("model_type", KNOWN)
+def test_a_config_is_read_as_transformers_reads_it_or_left_to_it(model_type, tmp_path):
+    make_tiny(model_type, transformers.AutoModel).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    content = json.loads(file.read_text())
+    theirs, left = load_config(tmp_path), set()
+    for key in content:
+        file.write_text(json.dumps({name: value for name, value in content.items() if name != key}))
+        if key == "model_type":
+            continue
+        ours = read_known_config(tmp_path)
+        if ours is None:
+            left.add(key)
+            continue
+        # what may be missing changes nothing
+        assert encoder_shapes(ours) == encoder_shapes(theirs)
+        assert has_known_encoder(ours)
+        for name in ("num_attention_heads", "num_hidden_layers", "pad_token_id", "problem_type"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert getattr(ours, "layer_norm_eps", 1e-12) == getattr(theirs, "layer_norm_eps", 1e-12)
+    assert {"vocab_size", "pad_token_id", "max_position_embeddings"} < left
+    for key in left:
+        file.write_text(json.dumps({**content, key: str(content[key])}))
+        assert read_known_config(tmp_path) is None
+
+
+@pytest.mark.parametrize("model_type", KNOWN)
+def test_classes_have_transformers_names(model_type):
+    names = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    assert names[model_type] == f"{ARCHITECTURES[model_type].classes}ForSequenceClassification"
 
 
 @pytest.mark.slow

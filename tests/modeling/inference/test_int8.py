@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bertkit.modeling.inference.graphs.convert import convert
+from bertkit.modeling.inference.graphs import convert
 from bertkit.runtime.sessions import open_graph
 
 

@@ -1,1 +1,0 @@
-"""Models as graphs that ONNX Runtime and OpenVINO run."""
