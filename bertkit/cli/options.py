@@ -165,6 +165,12 @@ SeedsOption = Annotated[
     str | None,
     option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
 ]
+JobsOption = Annotated[
+    int, option("Number of seeds or trials to train at the same time, each in its own process.", "N")
+]
+JoinOption = Annotated[
+    bool, flag("--join", "Share the seeds or trials of a folder with the process that started them.")
+]
 DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; keep nothing.")]
 FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[

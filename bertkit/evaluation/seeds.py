@@ -38,7 +38,7 @@ class SeedRun:
     folder: str
     """Name of its run folder in the folder of the seeds."""
     status: str
-    """``finished`` or ``diverged``."""
+    """``finished`` or ``diverged``; another status if another process still trains the run."""
     scores: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """Split -> metric -> score; empty unless it is finished."""
     failure: str | None = None
@@ -77,6 +77,11 @@ class SeedsSummary:
         """The runs that failed."""
         return [run for run in self.runs if run.failure]
 
+    @property
+    def unfinished(self) -> list[SeedRun]:
+        """The runs that have not ended, because another process trains them."""
+        return [run for run in self.runs if run.status not in ("finished", "diverged")]
+
 
 def describe_run(
     folder: Path, seed: int, record: RunRecord, task: Task, validation: Split, best_metric: str
@@ -89,7 +94,7 @@ def describe_run(
     status, name = str(record["status"]), seed_folder(folder, seed).name
     seconds = float(record.get("seconds", 0.0))
     if status != "finished":
-        return SeedRun(seed, name, status, failure=str(record.get("error", status)), seconds=seconds)
+        return SeedRun(seed, name, status, failure=record["error"] if status == "diverged" else None, seconds=seconds)
     scores = {result["split"]: result["scores"] for result in record["results"]}
     first = record["results"][0]
     answers = {json.dumps(record["prediction"]) for record in read_predictions(folder / name, record, validation)}

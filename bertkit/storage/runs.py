@@ -19,7 +19,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +34,9 @@ RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
 _SCHEMA = 1
-_NAME, _SEVERAL = "the run folder", "the folder of the runs"
+_NAME = "the run folder"
+SEVERAL = "the folder of the runs"
+"""Name of a folder of several runs in messages."""
 _PACKAGES = (
     "bertkit",
     "torch",
@@ -168,7 +170,7 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecor
         with locked(folder):
             move_aside(folder)
     record = check_claim(folder, identity)
-    with _creating(folder, _NAME):
+    with creating(folder, _NAME):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOCK).open("a", encoding="utf-8").close()
     return record
@@ -185,10 +187,8 @@ def foresee_claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> 
 
 def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
     """Check, without writing, that a folder may be used for the run with this identity; see `claim`."""
-    _check_writable(folder, _NAME)
+    check_writable(folder, _NAME)
     record = read_record(folder)
-    if record is None and folder.exists() and not folder.is_dir():
-        raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
     # what a run leaves that was killed before its record was written
     left = files.temporary_of(folder / RECORD).name
     entries = [entry.name for entry in folder.iterdir()] if record is None and folder.is_dir() else []
@@ -266,51 +266,6 @@ def _held(folder: Path, holder: str) -> ResourceError:
     return ResourceError(f"{holder} is writing this run", "wait for it, or choose another --output", file=folder)
 
 
-def check_several(folder: Path, holds: str, *, is_ours: bool, name: str = _SEVERAL, ignored: str = LOCK) -> None:
-    """Check, without writing, that a folder may hold several runs, in folders of their own.
-
-    Args:
-        folder: the folder.
-        holds: what it should hold, such as "a sweep".
-        is_ours: whether it does, in which case it may hold anything beside.
-        name: what it is called in a message, such as "the folder of the seeds".
-        ignored: the name of an entry that stands for nothing, as the lock does.
-
-    Raises:
-        UsageError: it holds one run itself, or something else.
-        ResourceError: it is a file, or cannot be written.
-    """
-    _check_writable(folder, name)
-    if folder.exists() and not folder.is_dir():
-        raise ResourceError(f"there is a file where {name} should be", "choose another --output", file=folder)
-    if (folder / RECORD).is_file():
-        raise UsageError("the folder holds a single run", "choose another --output", file=folder)
-    if not is_ours and folder.is_dir() and any(entry.name not in (LOCK, ignored) for entry in folder.iterdir()):
-        what = f"the folder holds something that is not {holds}"
-        raise UsageError(what, "choose another --output", file=folder)
-
-
-@contextmanager
-def claimed_several(
-    folder: Path, name: str = _SEVERAL, lock: Callable[[Path], AbstractContextManager[None]] = locked
-) -> Iterator[None]:
-    """Create a folder that holds several runs, and hold its lock.
-
-    Args:
-        folder: the folder; see `check_several`.
-        name: what it is called in a message.
-        lock: holds its lock, or raises the ResourceError that tells who does.
-
-    Raises:
-        ResourceError: it cannot be written, or another process is writing it.
-    """
-    with ExitStack() as held:
-        with _creating(folder, name):
-            folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(lock(folder))
-        yield
-
-
 def move_aside(folder: Path) -> None:
     """Rename a folder, with a number where that name is taken."""
     folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
@@ -364,11 +319,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _check_writable(folder: Path, name: str) -> None:
+def check_writable(folder: Path, name: str) -> None:
     """Check, without writing, that a folder can be written, or be created below the first that is there."""
+    if folder.exists() and not folder.is_dir():
+        raise ResourceError(f"there is a file where {name} should be", "choose another --output", file=folder)
     # The nearest folder that is there decides whether the missing ones can be created.
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    with _creating(folder, name):
+    with creating(folder, name):
         if place != folder and not place.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(place, os.W_OK):
@@ -376,7 +333,7 @@ def _check_writable(folder: Path, name: str) -> None:
 
 
 @contextmanager
-def _creating(folder: Path, name: str) -> Iterator[None]:
+def creating(folder: Path, name: str) -> Iterator[None]:
     """Raise ResourceError, with what the folder is called, where the system refuses to write it."""
     try:
         yield

@@ -8,8 +8,7 @@ runs/cola-seeds/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from bertkit.errors import ResourceError
 from bertkit.storage import fingerprints, runs
 
 SUMMARY = "seeds.json"
-_NAME = "the folder of the seeds"
 _SCHEMA = 1
 _SEED = "seed-"
 
@@ -29,6 +27,15 @@ def seed_folder(folder: Path, seed: int) -> Path:
     PosixPath('runs/cola-seeds/seed-3')
     """
     return folder / f"{_SEED}{seed}"
+
+
+def seed_of(name: str) -> int:
+    """Return the seed of a run folder.
+
+    >>> seed_of("seed-3")
+    3
+    """
+    return int(name.removeprefix(_SEED))
 
 
 def find_seeds(folder: Path) -> list[int]:
@@ -72,29 +79,3 @@ def members_of(summary: Mapping[str, Any]) -> list[str]:
 def write_seeds(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a folder of seeds, whole or not at all."""
     fingerprints.write_signed(folder / SUMMARY, {"schema_version": _SCHEMA, **summary})
-
-
-def check_folder(folder: Path) -> None:
-    """Check, without writing, that a folder may be used for the runs of several seeds.
-
-    Raises:
-        UsageError: it holds one run, or something else.
-        ResourceError: it is a file.
-    """
-    runs.check_several(folder, "a folder of seeds", is_ours=is_seeds_folder(folder), name=_NAME)
-
-
-@contextmanager
-def claimed_seeds(folder: Path, *, fresh: bool) -> Iterator[None]:
-    """Create the folder and hold its lock; with `fresh`, move an earlier one aside first.
-
-    Raises:
-        UsageError: as `check_folder` does.
-        ResourceError: it cannot be written, or another process is writing it.
-    """
-    check_folder(folder)
-    if fresh and is_seeds_folder(folder):
-        with runs.locked(folder):
-            runs.move_aside(folder)
-    with runs.claimed_several(folder, _NAME):
-        yield

@@ -11,9 +11,7 @@ runs/cola-sweep/
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from bertkit.storage import files, fingerprints, runs
 SPACE = "space.json"
 SUMMARY = "sweep.json"
 _TRIAL = "trial-"
-_NAME = "the folder of the sweep"
 _SCHEMA = 1
 
 
@@ -34,6 +31,15 @@ def trial_folder(folder: Path, number: int) -> Path:
     PosixPath('runs/cola-sweep/trial-0007')
     """
     return folder / f"{_TRIAL}{number:04}"
+
+
+def trial_of(name: str) -> int:
+    """Return the number of a run folder.
+
+    >>> trial_of("trial-0007")
+    7
+    """
+    return int(name.removeprefix(_TRIAL))
 
 
 def find_trials(folder: Path) -> list[int]:
@@ -58,83 +64,25 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
     _write_file(folder / SUMMARY, summary)
 
 
-def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
-    """Check, without writing, that a folder may be used for a sweep of this space.
+def write_space(folder: Path, space: Mapping[str, Any]) -> None:
+    """Write what a sweep searches, unless an earlier command has."""
+    if not (folder / SPACE).is_file():
+        _write_file(folder / SPACE, space)
+
+
+def check_space(folder: Path, space: Mapping[str, Any]) -> None:
+    """Check that a folder holds no sweep of another space.
 
     Raises:
-        UsageError: it holds a run, another sweep, or something else.
-        ResourceError: it is a file.
+        UsageError: If it does.
     """
-    there, unfinished = _read_file(folder / SPACE), files.temporary_of(folder / SPACE).name
-    runs.check_several(folder, "a sweep", is_ours=there is not None, name=_NAME, ignored=unfinished)
-    if there is None:
-        return
-    changed = runs.differences({key: there.get(key) for key in space}, json.loads(files.to_json(space)))
-    if changed:
+    before = _read_file(folder / SPACE)
+    # JSON turns tuples into lists and keys into text.
+    searched = json.loads(files.to_json(space))
+    if before is not None and (changed := runs.differences({key: before.get(key) for key in space}, searched)):
         what = f"the folder holds another sweep ({'; '.join(changed)})"
         remedy = f"--output {runs.free_name(folder)} for a new sweep, or --fresh to move the old one aside"
         raise UsageError(what, remedy, file=folder)
-
-
-def foresee_claim(folder: Path, *, join: bool) -> None:
-    """Check, without writing, what `claimed_sweep` would refuse now of a folder that `check_folder` accepts."""
-    if join and not (folder / SPACE).is_file():
-        raise UsageError("there is no sweep to join", "leave --join out to begin it", file=folder)
-    if not join and (holder := files.holder_of(folder / runs.LOCK)):
-        raise _held(folder, holder)
-
-
-@contextmanager
-def claimed_sweep(folder: Path, space: Mapping[str, Any], *, fresh: bool, join: bool) -> Iterator[None]:
-    """Create the folder and hold its lock; with `join`, work beside the process that holds it.
-
-    With `fresh`, an earlier sweep is moved aside first.
-
-    Raises:
-        UsageError: as `check_folder` does, or nothing is there to join.
-        ResourceError: it cannot be written, or another process is at work on it.
-    """
-    if fresh and (folder / SPACE).is_file():
-        with _locked(folder), ExitStack() as idle:
-            for number in find_trials(folder):
-                if not claim_trial(folder, number, idle):
-                    raise ResourceError("another process trains a trial of this sweep", "wait for it", file=folder)
-            runs.move_aside(folder)
-    check_folder(folder, space)
-    foresee_claim(folder, join=join)
-    if join:
-        yield
-        return
-    with runs.claimed_several(folder, _NAME, _locked):
-        if not (folder / SPACE).is_file():
-            _write_file(folder / SPACE, space)
-        yield
-
-
-def choosing(folder: Path) -> AbstractContextManager[None]:
-    """Wait until no other process chooses a trial, and hold the lock to choose one."""
-    return files.locked(folder / ".choosing.lock")
-
-
-def claim_trial(folder: Path, number: int, held: ExitStack) -> bool:
-    """Take a trial and hold its lock in `held`; False where another process has it.
-
-    The system releases the lock when the process ends, however it ends: no trial stays taken by a dead one. It is held
-    around the lock of the run folder, which a run takes only once its rows are read.
-    """
-    try:
-        held.enter_context(files.locked(folder / f".{_TRIAL}{number:04}.lock", refuse=ResourceError))
-    except ResourceError:
-        return False
-    return True
-
-
-def _locked(folder: Path) -> AbstractContextManager[None]:
-    return files.locked(folder / runs.LOCK, refuse=partial(_held, folder))
-
-
-def _held(folder: Path, holder: str) -> ResourceError:
-    return ResourceError(f"{holder} is at work on this sweep", "--join shares the work with it", file=folder)
 
 
 def _settings_file(folder: Path, number: int) -> Path:

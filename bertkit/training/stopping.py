@@ -1,4 +1,4 @@
-"""What ends a training before its steps do: a budget of time, or a signal. Of several runs, a failed one ends no other.
+"""Early end of a training: a budget of time, or a signal.
 
 With a budget, the learning rate follows the clock (Geiping & Goldstein 2023, section 4.4). Signals become a flag that
 training looks at between two steps.
@@ -11,12 +11,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from bertkit.errors import BertkitError, StoppedError
-from bertkit.progress import log
+from bertkit.errors import StoppedError
 from bertkit.recipe.sections import Pretraining
 
 # Windows has neither SIGHUP nor SIGUSR1
@@ -130,22 +129,3 @@ def caught_signals() -> Iterator[StopFlag]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def keep_going(
-    name: str, failures: dict[str, BertkitError], *, refused: tuple[type[BertkitError], ...] = ()
-) -> Iterator[None]:
-    """Note by its name that a run has failed, and say so; a signal and what is `refused` end the command."""
-    try:
-        yield
-    except BertkitError as error:
-        if isinstance(error, (StoppedError, *refused)):
-            raise
-        log.warning(f"{name} failed: {error}")
-        failures.setdefault(name, error)
-
-
-def first_failure(failures: Mapping[str, BertkitError]) -> BertkitError | None:
-    """Return the error of the first run that failed, with its name; None where none did."""
-    return next((error.named(name) for name, error in failures.items()), None)

@@ -27,7 +27,6 @@ from bertkit.evaluation.ablations import (
     name_variants,
 )
 from bertkit.evaluation.held_out import held_out_features
-from bertkit.hardware.launch import refuse_launch
 from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import log
 from bertkit.recipe.load import load_pretrain_recipe, load_recipe
@@ -38,12 +37,12 @@ from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import claimed
 from bertkit.storage.runs import without_folder
-from bertkit.training.stopping import first_failure, keep_going
 from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.finetune_data import read_rows
 from bertkit.workflows.pretrain import pretrain_corpus
 from bertkit.workflows.pretrain_data import read_pretrain_data
 from bertkit.workflows.pretrain_plan import Estimate, estimate
+from bertkit.workflows.runset import Failures, RunSet, first_failure, keep_going, train_all
 from bertkit.workflows.seeds import finetune_seeds
 
 SUMMARY = "ablation.json"
@@ -67,15 +66,40 @@ class AblationPlan:
 
 
 @dataclass
-class Ablation:
-    """An ablation that is checked: the recipes of the variants by name, and those of the tasks with their settings."""
+class Ablation(RunSet):
+    """A checked ablation: its pretrainings are a set of runs, and each fine-tuning is a set of seeds.
+
+    Args:
+        folder: Folder of all runs.
+        names: Run folders of the pretrainings.
+        search: Grid over keys of the pretraining recipe.
+        points: Variant -> its values of these keys.
+        recipes: Variant -> its pretraining recipe.
+        tasks: Name of a task -> its recipe and the changes of it.
+        failures: Variant -> the error that ended it.
+    """
 
     search: Search
-    folder: Path
     points: dict[str, Point]
     recipes: dict[str, PretrainRecipe]
     tasks: dict[str, ThenTask]
-    failures: dict[str, BertkitError] = field(default_factory=dict)
+    failures: Failures = field(default_factory=dict)
+    contents = "an ablation"
+    keeps_going = True
+
+    def is_begun(self) -> bool:
+        """Return whether the folder holds an ablation."""
+        return any((self.folder / name).exists() for name in (SUMMARY, _PRETRAINED))
+
+    def title(self, name: str) -> str:
+        """Return the variant of a pretraining."""
+        return name.removeprefix(f"{_PRETRAINED}/")
+
+    def train(self, name: str) -> None:
+        """Pretrain a variant, or resume."""
+        variant = self.title(name)
+        log.info(f"{variant}: pretraining, {self.names.index(name) + 1} of {len(self.names)}")
+        pretrain_corpus(read_pretrain_data(self.recipes[variant], self.folder / name), fresh=False)
 
     def pretrained(self, variant: str) -> Path:
         """Return the run folder of a pretraining."""
@@ -95,14 +119,14 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, Bertki
     Returns:
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
     """
-    with runs.claimed_several(job.folder):
+    with job.claimed():
         _check_inputs(job)
-        _pretrain_all(job)
+        job.failures |= train_all(job)
         # Task by task: a table is whole as soon as its task is done. An encoder that failed is left out everywhere.
         for task, variant in product(job.tasks, job.recipes):
             if variant not in job.failures:
                 log.info(f"{variant}: {task}")
-                with keep_going(variant, job.failures, refused=(UsageError,)), _for_another(job):
+                with keep_going(variant, job.failures, refused=UsageError), _for_another(job):
                     folder = job.folder / task / variant
                     _, diverged = finetune_seeds(job.task_recipe(task, variant), seeds, output=folder)
                     if diverged is not None:
@@ -123,7 +147,6 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, Bertki
 
 def dry_run(job: Ablation, seeds: Sequence[int]) -> AblationPlan:
     """Check everything that can be checked without training, and time some steps of each pretraining."""
-    runs.check_idle(job.folder)
     rows = _check_inputs(job)
     estimates = dict[str, Estimate]()
     for name, own in job.recipes.items():
@@ -141,7 +164,6 @@ def check_ablation(
 
     `search` is a grid over keys of the pretraining recipe; its first point is what the others are compared with.
     """
-    refuse_launch("an ablation under torchrun", "start it once")
     if not tasks:
         raise UsageError("no task to compare the encoders by", "name a recipe: --then sst2")
     for axis in search.axes:
@@ -166,17 +188,9 @@ def check_ablation(
             raise UsageError(what, "give one another name: --then 'RECIPE name=other'")
         of_tasks[task_name] = task, settings
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
-    is_ours = any((folder / name).exists() for name in (SUMMARY, _PRETRAINED))
-    runs.check_several(folder, "an ablation", is_ours=is_ours)
-    return Ablation(search, folder, points, recipes, of_tasks)
-
-
-def _pretrain_all(job: Ablation) -> None:
-    """Pretrain each encoder, or go on with it; one that fails does not end the others."""
-    for number, (variant, own) in enumerate(job.recipes.items(), start=1):
-        log.info(f"{variant}: pretraining, {number} of {len(job.recipes)}")
-        with keep_going(variant, job.failures):
-            pretrain_corpus(read_pretrain_data(own, job.pretrained(variant)), fresh=False)
+    job = Ablation(folder, [f"{_PRETRAINED}/{variant}" for variant in recipes], search, points, recipes, of_tasks)
+    job.check()
+    return job
 
 
 def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:

@@ -32,39 +32,47 @@ from bertkit.storage import hub, runs
 from bertkit.storage.files import disk_errors, write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.runs import without_folder
-from bertkit.training.stopping import first_failure, keep_going
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 from bertkit.workflows.predict import answer
+from bertkit.workflows.runset import Failures, RunSet, first_failure, keep_going, train_all
 
 SUMMARY = "glue.json"
 _SCHEMA = 1
 
 
 @dataclass
-class _State:
-    """What is known of the tasks so far."""
+class GlueRuns(RunSet):
+    """Set of the runs of GLUE, with the errors so far.
+
+    Args:
+        folder: Folder of all runs.
+        names: Tasks whose rows can be read.
+        recipes: Task -> its recipe.
+        missing: Task -> why its rows are missing.
+        failed: Task -> the error that ended it.
+    """
 
     recipes: dict[str, Recipe]
-    finished: dict[str, list[Result]] = field(default_factory=dict)
     missing: dict[str, DataError] = field(default_factory=dict)
-    failed: dict[str, BertkitError] = field(default_factory=dict)
+    failed: Failures = field(default_factory=dict)
+    contents = "of GLUE"
+    keeps_going = True
 
-    @property
-    def pending(self) -> list[str]:
-        """The tasks that are to be trained."""
-        ended = {*self.finished, *self.missing, *self.failed}
-        return [name for name in self.recipes if name not in ended]
+    def is_begun(self) -> bool:
+        """Return whether the folder holds runs of GLUE."""
+        return any((self.folder / name).exists() for name in (SUMMARY, *TASKS))
 
-    def read(self, name: str, folder: Path, *, fresh: bool = False) -> FinetuneData:
-        """Read the inputs of a task whose run is in a folder of all runs."""
-        return read_finetune_data(self.recipes[name], folder / name, fresh=fresh)
+    def read(self, name: str) -> FinetuneData:
+        """Read the inputs of a task."""
+        return read_finetune_data(self.recipes[name], self.folder / name)
 
-    @property
-    def unfinished(self) -> dict[str, GlueRun]:
-        """The tasks that were asked for and are not finished, and why."""
-        missing = {name: GlueRun(name, "missing", str(error)) for name, error in self.missing.items()}
-        return missing | {name: GlueRun(name, "failed", str(error)) for name, error in self.failed.items()}
+    def train(self, name: str) -> None:
+        """Fine-tune on a task, or resume."""
+        log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
+        with stage("reading the data", total=1):
+            data = self.read(name)
+        finetune_rows(data, fresh=False)
 
 
 def glue(
@@ -95,27 +103,27 @@ def glue(
         ModelError: no such model.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    state = _load_tasks(model, tasks, changes or {})
-    folder = runs.run_folder(output, "glue")
-    is_ours = any((folder / name).exists() for name in (SUMMARY, *TASKS))
-    runs.check_several(folder, "of GLUE", is_ours=is_ours)
+    job = _load_tasks(model, tasks, changes or {}, runs.run_folder(output, "glue"))
+    job.check()
     model_folder = hub.find_model(model)
-    with runs.claimed_several(folder):
+    with job.claimed():
         # All rows are checked before the first of nine trainings.
-        _check_tasks(state, folder, fresh)
-        _train_tasks(state, folder, fresh)
-        _add_others(state, folder, fingerprint(model_folder))
+        _check_tasks(job, fresh)
+        job.failed |= train_all(job)
+        finished = _read_finished(job, fingerprint(model_folder))
+        unfinished = {name: GlueRun(name, "missing", str(error)) for name, error in job.missing.items()}
+        unfinished |= {name: GlueRun(name, "failed", str(error)) for name, error in job.failed.items()}
         # The leaderboard takes the whole test sets, answered by one model of each task.
-        summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished)
-        submitted = {name: state.recipes[name] for name in state.finished}
+        summary = summarize(model, str(job.folder), job.recipes, finished, unfinished)
+        submitted = {name: job.recipes[name] for name in finished}
         if submitted and not any(recipe.data.limit for recipe in submitted.values()):
-            with disk_errors(folder):
-                summary = dataclasses.replace(summary, submission=make_submission(folder, submitted))
+            with disk_errors(job.folder):
+                summary = dataclasses.replace(summary, submission=make_submission(job.folder, submitted))
         _write_summary(summary)
-    return summary, first_failure(state.failed)
+    return summary, first_failure(job.failed)
 
 
-def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any]) -> _State:
+def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any], output: Path) -> GlueRuns:
     """Load the recipes of the tasks, and find those that have no folder in a directory of data.
 
     Raises:
@@ -129,55 +137,53 @@ def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any]) ->
     folder = typed_path(data) if data not in (None, "demo") else None
     if folder is not None and not folder.is_dir():
         raise DataError("no such directory", "name one with a folder for each task: cola, sst2, ...", file=data)
-    state = _State({})
+    job = GlueRuns(output, [], {})
     for name in [name for name in TASKS if name in tasks or not tasks]:
         source = {} if data is None else {"data.source": "demo" if folder is None else str(folder / name)}
-        state.recipes[name] = recipe = load_recipe(name, {"model": model, **source, **changes})
+        job.recipes[name] = recipe = load_recipe(name, {"model": model, **source, **changes})
         if folder is not None and not Path(recipe.data.source).is_dir():
-            state.missing[name] = DataError(f"no folder for {name}", "each task has one", file=recipe.data.source)
-    if state.missing and (tasks or len(state.missing) == len(state.recipes)):
-        raise next(iter(state.missing.values()))
-    return state
+            job.missing[name] = DataError(f"no folder for {name}", "each task has one", file=recipe.data.source)
+    if job.missing and (tasks or len(job.missing) == len(job.recipes)):
+        raise next(iter(job.missing.values()))
+    job.names = [name for name in job.recipes if name not in job.missing]
+    return job
 
 
-def _train_tasks(state: _State, folder: Path, fresh: bool) -> None:
-    """Train the tasks that are not finished; one that fails does not end the others."""
-    for name in state.pending:
-        log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
-        with keep_going(name, state.failed):
-            with stage("reading the data", total=1):
-                inputs = state.read(name, folder, fresh=fresh)
-            state.finished[name] = finetune_rows(inputs, fresh=fresh)
-
-
-def _check_tasks(state: _State, folder: Path, fresh: bool) -> None:
-    """Read the rows of all tasks before anything is trained, and take the results of runs that are finished.
+def _check_tasks(job: GlueRuns, fresh: bool) -> None:
+    """Read the rows of all tasks before anything is trained; with `fresh`, move earlier runs aside afterwards.
 
     Raises:
-        UsageError: a folder holds a run with other settings.
+        UsageError: If a folder holds a run with other settings.
     """
-    with stage("reading the data of all tasks", total=len(state.recipes)):
-        for number, name in enumerate(state.pending, start=1):
-            with keep_going(name, state.failed, refused=(UsageError,)):
-                plan = state.read(name, folder).plan
+    with stage("reading the data of all tasks", total=len(job.names)):
+        for number, name in enumerate(job.names, start=1):
+            with keep_going(name, job.failed, refused=UsageError):
+                plan = job.read(name).plan
                 record = None if fresh else runs.check_claim(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")
-                    state.finished[name] = read_results(record["results"], plan.folder)
             get_progress().update(number, {})
+    job.names = [name for name in job.names if name not in job.failed]
+    for name in job.names if fresh else ():
+        if (job.folder / name / runs.RECORD).is_file():
+            with runs.locked(job.folder / name):
+                runs.move_aside(job.folder / name)
 
 
-def _add_others(state: _State, folder: Path, model: str) -> None:
-    """Add the finished runs of tasks that were not asked for, if they started from the same model."""
+def _read_finished(job: GlueRuns, model: str) -> dict[str, list[Result]]:
+    """Read the results of finished runs; other tasks count if they started from the same model."""
+    finished = {}
     for name in TASKS:
-        record = None if name in state.recipes else runs.read_record(folder / name)
+        record = None if name in job.missing or name in job.failed else job.record(name)
         if record is None or record["status"] != "finished":
             continue
-        if record["identity"]["model"] != model:
-            log.info(f"{name}: left out, since its run started from another model")
-            continue
-        state.recipes[name] = load_recipe(str(folder / name / "recipe.yaml"))
-        state.finished[name] = read_results(record["results"], folder / name)
+        if name not in job.recipes:
+            if record["identity"]["model"] != model:
+                log.info(f"{name}: left out, because its run started from another model")
+                continue
+            job.recipes[name] = load_recipe(str(job.folder / name / "recipe.yaml"))
+        finished[name] = read_results(record["results"], job.folder / name)
+    return finished
 
 
 def _write_summary(summary: GlueSummary) -> None:

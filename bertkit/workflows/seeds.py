@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from bertkit.data.sources import is_validation
-from bertkit.errors import BertkitError, DivergedError, UsageError
+from bertkit.errors import BertkitError, DivergedError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
-from bertkit.hardware.device import find_device
-from bertkit.hardware.launch import refuse_launch
-from bertkit.hardware.process import fitting_threads
 from bertkit.metrics.basic import describe_positive_label
-from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.records import Recipe
@@ -24,13 +20,68 @@ from bertkit.storage import runs
 from bertkit.storage import seeds as storage
 from bertkit.storage.files import disk_errors
 from bertkit.storage.hub.models import check_model
-from bertkit.storage.runs import find_machine, without_folder
+from bertkit.storage.runs import RunRecord, without_folder
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data
-from bertkit.workflows.seed_jobs import SeedJob, run_jobs
+from bertkit.workflows.runset import RunSet, train_all
 from bertkit.workflows.trial_run import DryRun
 from bertkit.workflows.trial_run import dry_run as plan_run
+
+
+@dataclass
+class SeedRuns(RunSet):
+    """Set of runs that differ only in their seed."""
+
+    recipe: Recipe
+    contents = "a folder of seeds"
+
+    def is_begun(self) -> bool:
+        """Return whether the folder holds runs of seeds, or a process takes the first one."""
+        return storage.is_seeds_folder(self.folder) or any(self.folder.glob(".seed-*.lock"))
+
+    def title(self, name: str) -> str:
+        """Return e.g. "seed 3"."""
+        return name.replace("-", " ")
+
+    def train(self, name: str) -> None:
+        """Fine-tune with a seed, or resume."""
+        log.info(f"{self.title(name)} ({self.names.index(name) + 1} of {len(self.names)})")
+        data = self.read(name)
+        finetune_rows(data.on(self.find_machine(name)), fresh=False)
+
+    @cached_property
+    def first(self) -> FinetuneData:
+        """Inputs of the first seed."""
+        with stage("reading the data", total=1):
+            return self._read_rows(self.names[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The rows stay in this process: a worker reads them again.
+        return {name: value for name, value in vars(self).items() if name != "first"}
+
+    def read(self, name: str) -> FinetuneData:
+        """Return the inputs of a seed. A process reads the rows only once, unless the seed draws the training rows."""
+        first = self.first
+        if first.recipe.data.draws:
+            return self._read_rows(name)
+        seed, settings = storage.seed_of(name), first.plan.identity["recipe"]
+        identity = {**first.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
+        recipe = first.recipe.changed("training", seed=seed)
+        plan = replace(first.plan, recipe=recipe, folder=self.folder / name, identity=identity)
+        return replace(first, plan=plan, recipe=recipe)
+
+    def _read_rows(self, name: str) -> FinetuneData:
+        recipe = self.recipe.changed("training", seed=storage.seed_of(name))
+        return read_finetune_data(recipe, self.folder / name)
+
+    def check_run(self, name: str) -> None:
+        """Check that the folder of a seed is free, or holds this run unchanged; log if the run is finished."""
+        plan = self.read(name).plan
+        record = runs.check_claim(plan.folder, plan.identity)
+        if record is not None and record["status"] == "finished":
+            check_model(plan.folder)
+            log.info(f"{self.title(name)}: finished on {record['finished']}")
 
 
 @takes_progress
@@ -41,151 +92,107 @@ def finetune_seeds(
     output: str | Path | None = None,
     fresh: bool = False,
     jobs: int = 1,
+    join: bool = False,
     progress: Progress | None = None,
 ) -> tuple[SeedsSummary, BertkitError | None]:
-    """Fine-tune with each seed in turn, resume what is unfinished, and summarize all finished runs of the folder.
+    """Fine-tune with each seed, resume unfinished runs, and summarize all finished runs of the folder.
 
-    A run that diverges does not end the others. Up to `jobs` runs train at the same time, each in its own process.
+    A run that diverges does not end the others.
+
+    Args:
+        recipe: Recipe to train with.
+        seeds: Seeds of the runs.
+        output: Folder of the runs; by default ``runs/``, the name of the recipe and ``-seeds``.
+        fresh: Start over; earlier runs in the folder are moved aside.
+        jobs: Maximum number of runs that train at the same time, each in its own process.
+        join: Share the runs with another process that trains them.
+        progress: Shows the progress of the work.
 
     Returns:
-        the summary, which is in ``seeds.json`` too, and the error of a run that diverged.
+        The summary, which is in ``seeds.json`` too when all runs have ended, and the error of a run that diverged.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the recipe, the rows, the folder or the machine do not allow the runs; see `bertkit.errors`.
     """
-    folder = _check_seeds(recipe, seeds, output, jobs)
-    recipe = recipe if fresh else as_begun(recipe, storage.seed_folders(folder))
-    with stage("reading the data", total=1):
-        # Rows are read once for all seeds: only the seed and the folder differ.
-        inputs = read_finetune_data(recipe.changed("training", seed=seeds[0]), storage.seed_folder(folder, seeds[0]))
-    with storage.claimed_seeds(folder, fresh=fresh):
-        of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
-        pending = {seed: of_seed for seed, of_seed in of_seeds.items() if not _is_finished(of_seed)}
-        # Finished seeds need no process, and on a CPU more jobs than threads would only slow each other down.
-        at_once = _count_jobs(min(jobs, len(pending)))
-        errors = _run_at_once(recipe, pending, folder, at_once) if at_once > 1 else _run_in_turn(pending, folder)
-        diverged = next((errors[seed].named(f"seed {seed} diverged") for seed in seeds if seed in errors), None)
-        summary = _summarize_runs(inputs, folder, sorted({*seeds, *_find_others(inputs, folder, seeds)}))
-        # With the summary, the command counts as finished.
-        content = without_folder(summary)
-        with disk_errors(folder):
-            write_seeds_report(folder, content, runs.command())
-            storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
-        return summary, diverged
+    runset = _make_runset(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
+    _ = runset.first  # Errors of the rows come before the folder changes.
+    with runset.claimed(fresh=fresh, join=join):
+        for name in runset.names:
+            runset.check_run(name)
+        train_all(runset, jobs=jobs, join=join)
+        with runset.choosing():
+            summary = _summarize_runs(runset, sorted({*seeds, *_find_others(runset)}))
+            # With the summary, the command counts as finished. The last of several processes writes it.
+            if not summary.unfinished:
+                content = without_folder(summary)
+                with disk_errors(runset.folder):
+                    write_seeds_report(runset.folder, content, runs.command())
+                    storage.write_seeds(runset.folder, {"command": runs.command(), "finished": runs.now(), **content})
+        return summary, _find_divergence(runset)
 
 
 def dry_run(
-    recipe: Recipe, seeds: Sequence[int], *, output: str | Path | None = None, fresh: bool = False, jobs: int = 1
+    recipe: Recipe,
+    seeds: Sequence[int],
+    *,
+    output: str | Path | None = None,
+    fresh: bool = False,
+    jobs: int = 1,
+    join: bool = False,
 ) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
-    folder = _check_seeds(recipe, seeds, output, jobs)
-    runs.check_idle(folder)
-    recipe = recipe if fresh else as_begun(recipe, storage.seed_folders(folder))
-    first = storage.seed_folder(folder, seeds[0])
-    plan = plan_run(recipe.changed("training", seed=seeds[0]), output=first, fresh=fresh)
-    for seed in () if fresh else seeds[1:]:
-        begun = storage.seed_folder(folder, seed)
-        if runs.read_record(begun):  # it may be another run
-            plan_run(recipe.changed("training", seed=seed), output=begun, is_timed=False)
-    return replace(plan, folder=str(folder), disk_bytes=len(seeds) * plan.disk_bytes)
+    runset = _make_runset(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
+    recipes = {name: runset.recipe.changed("training", seed=storage.seed_of(name)) for name in runset.names}
+    first, *rest = runset.names
+    plan = plan_run(recipes[first], output=runset.folder / first, fresh=fresh)
+    for name in () if fresh else rest:
+        if runset.record(name):  # It may be another run.
+            plan_run(recipes[name], output=runset.folder / name, is_timed=False)
+    return replace(plan, folder=str(runset.folder), disk_bytes=len(seeds) * plan.disk_bytes)
 
 
-def _check_seeds(recipe: Recipe, seeds: Sequence[int], output: str | Path | None, jobs: int) -> Path:
-    """Return the folder of the seeds after checking that it may be one, and that so many may train at a time."""
-    if jobs < 1:
-        raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
-    refuse_launch("several seeds under torchrun", "launch one run per seed: --seed 1, --seed 2, ...")
+def _make_runset(
+    recipe: Recipe, seeds: Sequence[int], output: str | Path | None, *, fresh: bool, jobs: int, join: bool
+) -> SeedRuns:
+    """Return the runs of the seeds, after checking what needs no rows."""
     folder = runs.run_folder(output, f"{recipe.name}-seeds")
-    storage.check_folder(folder)
-    return folder
+    runset = SeedRuns(folder, [storage.seed_folder(folder, seed).name for seed in seeds], recipe)
+    runset.check(fresh=fresh, jobs=jobs, join=join)
+    # Runs of later commands hold out the same rows as the first run of the folder.
+    return runset if fresh else replace(runset, recipe=as_begun(recipe, storage.seed_folders(folder)))
 
 
-def _inputs_of(inputs: FinetuneData, seed: int, folder: Path) -> FinetuneData:
-    """Return the inputs of another seed: what was read depends on it only where training rows are drawn."""
-    if inputs.recipe.data.per_class or inputs.recipe.data.train_limit:
-        return read_finetune_data(inputs.recipe.changed("training", seed=seed), storage.seed_folder(folder, seed))
-    settings = inputs.plan.identity["recipe"]
-    identity = {**inputs.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
-    recipe = inputs.recipe.changed("training", seed=seed)
-    plan = replace(inputs.plan, recipe=recipe, folder=storage.seed_folder(folder, seed), identity=identity)
-    return replace(inputs, plan=plan, recipe=recipe)
-
-
-def _is_finished(inputs: FinetuneData) -> bool:
-    """Tell whether a seed is finished, and say so; check that its folder is free or holds this very run, unchanged."""
-    record = runs.check_claim(inputs.plan.folder, inputs.plan.identity)
-    if record is None or record["status"] != "finished":
-        return False
-    check_model(inputs.plan.folder)
-    log.info(f"seed {inputs.recipe.training.seed}: finished on {record['finished']}")
-    return True
-
-
-def _run_in_turn(pending: Mapping[int, FinetuneData], folder: Path) -> dict[int, DivergedError]:
-    """Train one seed after the other, and return the errors of those that diverged."""
-    diverged = {}
-    for number, (seed, inputs) in enumerate(pending.items(), start=1):
-        log.info(f"seed {seed} ({number} of {len(pending)})")
-        machine = find_machine(storage.seed_folders(folder))
-        try:
-            finetune_rows(inputs.on(machine), fresh=False)
-        except DivergedError as error:
-            log.info(f"seed {seed} diverged: {error}")
-            diverged[seed] = error
-    return diverged
-
-
-def _count_jobs(asked: int) -> int:
-    """Return how many runs of those asked for can train at a time: on a CPU, as many as there are threads."""
-    if asked < 2:
-        return asked
-    with stage("loading torch and transformers"):
-        import bertkit.training.fit  # noqa: F401
-    threads = fitting_threads().number
-    if asked > threads and find_device().is_cpu:
-        log.info(f"runs at a time: {threads}, since no more threads can be used here")
-        return threads
-    return asked
-
-
-def _run_at_once(
-    recipe: Recipe, pending: Mapping[int, FinetuneData], folder: Path, at_once: int
-) -> dict[int, DivergedError]:
-    """Train several seeds at the same time, and return the errors of those that diverged."""
-    machine = find_machine(storage.seed_folders(folder))
-    if machine is None:
-        plan = next(iter(pending.values())).plan
-        share = max(1, fitting_threads().number // at_once)
-        machine = dataclasses.asdict(
-            detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths, threads=share)
-        )
-    log.info(f"{at_once} of {len(pending)} seeds at a time; threads of each: {machine['threads']}")
-    jobs = [
-        SeedJob(seed, recipe.changed("training", seed=seed), inputs.plan.folder, machine, sys.argv)
-        for seed, inputs in pending.items()
-    ]
-    return run_jobs(jobs, at_once)
-
-
-def _find_others(inputs: FinetuneData, folder: Path, seeds: Sequence[int]) -> list[int]:
-    """List the seeds of earlier commands that ended in the folder; those of other settings are refused."""
+def _find_others(runset: SeedRuns) -> list[int]:
+    """List the seeds of earlier commands that have ended in the folder; a run with other settings is an error."""
     ended = []
-    for seed in storage.find_seeds(folder):
-        record = runs.read_record(storage.seed_folder(folder, seed))
-        if seed in seeds or record is None:
+    for seed in storage.find_seeds(runset.folder):
+        name = storage.seed_folder(runset.folder, seed).name
+        if name in runset.names or runset.record(name) is None:
             continue
-        if record["status"] not in ("finished", "diverged"):
+        if not runset.has_ended(name):
             log.info(f"seed {seed} is not finished and left out: name it in --seeds to resume it")
             continue
-        _is_finished(_inputs_of(inputs, seed, folder))  # or refused
+        runset.check_run(name)
         ended.append(seed)
     return ended
 
 
-def _summarize_runs(inputs: FinetuneData, folder: Path, seeds: Sequence[int]) -> SeedsSummary:
+def _find_divergence(runset: SeedRuns) -> BertkitError | None:
+    """Return the error of the first run that diverged in any process, or None."""
+    for name in runset.names:
+        record = runset.record(name)
+        if record is not None and record["status"] == "diverged":
+            return DivergedError(f"{runset.title(name)} diverged: {record['error']}")
+    return None
+
+
+def _summarize_runs(runset: SeedRuns, seeds: Sequence[int]) -> SeedsSummary:
     """Summarize the runs of these seeds."""
+    inputs, folder = runset.first, runset.folder
     task, metric, validation = inputs.task, inputs.recipe.best_metric, inputs.validation
-    records = {seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds}
+    records: dict[int, RunRecord] = {
+        seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds
+    }
     with stage("summarizing the seeds", total=1):
         described = [describe_run(folder, seed, records[seed], task, validation, metric) for seed in seeds]
         finished = [run for run in described if run.status == "finished"]

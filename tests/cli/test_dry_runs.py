@@ -21,6 +21,7 @@ ROWS, TEXT = "classify --data data --epochs 1", "--data text.txt --steps 2"
 COMMANDS = {
     "finetune": f"{ROWS} --model model",
     "finetune seeds": f"{ROWS} --model model --seeds 2",
+    "finetune joining": f"{ROWS} --model model --seeds 2 --join",
     "finetune several": "several.yaml --model model",
     "distill": f"{ROWS} --model model --teacher teacher",
     "distill text": "distilbert --data text.txt --teacher model --set training.steps=2",

@@ -111,24 +111,6 @@ def test_a_folder_of_runs_is_no_run_itself(tmp_path):
         runs.claim(tmp_path, {}, fresh=True)
 
 
-SEEDS = "the folder of the seeds"
-
-
-def test_a_folder_of_several_runs_is_created_and_locked(tmp_path):
-    folder = tmp_path / "a" / "b"
-    held, again = (runs.claimed_several(folder, SEEDS) for _ in range(2))
-    with held, pytest.raises(ResourceError, match="is writing this run"), again:
-        pass
-    (folder / runs.RECORD).touch()
-    with pytest.raises(UsageError, match="holds a single run"):
-        runs.check_several(folder, "a folder of seeds", is_ours=True, name=SEEDS)
-    with pytest.raises(ResourceError, match="there is a file where the folder of the seeds should be"):
-        runs.check_several(folder / runs.RECORD, "a folder of seeds", is_ours=True, name=SEEDS)
-    on_a_file = runs.claimed_several(folder / runs.RECORD, SEEDS)
-    with pytest.raises(ResourceError, match="the folder of the seeds cannot be written: File exists"), on_a_file:
-        pass
-
-
 @pytest.mark.skipif(os.sep != "/", reason="a backslash separates folders")
 def test_a_path_of_windows_is_no_name_of_a_folder():
     with pytest.raises(UsageError, match=r"has a backslash - write runs/x"):

@@ -1,20 +1,18 @@
-"""Folders of seeds: what they are, who may write them, and their summary."""
+"""Folders of seeds: what they are, and their summary."""
 
 from __future__ import annotations
 
 import pytest
 
-from bertkit.errors import ResourceError, UsageError
+from bertkit.errors import ResourceError
 from bertkit.storage import runs
 from bertkit.storage.seeds import (
     SUMMARY,
-    check_folder,
-    claimed_seeds,
     find_seeds,
     is_seeds_folder,
     members_of,
     read_seeds,
-    seed_folder,
+    seed_of,
     write_seeds,
 )
 
@@ -23,7 +21,7 @@ def test_seeds_are_found_in_the_order_of_their_numbers(tmp_path):
     for name in ("seed-10", "seed-2", "seed-02", "seed-x", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "seed-3").touch()
-    assert find_seeds(tmp_path) == [2, 10]
+    assert find_seeds(tmp_path) == [2, 10] and seed_of("seed-10") == 10
     assert is_seeds_folder(tmp_path) and not is_seeds_folder(tmp_path / "seed-2")
     (tmp_path / runs.RECORD).touch()
     assert not is_seeds_folder(tmp_path)
@@ -47,29 +45,3 @@ def test_members_are_the_runs_that_have_not_failed():
     assert members_of({"runs": entries}) == ["seed-1", "seed-2"]  # all that are finished
     good = {"folder": "seed-4", "status": "finished", "failure": None}
     assert members_of({"runs": [*entries, good]}) == ["seed-1", "seed-4"]
-
-
-def test_other_folders_are_refused(tmp_path):
-    check_folder(tmp_path / "new")
-    check_folder(tmp_path)  # empty
-    (tmp_path / "thesis.txt").touch()
-    with pytest.raises(UsageError, match="not a folder of seeds"):
-        check_folder(tmp_path)
-    with pytest.raises(ResourceError, match="a file where the folder"):
-        check_folder(tmp_path / "thesis.txt")
-    seed_folder(tmp_path, 1).mkdir()
-    check_folder(tmp_path)  # a note of the user among the runs
-    (tmp_path / runs.RECORD).touch()
-    with pytest.raises(UsageError, match="holds a single run"):
-        check_folder(tmp_path)
-
-
-def test_fresh_moves_an_earlier_folder_aside_and_one_process_writes(tmp_path):
-    folder = tmp_path / "a" / "seeds"
-    with claimed_seeds(folder, fresh=False):
-        seed_folder(folder, 1).mkdir()
-        with pytest.raises(ResourceError, match="is writing this run"), claimed_seeds(folder, fresh=False):
-            pass
-    with claimed_seeds(folder, fresh=True):
-        assert find_seeds(folder) == []
-    assert find_seeds(tmp_path / "a" / "seeds.before") == [1]

@@ -149,9 +149,10 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     assert finetune_data.as_begun(recipe, seed_folders(tmp_path / "new")).data.hold_out == "by_hash"
     assert finetune_data.as_begun(recipe, [tmp_path / "new", tmp_path / "seed-3"]).data.hold_out == "by_label"
     (tmp_path / "all.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
-    job = sweep._Sweep("classify", {"model": "demo", "data.source": str(tmp_path / "all.csv")}, None, tmp_path)
+    changes = {"model": "demo", "data.source": str(tmp_path / "all.csv")}
+    job = sweep.Sweep(tmp_path, ["trial-0001", "trial-0002"], "classify", changes, None)
     write_settings(tmp_path, 1, {})
-    assert sweep._read_trial(job, 2).recipe.data.hold_out == "by_label"
+    assert job.read("trial-0002").recipe.data.hold_out == "by_label"
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,20 @@ def test_tasks_end_one_by_one(tmp_path, monkeypatch):
         glue("demo", tasks=["wnli"], output=tmp_path / "glue2", **arguments)
 
 
+def test_fresh_moves_the_runs_aside_once_all_rows_are_read(tmp_path, monkeypatch):
+    def train(inputs, **_):
+        assert not inputs.plan.folder.exists()
+        raise ResourceError("no space", "make room")
+
+    monkeypatch.setattr(workflow, "finetune_rows", train)
+    (tmp_path / "glue" / "cola").mkdir(parents=True)
+    runs.write_record(tmp_path / "glue" / "cola", {"status": "finished", "identity": {"model": "x"}})
+    glue(
+        "demo", tasks=["cola"], output=tmp_path / "glue", changes={"data.source": "demo", "data.limit": 40}, fresh=True
+    )
+    assert runs.read_record(tmp_path / "glue" / "cola.before")["status"] == "finished"
+
+
 def test_finished_runs_of_other_tasks_count_if_they_started_from_the_same_model(tmp_path):
     scores = {"matthews_correlation": 0.5, "accuracy": 0.75}
     results = [{"recipe": "a", "model": "m", "split": "validation", "scores": scores, "rows": 9, "seconds": 1.0}]
@@ -106,10 +120,10 @@ def test_finished_runs_of_other_tasks_count_if_they_started_from_the_same_model(
         (tmp_path / name / "recipe.yaml").write_text(f"extends: {name}\nname: {name}\n")
         record = {"status": status, "finished": "today", "identity": {"model": model}, "results": results}
         runs.write_record(tmp_path / name, record)
-    state = workflow._State({})
-    workflow._add_others(state, tmp_path, "x")
-    assert list(state.finished) == list(state.recipes) == ["cola"]
-    assert (state.finished["cola"][0].scores, state.recipes["cola"].task) == (scores, "text_classification")
+    job = workflow.GlueRuns(tmp_path, [], {})
+    finished = workflow._read_finished(job, "x")
+    assert list(finished) == list(job.recipes) == ["cola"]
+    assert (finished["cola"][0].scores, job.recipes["cola"].task) == (scores, "text_classification")
 
 
 @pytest.mark.parametrize(

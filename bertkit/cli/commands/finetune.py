@@ -12,6 +12,8 @@ from bertkit.cli.options import (
     TRAINING,
     DryRunOption,
     FreshOption,
+    JobsOption,
+    JoinOption,
     RecipeArgument,
     SeedsOption,
     flag,
@@ -60,7 +62,8 @@ def command(
         Path | None, output_option("Run folder.", "DIR", "runs/RECIPE; with --seeds RECIPE-seeds")
     ] = None,
     seeds: SeedsOption = None,
-    jobs: Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")] = 1,
+    jobs: JobsOption = 1,
+    join: JoinOption = False,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
     pinned: Annotated[Path | None, option("End unless model, rows and versions are those of this run.", "RUN")] = None,
@@ -85,10 +88,10 @@ def command(
     if pinned is not None and chosen:
         raise UsageError("--pinned with --seeds", "pin one --seed at a time")
     if chosen:
-        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, jobs=jobs)
+        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, jobs=jobs, join=join)
         return
-    if jobs != 1:
-        raise UsageError("--jobs without --seeds", "it is for several runs: --seeds 5")
+    if jobs != 1 or join:
+        raise UsageError(f"{'--join' if join else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
     _finetune_one(loaded, output, dry_run=dry_run, fresh=fresh, pinned=pinned)
 
 
@@ -106,17 +109,18 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
 
 
 def _finetune_seeds(
-    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, jobs: int
+    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, jobs: int, join: bool
 ) -> None:
     from bertkit.workflows.seeds import dry_run as check
     from bertkit.workflows.seeds import finetune_seeds
 
     if dry_run:
-        plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
+        plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs, join=join)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
-    if error is not None:
+    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, join=join)
+    # The gates judge all runs: the command that ends last does so.
+    if error is not None or summary.unfinished:
         print_result(summary, print_seeds, error=error)
         return
     from bertkit.evaluation.gates import judge_seeds
@@ -229,7 +233,15 @@ def print_seeds(summary: SeedsSummary) -> None:
     print_notes(f"failed: {name_seeds(seeds)}. {failure}" for failure, seeds in failures.items())
     _print_best(summary)
     print_notes(summary.warnings)
+    if summary.unfinished:
+        print_unfinished(len(summary.unfinished))
+        return
     print_next(f"open {shlex.quote(summary.folder)}/report.html")
+
+
+def print_unfinished(count: int) -> None:
+    """Print how many runs of a set have not ended."""
+    print_text(f"  {count} more not finished: another process trains them, or the command without --join does")
 
 
 def run_table(summary: SeedsSummary) -> list[dict[str, Any]]:

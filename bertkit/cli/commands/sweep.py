@@ -7,13 +7,14 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertkit.cli.commands.finetune import number_values
+from bertkit.cli.commands.finetune import number_values, print_unfinished
 from bertkit.cli.options import (
     TRAINING,
     DryRunOption,
     FreshOption,
+    JobsOption,
+    JoinOption,
     RecipeArgument,
-    flag,
     option,
     output_option,
     recipe_options,
@@ -32,7 +33,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def command(
     ] = None,
     search: Annotated[str, option("How trials are chosen: grid, random or tpe (Optuna).", "METHOD")] = "grid",
     trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the whole grid")] = None,
-    join: Annotated[bool, flag("--join", "Train other trials of a sweep that another process is working on.")] = False,
+    jobs: JobsOption = 1,
+    join: JoinOption = False,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -70,18 +71,15 @@ def command(
     """
     from bertkit.recipe.space import make_search
 
-    # --fresh moves the folder aside, which a process that joins the sweep must not do.
-    if fresh and join:
-        raise UsageError("--fresh and --join are both given", "--fresh begins a sweep, --join takes part in one")
     chosen = make_search(search, space or (), trials)
     from bertkit.workflows.sweep import check_sweep, sweep
     from bertkit.workflows.sweep import dry_run as check
 
     if dry_run:
-        job = check_sweep(recipe, chosen, changes, output, fresh=fresh)
-        print_result(check(job, fresh=fresh, join=join), print_sweep_plan)
+        job = check_sweep(recipe, chosen, changes, output, fresh=fresh, jobs=jobs, join=join)
+        print_result(check(job, fresh=fresh), print_sweep_plan)
         return
-    summary = sweep(recipe, chosen, changes, output=output, fresh=fresh, join=join)
+    summary = sweep(recipe, chosen, changes, output=output, fresh=fresh, jobs=jobs, join=join)
     print_result(summary, print_sweep)
 
 
@@ -111,7 +109,7 @@ def print_sweep(summary: SweepSummary) -> None:
     if summary.expected_best:
         print_text(f"  expected best {metric} of k random trials: {number_values(summary.expected_best)}")
     if summary.unfinished:
-        print_text(f"  {summary.unfinished} more not finished: another process trains them, or --join does")
+        print_unfinished(summary.unfinished)
         return
     folder = shlex.quote(summary.folder)
     print_next(f"open {folder}/report.html", *([f"bertkit eval {folder}/{summary.best}"] if summary.best else []))

@@ -95,7 +95,8 @@ def test_a_plan_lists_its_trials(capsys):
         (["--search", "bayes"], "--search bayes"),
         (["--space", "training.rate=1,2"], "--space: unknown key 'training.rate'"),
         (["--epochs", "2"], "training.epochs is both set and searched"),
-        (["--join"], "there is no sweep to join"),
+        (["--join"], "there are no runs to join"),
+        (["--jobs", "0"], "--jobs 0"),
     ],
 )
 def test_options_that_cannot_be_are_refused_in_one_line(run, options, what):

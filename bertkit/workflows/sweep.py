@@ -1,10 +1,10 @@
-"""Fine-tune a recipe under many settings: run folders are the truth, and whoever finds an unfinished one goes on."""
+"""Fine-tune a recipe under many settings: ordinary runs in one folder, and a ranking of all of them."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from bertkit.evaluation.sweeps import (
     find_selection,
     sort_trials,
 )
-from bertkit.hardware.launch import refuse_launch
 from bertkit.metrics.basic import is_lower_better
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
@@ -34,12 +33,13 @@ from bertkit.reports.sweep import write_sweep_report
 from bertkit.storage import runs
 from bertkit.storage import sweeps as storage
 from bertkit.storage.files import disk_errors
-from bertkit.storage.runs import RunRecord, find_machine, without_folder
+from bertkit.storage.runs import without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data, read_labeled
-from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
+from bertkit.workflows.runset import RunSet, train_all
+from bertkit.workflows.tpe import Tried, check_optuna, propose
 from bertkit.workflows.trial_run import dry_run as plan_run
 
 _ENDED = ("finished", "diverged")
@@ -57,40 +57,87 @@ class SweepPlan:
     disk_bytes: int
 
 
-@dataclass(frozen=True)
-class _Sweep:
-    """A sweep: a recipe by name, the changes that all trials share, what is searched, and where."""
+@dataclass
+class Sweep(RunSet):
+    """Set of the trials of a search: runs of a recipe under different settings.
 
-    name: str
+    Args:
+        folder: Folder of the sweep.
+        names: Run folders of the trials.
+        recipe_name: Name or file of the recipe.
+        changes: Changes of the recipe in all trials.
+        search: Searched keys, and how their values are chosen.
+    """
+
+    recipe_name: str
     changes: Mapping[str, Any]
     search: Search
-    folder: Path
+    contents = "a sweep"
+    retries_diverged = False
+
+    def is_begun(self) -> bool:
+        """Return whether the folder holds a sweep."""
+        return (self.folder / storage.SPACE).is_file()
+
+    def train(self, name: str) -> None:
+        """Train a trial, or resume it with the settings that it started with."""
+        settings = self._choose_settings(storage.trial_of(name))
+        log.info(f"{name} of {self.search.trials}: {name_point(settings)}")
+        with _named(name, settings):
+            with stage("reading the data", total=1):
+                data = self.read(name)
+            # Only trials with the same model and precision can compute alike.
+            machine = self.find_machine(name, partial(_computes_like, data))
+            finetune_rows(data.on(machine), fresh=False)
 
     def recipe(self, settings: Mapping[str, Any]) -> Recipe:
-        return load_recipe(self.name, {**self.changes, **settings})
+        """Load the recipe with the settings of a trial."""
+        return load_recipe(self.recipe_name, {**self.changes, **settings})
+
+    def read(self, name: str) -> FinetuneData:
+        """Read the inputs of a trial. Its settings may decide which rows or which model."""
+        recipe = self.recipe(storage.read_settings(self.folder, storage.trial_of(name)) or {})
+        folders = [storage.trial_folder(self.folder, number) for number in storage.find_trials(self.folder)]
+        return read_finetune_data(as_begun(recipe, folders), self.folder / name)
 
     @property
     def seed(self) -> int:
-        """The seed of the random draws: the recipe's."""
+        """Seed of the random draws: the recipe's."""
         return self.recipe({}).training.seed
 
     @property
     def space(self) -> dict[str, Any]:
-        """What makes it another sweep if it differs."""
+        """Values that differ between two sweeps."""
         return {**self.search.describe(), "seed": self.seed}
-
-    @property
-    def trial_folders(self) -> list[Path]:
-        return [storage.trial_folder(self.folder, number) for number in storage.find_trials(self.folder)]
 
     def describe(self, number: int) -> Trial:
         """Describe a trial by its settings and the record of its run."""
         settings = storage.read_settings(self.folder, number) or {}
-        return describe_trial(number, self.folder, settings, self.record(number))
+        record = self.record(storage.trial_folder(self.folder, number).name)
+        return describe_trial(number, self.folder, settings, record)
 
-    def record(self, number: int) -> RunRecord | None:
-        """Read the record of a trial's run; None where it has none."""
-        return runs.read_record(storage.trial_folder(self.folder, number))
+    def propose(self, number: int) -> Point:
+        """Return the settings of a new trial."""
+        if self.search.method != "tpe":
+            return next(itertools.islice(self.search.points(self.seed), number - 1, None))
+        metric, tried = self.recipe({}).best_metric, []
+        for earlier in storage.find_trials(self.folder):
+            trial = self.describe(earlier)
+            tried.append(Tried(trial.settings, trial.scores.get(metric), trial.status in _ENDED))
+        return propose(self.search, self.seed, tried, lower_is_better=is_lower_better(metric))
+
+    def _choose_settings(self, number: int) -> Point:
+        """Return the settings of a trial.
+
+        They are on disk before it is trained, so that any process resumes the trial with them. One process at a time
+        chooses, because TPE takes the settings of unfinished trials into account.
+        """
+        with self.choosing():
+            settings = storage.read_settings(self.folder, number)
+            if settings is None:
+                settings = self.propose(number)
+                storage.write_settings(self.folder, number, settings)
+        return settings
 
 
 @takes_progress
@@ -101,68 +148,78 @@ def sweep(
     *,
     output: str | Path | None = None,
     fresh: bool = False,
+    jobs: int = 1,
     join: bool = False,
     progress: Progress | None = None,
 ) -> SweepSummary:
-    """Train the trials of a search that are not trained yet, and summarize all of the folder.
+    """Train the trials of a search that have not ended, and summarize all trials of the folder.
 
-    A trial that was broken off is resumed. One that diverged is not tried again. With `join`, other processes are at
-    work on the same folder: each takes the next trial that none of them has.
+    An interrupted trial is resumed. A trial that diverged is not trained again.
+
+    Args:
+        recipe: Name or file of the recipe.
+        search: Searched keys, and how their values are chosen; see `bertkit.make_search`.
+        changes: Dotted recipe key -> value, in all trials.
+        output: Folder of the trials; by default ``runs/``, the name of the recipe and ``-sweep``.
+        fresh: Start over; an earlier sweep in the folder is moved aside.
+        jobs: Maximum number of trials that train at the same time, each in its own process.
+        join: Share the trials with another process that trains them.
+        progress: Shows the progress of the work.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the search, the rows, the folder or the machine do not allow the runs; see `bertkit.errors`.
     """
-    job = check_sweep(recipe, search, changes or {}, output, fresh=fresh)
-    with storage.claimed_sweep(job.folder, job.space, fresh=fresh, join=join):
+    job = check_sweep(recipe, search, changes or {}, output, fresh=fresh, jobs=jobs, join=join)
+    with job.claimed(fresh=fresh, join=join):
+        storage.write_space(job.folder, job.space)
         _check_trials(job)
-        return _train_trials(job)
-
-
-def _train_trials(job: _Sweep) -> SweepSummary:
-    """Train the trials that no other process has, and summarize all of the folder."""
-    while True:
-        with ExitStack() as held:
-            if (number := _take_trial(job, held)) is None:
-                break
-            _train_trial(job, number)
-    with storage.choosing(job.folder):  # one process at a time writes the summary
-        summary = _summarize_trials(job)
-        if not summary.unfinished:  # with the summary, the command counts as finished
-            content = without_folder(summary)
-            with disk_errors(job.folder):
-                write_sweep_report(job.folder, content, runs.command())
-                storage.write_summary(job.folder, {"command": runs.command(), "finished": runs.now(), **content})
+        train_all(job, jobs=jobs, join=join)
+        with job.choosing():
+            summary = _summarize_trials(job)
+            # With the summary, the command counts as finished. The last of several processes writes it.
+            if not summary.unfinished:
+                content = without_folder(summary)
+                with disk_errors(job.folder):
+                    write_sweep_report(job.folder, content, runs.command())
+                    storage.write_summary(job.folder, {"command": runs.command(), "finished": runs.now(), **content})
     if summary.best is None and not summary.unfinished:
         raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
     return summary
 
 
-def dry_run(job: _Sweep, *, fresh: bool = False, join: bool = False) -> SweepPlan:
+def dry_run(job: Sweep, *, fresh: bool = False) -> SweepPlan:
     """Check everything that can be checked without training, and return what the sweep would do."""
     search = job.search
-    storage.foresee_claim(job.folder, join=join)
     if not fresh:
         _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
     last = {axis.key: axis.extremes[-1] for axis in search.axes}  # more epochs have more checkpoints
     unused = storage.trial_folder(job.folder, search.trials + 1)
-    for settings, name in ((_choose_settings(job, 1), storage.trial_folder(job.folder, 1).name), (last, "a trial")):
+    for settings, name in ((job.propose(1), storage.trial_folder(job.folder, 1).name), (last, "a trial")):
         with _named(name, settings):
             plan = plan_run(job.recipe(settings), output=unused, is_timed=False)
     return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
 
 
 def check_sweep(
-    name: str, search: Search, changes: Mapping[str, Any], output: str | Path | None, *, fresh: bool = False
-) -> _Sweep:
+    name: str,
+    search: Search,
+    changes: Mapping[str, Any],
+    output: str | Path | None,
+    *,
+    fresh: bool = False,
+    jobs: int = 1,
+    join: bool = False,
+) -> Sweep:
     """Check the settings, the folder, that Optuna is there, and that all trials are scored on the same rows."""
-    refuse_launch("a sweep under torchrun", "start it once, and more processes with --join")
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and searched", "leave one of them out")
+    folder = runs.run_folder(output, f"{load_recipe(name, changes).name}-sweep")
+    names = [storage.trial_folder(folder, number).name for number in range(1, search.trials + 1)]
+    job = Sweep(folder, names, name, changes, search)
     # A recipe may forbid a value. Each extreme of each axis is tried, so that a sweep does not end so in its last
     # trial.
-    job = _Sweep(name, changes, search, runs.run_folder(output, f"{load_recipe(name, changes).name}-sweep"))
     if search.method == "grid":
         tried: list[Point] = list(search.points(0))
     else:
@@ -175,22 +232,24 @@ def check_sweep(
             raise error.named("--space") from None
     if search.method == "tpe":
         check_optuna()
+    job.check(fresh=fresh, jobs=jobs, join=join)
+    if not fresh:
+        storage.check_space(folder, job.space)
     # Trials are compared with one another, so all must be scored on the same rows, whatever data settings are searched.
-    if not fresh:  # it may hold another sweep, which is moved aside
-        storage.check_folder(job.folder, job.space)
     gold = load_task(job.recipe({})).COLUMNS.gold
     check_scored_rows(search, lambda point: read_labeled(job.recipe(point))[1]["validation"], gold)
     return job
 
 
-def _check_trials(job: _Sweep) -> None:
+def _check_trials(job: Sweep) -> None:
     """Check that the first trial which has a run is one of this sweep: of its data, model and other settings."""
     for number in storage.find_trials(job.folder):
-        if job.record(number) is None:
+        name = storage.trial_folder(job.folder, number).name
+        if job.record(name) is None:
             continue
-        inputs = _read_trial(job, number)
+        plan = job.read(name).plan
         try:
-            runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+            runs.check_claim(plan.folder, plan.identity)
         except UsageError as error:
             remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
             what = error.what.replace("another run", "trials of another sweep")
@@ -198,65 +257,9 @@ def _check_trials(job: _Sweep) -> None:
         return
 
 
-def _take_trial(job: _Sweep, held: ExitStack) -> int | None:
-    """Take the first trial that has not ended and that no other process has; None where there is none.
-
-    Its settings are on disk before it is trained, so that whoever goes on with it trains the same.
-    """
-    # One process chooses at a time. A trial is taken by its lock: a killed process frees it, and another goes on.
-    with storage.choosing(job.folder):
-        for number in range(1, job.search.trials + 1):
-            lock = ExitStack()
-            if not storage.claim_trial(job.folder, number, lock):
-                continue
-            record = job.record(number)
-            if record is not None and record["status"] in _ENDED:
-                lock.close()
-                continue
-            held.push(lock)
-            if storage.read_settings(job.folder, number) is None:
-                storage.write_settings(job.folder, number, _choose_settings(job, number))
-            return number
-    return None
-
-
-def _choose_settings(job: _Sweep, number: int) -> Point:
-    """Choose the settings of a new trial."""
-    if job.search.method != "tpe":
-        return next(itertools.islice(job.search.points(job.seed), number - 1, None))
-    metric, tried = job.recipe({}).best_metric, []
-    for other in storage.find_trials(job.folder):
-        trial = job.describe(other)
-        tried.append(Tried(trial.settings, trial.scores.get(metric), trial.status in _ENDED))
-    return propose(job.search, job.seed, tried, lower_is_better=is_lower_better(metric))
-
-
-def _read_trial(job: _Sweep, number: int) -> FinetuneData:
-    """Read the inputs of a trial; settings may decide which rows or which model."""
-    settings = storage.read_settings(job.folder, number) or {}
-    recipe, folder = as_begun(job.recipe(settings), job.trial_folders), storage.trial_folder(job.folder, number)
-    return read_finetune_data(recipe, folder)
-
-
-def _train_trial(job: _Sweep, number: int) -> None:
-    """Train a trial, or go on with it; one that diverges has ended."""
-    name = storage.trial_folder(job.folder, number).name
-    settings = storage.read_settings(job.folder, number) or {}
-    log.info(f"{name} of {job.search.trials}: {name_point(settings)}")
-    try:
-        with _named(name, settings):
-            with stage("reading the data", total=1):
-                inputs = _read_trial(job, number)
-            # Taken from a trial with the same model and precision, so that trials differ in their settings alone.
-            machine = find_machine(job.trial_folders, partial(_computes_like, inputs))
-            finetune_rows(inputs.on(machine), fresh=False)
-    except DivergedError as error:
-        log.info(f"{name} diverged: {error}")
-
-
 @contextmanager
 def _named(trial: str, settings: Point) -> Iterator[None]:
-    """Let an error name the trial and its settings."""
+    """Add the trial and its settings to the message of an error, unless it diverged or was stopped."""
     try:
         yield
     except (DivergedError, StoppedError):
@@ -265,19 +268,20 @@ def _named(trial: str, settings: Point) -> Iterator[None]:
         raise error.named(f"{trial} ({name_point(settings)})") from None
 
 
-def _computes_like(inputs: FinetuneData, record: Mapping[str, Any]) -> bool:
-    """Tell whether a trial had the same model and the same precision, so that others compute as it did."""
+def _computes_like(data: FinetuneData, record: Mapping[str, Any]) -> bool:
+    """Return whether a trial had the same model and the same precision."""
     identity = record["identity"]
     precision = identity["recipe"]["training"]["precision"]
-    return (identity["model"], precision) == (inputs.plan.identity["model"], inputs.recipe.training.precision)
+    return (identity["model"], precision) == (data.plan.identity["model"], data.recipe.training.precision)
 
 
-def _summarize_trials(job: _Sweep) -> SweepSummary:
+def _summarize_trials(job: Sweep) -> SweepSummary:
     """Summarize the trials of the folder, the best first."""
     numbers = storage.find_trials(job.folder)
-    records = {number: record for number in numbers if (record := job.record(number)) is not None}
+    names = {number: storage.trial_folder(job.folder, number).name for number in numbers}
+    records = {number: record for number, name in names.items() if (record := job.record(name)) is not None}
     with stage("summarizing the trials", total=1):
-        inputs = _read_trial(job, next(iter(records), numbers[0]))
+        inputs = job.read(names[next(iter(records))] if records else job.names[0])
         metric, split = inputs.recipe.best_metric, inputs.validation
         trials = sort_trials([job.describe(number) for number in numbers], metric)
         # Estimates are over finished trials alone; those that diverged have ended, but have no score.

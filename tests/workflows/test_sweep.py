@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
 import subprocess
 import sys
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bertkit.errors import DivergedError, ModelError, UsageError
+from bertkit.errors import DivergedError, ModelError, ResourceError, UsageError
 from bertkit.recipe.space import make_search
-from bertkit.storage import runs
-from bertkit.storage.sweeps import claimed_sweep, find_trials, read_settings, trial_folder, write_settings
+from bertkit.storage import files, runs
+from bertkit.storage.sweeps import find_trials, read_settings, trial_folder, write_settings, write_space
 from bertkit.workflows import sweep as workflow
 from bertkit.workflows.sweep import check_sweep, dry_run, sweep
 from tests.kills import TRAINING_STEP, check_equal
@@ -93,20 +95,39 @@ def test_a_trial_that_diverges_has_ended_and_the_others_go_on(diverging, tmp_pat
 def begin(search, folder):
     """Return a sweep whose folder another process has made, and left."""
     job = check_sweep("classify", search, DEMO, folder)
-    with claimed_sweep(folder, job.space, fresh=False, join=False):
-        return job
+    with job.claimed():
+        write_space(folder, job.space)
+    return job
 
 
-def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(diverging, tmp_path):
+def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(diverging, tmp_path, monkeypatch):
+    monkeypatch.setattr(workflow.Sweep, "find_machine", lambda *_: None)  # it would wait for the first run
     search = make_search("random", ["training.epochs=int:1..3"], 3)
     job = begin(search, tmp_path / "sweep")
-    with ExitStack() as first, ExitStack() as second:
-        assert (workflow._take_trial(job, first), workflow._take_trial(job, second)) == (1, 2)
-        second.close()  # however it ended
-        summary = sweep("classify", search, DEMO, output=tmp_path / "sweep")
+    with files.locked(job.run_lock("trial-0001")):
+        summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
         assert summary.unfinished == 1 and len(diverging) == 2
         assert read_summary(tmp_path / "sweep") is None
-    assert len(set(diverging)) == 2
+    with pytest.raises(DivergedError):  # the last process writes it
+        sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
+    assert len(set(diverging)) == 3 and len(read_summary(tmp_path / "sweep")["trials"]) == 3
+
+
+def test_a_process_that_joins_before_a_trial_has_settings_has_none_to_show(diverging, tmp_path):
+    search = make_search("grid", ["training.epochs=1,2"], None)
+    job = begin(search, tmp_path / "sweep")
+    with files.locked(job.run_lock("trial-0001")), files.locked(job.run_lock("trial-0002")):
+        summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
+    assert (summary.trials, summary.unfinished, diverging) == ([], 2, [])
+
+
+def test_fresh_leaves_a_sweep_alone_while_a_trial_is_trained(diverging, tmp_path):
+    search, folder = make_search("grid", ["training.epochs=1,2"], None), tmp_path / "sweep"
+    job = begin(search, folder)
+    other = make_search("grid", ["training.epochs=3,4"], None)
+    with files.locked(job.run_lock("trial-0002")), pytest.raises(ResourceError, match="still trains trial-0002"):
+        sweep("classify", other, DEMO, output=folder, fresh=True)
+    assert json.loads((folder / "space.json").read_text())["space"] == {"training.epochs": "1,2"}
 
 
 def test_an_error_of_a_trial_names_it_and_its_settings(monkeypatch, tmp_path):
@@ -206,26 +227,43 @@ def test_a_killed_sweep_goes_on_where_it_was(zygote, tmp_path, toy_data, tiny_mo
 
 
 @pytest.mark.slow
-def test_two_processes_take_different_trials(tmp_path, toy_data, tiny_model):
-    space = ["--space", "training.batch_size=16,24,32,48"]
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_two_processes_take_different_trials(tmp_path, toy_data, tiny_model, jobs):
+    space = ["--space", "training.batch_size=16,24,32,48", "--jobs", str(jobs)]
     command = [sys.executable, "-m", "bertkit", *map(str, arguments_of(tiny_model, toy_data, space))]
-    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(Path(__file__).parents[2])}
+    start = partial(subprocess.Popen, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    first = start(command)
     while first.poll() is None and not (tmp_path / "run/trial-0001.json").exists():
         pass
-    second = subprocess.Popen([*command, "--join"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    second = start([*command, "--join"])
     texts = [process.communicate()[1] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), texts
-    taken = [{line.split()[0] for line in text.splitlines() if " of 4: " in line} for text in texts]
-    assert taken[0].isdisjoint(taken[1]) and len(taken[0] | taken[1]) == 4
+    taken = [re.findall(r"(trial-\d+) of 4: ", text) for text in texts]
+    assert sorted(taken[0] + taken[1]) == [f"trial-000{number}" for number in (1, 2, 3, 4)], texts
     assert [trial["status"] for trial in read_summary(tmp_path / "run")["trials"]] == ["finished"] * 4
+    machines = {
+        json.dumps(runs.read_record(trial_folder(tmp_path / "run", n))["machine"]["threads"]) for n in (1, 2, 3, 4)
+    }
+    assert machines == {str(2 // jobs)}
+
+
+@pytest.mark.slow
+def test_trials_at_the_same_time_are_those_in_turn(tmp_path, toy_data, tiny_model):
+    space = ["--space", "training.batch_size=16,24,32"]
+    for name, threads, jobs in (("in turn", "1", "1"), ("at once", "2", "2")):
+        (tmp_path / name).mkdir()
+        command = [*map(str, arguments_of(tiny_model, toy_data, space)), "--jobs", jobs]
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": str(Path(__file__).parents[2])}
+        subprocess.run([sys.executable, "-m", "bertkit", *command], cwd=tmp_path / name, env=environment, check=True)
+    for number in (1, 2, 3):
+        check_equal(*(tmp_path / name / "run" / f"trial-{number:04}" for name in ("in turn", "at once")))
 
 
 def test_settings_on_disk_are_those_that_are_trained(diverging, tmp_path):
     search = make_search("random", ["training.epochs=int:1..9"], 1)
     job = begin(search, tmp_path / "sweep")
     write_settings(tmp_path / "sweep", 1, {"training.epochs": 9})  # by a process that was killed then
-    with ExitStack() as held:
-        workflow._take_trial(job, held)
     with pytest.raises(DivergedError):
-        sweep("classify", search, DEMO, output=tmp_path / "sweep")
+        sweep("classify", search, DEMO, output=job.folder)
     assert diverging == [9]

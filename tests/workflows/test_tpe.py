@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.errors import UnavailableError
 from bertkit.recipe.space import make_search, name_point
-from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
+from bertkit.workflows.tpe import Tried, check_optuna, propose
 
 SPACE = ["rate=log:1e-5..1e-3", "size=16,32,null", "epochs=int:2..4"]
 
