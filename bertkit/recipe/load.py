@@ -280,18 +280,18 @@ def _set_value(values: dict[str, Any], key: str, value: object) -> None:
 
 
 PLACEHOLDER = "{language}"
-_WITH_LANGUAGE = ("source", "config", "files", "splits")  # of `data`, which may have it
+_WITH_LANGUAGE = ("source", "config", "files", "splits")  # keys of `data` that may have it
 
 
 def names_language(data: Mapping[str, Any]) -> bool:
-    """Tell whether what a recipe says of its data has ``{language}`` in it."""
+    """Return whether the section `data` of a recipe has ``{language}`` in it."""
     values = [data.get(key) for key in _WITH_LANGUAGE]
     texts = chain.from_iterable(value.values() if isinstance(value, Mapping) else [value] for value in values)
     return any(isinstance(text, str) and PLACEHOLDER in text for text in texts)
 
 
 def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]:
-    """Put ``data.language`` into what a recipe says of its data.
+    """Put ``data.language`` into the section `data` of a recipe.
 
     The recipe of a run has its language and no ``{language}`` any more.
 
@@ -326,9 +326,9 @@ def _fill_value(value: Any, language: str) -> Any:
 
 
 def _check_folder(source: str, language: str) -> None:
-    """Check that a source in a folder is there, if it is there for another language: it is no name of the hub then."""
+    """Check that a source exists if it exists for another language, so that it cannot be a name on the Hub."""
     path = typed_path(source)
-    # The languages that are there are read off the folder, to name the nearest in the error.
+    # The folder shows which languages exist, so that the error can name the nearest.
     first = next((number for number, name in enumerate(path.parts) if PLACEHOLDER in name), None)
     if first is None or Path(_fill_value(str(path), language)).exists():
         return
@@ -343,12 +343,12 @@ def _check_folder(source: str, language: str) -> None:
 
 # --- Settings that give way to others ---
 
-# What a user gives wins over a setting of the recipe that no longer fits it, with one line that says so. Two settings
-# that do not fit are refused only if both were given at the same time: both on the command line (or in Python), or
-# both in the user's own file.
+# A setting that a user gives wins over a setting of the recipe that no longer fits it, with one line in the log. Two
+# settings that do not fit are refused only if both were given at the same time: both on the command line (or in
+# Python), or both in the user's file.
 
 Replace = Callable[[Any, Any], Any]
-"""Takes the value that wins and the one that may not fit; returns what takes its place: the same where it fits."""
+"""Takes the value that wins and the one that may not fit; returns its replacement: the same value if it fits."""
 
 
 def _shorter(max_length: Any, short_length: Any) -> Any:
@@ -382,7 +382,7 @@ def _absent(_winner: Any, _value: Any) -> Any:
 
 
 def _read_numbers(*values: Any) -> list[int]:
-    """Read whole numbers as the records will; an empty list where one is none, which they will refuse."""
+    """Read positive integers as the records will, or return an empty list if one is not, which they will refuse."""
     try:
         numbers = [int(value) for value in values]
     except (TypeError, ValueError):
