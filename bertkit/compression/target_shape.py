@@ -10,7 +10,7 @@ from bertkit.errors import ModelError, UsageError
 from bertkit.modeling.architectures import find_architecture, types_with
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import count_layers
-from bertkit.recipe.sections import read_layers
+from bertkit.recipe.records import read_layers
 
 ROWS, TRAINING = "rows", "train"
 """Names of a vocabulary: that of all rows of a run, or of its training rows."""
