@@ -246,7 +246,7 @@ _as_json = False  # whether the command that runs was called with --json
 
 @contextmanager
 def json_output(wanted: bool = True) -> Iterator[None]:
-    """Let results be printed as JSON objects meanwhile, as --json asks for."""
+    """Print results as JSON objects inside the block, as --json asks for."""
     global _as_json
     before, _as_json = _as_json, wanted
     try:
@@ -256,20 +256,20 @@ def json_output(wanted: bool = True) -> Iterator[None]:
 
 
 def is_json_wanted() -> bool:
-    """Tell whether results are printed as JSON objects."""
+    """Return whether results are printed as JSON objects."""
     return _as_json
 
 
 # --- Progress: a live bar in a terminal, a line every ten seconds elsewhere ---
 
 
-_INTERVAL = 10.0  # seconds between lines where stderr is no terminal
-# in terminals of at least so many columns; in narrower ones the numbers need them
+_INTERVAL = 10.0  # seconds between lines if stderr is not a terminal
+# Columns of a terminal, at least -> width of the bar. In narrower terminals, the numbers need the room.
 _BAR_WIDTHS = {100: 12, 60: 6}
 
 
 class TerminalProgress(Silent):
-    """Shows how far each stage of the work is; silent in all but the first process of a distributed launch."""
+    """Progress bars and lines on stderr; only the first process of a distributed launch shows them."""
 
     def __init__(self) -> None:
         self.outer: list[tuple[str, int, int, float]] = []
@@ -290,7 +290,7 @@ class TerminalProgress(Silent):
         return self.shows and sys.stderr.isatty() and is_watched
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        """Begin a stage of `total` steps, of which `done` are done; stages may be nested."""
+        """Begin a stage of `total` steps after `done` of them; stages may be nested."""
         what = printable(what)  # it may have the name of a file
         # `done` is what a resumed run has behind it: it is in the count, and not in the estimate of the time left.
         self.outer.append((what, total, done, time.monotonic()))
@@ -349,7 +349,7 @@ class _Figures:
 
 
 def _open_bar() -> Progress:
-    """Open the bar, whose name, count and time left are always shown; the figures get what is left of the line."""
+    """Open the bar, whose name, count and time left are always shown; the figures get the rest of the line."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column

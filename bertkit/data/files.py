@@ -97,10 +97,10 @@ FORMATS = {
 
 
 def find_format(name: str) -> Format | None:
-    """Find the format that ``data.format`` names; None for ``auto``, where the ending of a file tells.
+    """Return the format that ``data.format`` names, or None for ``auto``, which goes by the ending of a file.
 
     Raises:
-        RecipeError: no format has this name.
+        RecipeError: If no format has this name.
     """
     if name != "auto" and name not in FORMATS:
         raise RecipeError(f"data.format: no file format is called {name!r}", closest(name, ["auto", *FORMATS]))
@@ -111,8 +111,8 @@ def format_of(file_name: str) -> tuple[Format | None, str]:
     """Find the format of a file by its name.
 
     Returns:
-        the format and the ending that shows it, in lower case, with ``.gz`` or ``.zst`` where it is compressed text;
-        None and an empty ending where no format claims the name.
+        The format and the ending that shows it, in lower case, with ``.gz`` or ``.zst`` if it is compressed text; or
+        None and an empty ending if no format has this ending.
     """
     lowered = file_name.lower()
     plain = without_compression(lowered)
@@ -124,7 +124,7 @@ def format_of(file_name: str) -> tuple[Format | None, str]:
 
 
 def format_of_folder(folder: Path) -> Format | None:
-    """Find the format that reads all files of a folder as one source of rows; None where its files are splits."""
+    """Return the format that reads all files of a folder as one source of rows, or None if its files are splits."""
     formats = (candidate for candidate in FORMATS.values() if candidate.folder)
     return next((candidate for candidate in formats if next(folder.glob(candidate.folder), None)), None)
 

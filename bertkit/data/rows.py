@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Digests: TypeAlias = "NDArray[np.uint64]"
-"""Two numbers per row of a run, (rows, 2): for it as it is, and without case, white space and Unicode forms."""
+"""Two numbers per row of a run, (rows, 2): of the row itself, and without case, whitespace and Unicode forms."""
 
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 # without a gold value; the remedy

@@ -228,7 +228,7 @@ def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
 
 
 def _fold_texts(value: object) -> Any:
-    """Return a row without what case, white space and forms of Unicode add to its texts."""
+    """Return a row whose texts are folded: without case, whitespace and forms of Unicode."""
     if isinstance(value, dict):
         return {name: _fold_texts(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -262,10 +262,10 @@ def unique_digests(trained: Digests) -> Digests:
 
 
 def read_digests(folder: Path) -> Digests | None:
-    """Read the digests of a run, or of the run that a checkpoint belongs to; None where there are none.
+    """Read the digests of a run, or of the run that a checkpoint belongs to, or return None without any.
 
     Raises:
-        ModelError: the file is damaged.
+        ModelError: If the file is damaged.
     """
     folder = folder.resolve()
     file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / runs.TRAINING_ROWS

@@ -295,7 +295,7 @@ def check_asked_device(**reruns: object) -> None:
 
 
 def is_launched() -> bool:
-    """Tell whether this process is one of several that a launcher has started."""
+    """Return whether this process is one of several that a launcher has started."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -303,7 +303,7 @@ def check_launch(*, fsdp: bool) -> None:
     """Check that this training can run as the launcher has set it up, before a row is read.
 
     Raises:
-        UsageError: it is for DeepSpeed or Megatron-LM, or splits weights otherwise than the recipe says.
+        UsageError: If the launcher starts DeepSpeed or Megatron-LM, or splits weights unlike the recipe.
     """
     for name in ("DeepSpeed", "Megatron_LM"):
         if _is_on(f"ACCELERATE_USE_{name.upper()}"):

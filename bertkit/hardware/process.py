@@ -1,4 +1,4 @@
-"""What this process uses of the machine: threads and memory.
+"""Threads and memory of this process.
 
 OpenMP threads wait for one another hundreds of times in a training step. On an idle machine they are fastest if they
 spin while they wait. If another process needs a core, spinning threads keep it from the thread that they wait for.
@@ -296,11 +296,11 @@ _NEVER = 2**31 - 1  # bytes, the largest threshold
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep freed blocks for later ones, in place of returning them to the system; return whether it will.
+    """Make glibc keep freed blocks for later ones instead of returning them to the system; return whether it will.
 
-    By default glibc maps each large block anew and unmaps it when it is freed, and the system clears every page of it
+    By default glibc maps each large block again and unmaps it when it is freed, and the system clears every page of it
     again. In a training step those are all copies of weights and all gradients: 300 MB of each for BERT base. One arena
-    for all threads lets the backward pass, which has a thread of its own, reuse what the forward pass has freed.
+    for all threads lets the backward pass, which runs in a separate thread, reuse what the forward pass has freed.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -343,7 +343,7 @@ def peak_memory(device: str) -> int | None:
 
 
 def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/meminfo")) -> tuple[int, int] | None:
-    """Return the bytes of memory that a process may have, and those of them that are free; None where unknown.
+    """Return the bytes of memory that a process may have and the free bytes among them, or None if unknown.
 
     Its control groups may allow less than the machine has. What they count as used but could drop, old pages of files,
     is free.
@@ -365,10 +365,10 @@ def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/m
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Tell whether an error says that memory is too small; numpy, torch on the CPU, and accelerators raise one each.
+    """Return whether an error means that memory is too small; numpy, torch on the CPU, and accelerators differ.
 
-    oneDNN, which multiplies for torch, only says that it cannot make what it computes with. Of an operation that it
-    does not have, it says that of a "primitive descriptor".
+    oneDNN, which multiplies for torch, reports that it "could not create a primitive". For an operation that it does
+    not have, it reports that it could not create a "primitive descriptor", which is another fault.
 
     >>> is_memory_error(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."))
     True

@@ -1,7 +1,7 @@
 """Tensors on a device, and the copies of them that the CPU keeps.
 
-Reading a number from a device, or finding where a mask is true, waits for all the work that was given to it before. Of
-a batch, the CPU knows all that already: `to_device` keeps what it moved.
+Reading a number from a device, or the indices of a mask, waits for all the work that was given to it before. The CPU
+has the numbers of a batch already: `to_device` keeps a reference to the tensor that it moved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def on_host(values: torch.Tensor) -> torch.Tensor:
 
 
 def host_copy(values: torch.Tensor) -> torch.Tensor | None:
-    """Return what `to_device` moved, as the tensor or as another shape of it; None where that is not known."""
+    """Return the tensor that `to_device` moved, in the shape of `values`, or None if it is not known."""
     if values.device.type == "cpu":
         return values
     copy: torch.Tensor | None = getattr(values, _COPY, None)
@@ -44,7 +44,7 @@ def host_copy(values: torch.Tensor) -> torch.Tensor | None:
 
 
 def derive(values: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Compute something of a tensor on its device and, where that is known, of its copy on the CPU."""
+    """Compute a function of a tensor on its device and, if it has one, of its copy on the CPU."""
     copy, derived = host_copy(values), compute(values)
     return derived if copy is None or copy is values else _keep(derived, compute(copy))
 
@@ -55,7 +55,7 @@ def where(values: torch.Tensor, test: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 def select(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values where a mask is true, as boolean indexing does; see `where`."""
+    """Return the values for which a mask is true, as boolean indexing does; see `where`."""
     return values[where(mask, lambda mask: mask)]
 
 

@@ -1,4 +1,4 @@
-"""Find a recipe, extend its parent, apply overrides and check the result."""
+"""Find a recipe, extend its parent, apply overrides, settle what no longer fits, and check the result."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def recipe_command(name: str) -> str:
     return "pretrain" if "objective" in read_values(name) else "finetune"
 
 
-def read_values(name: str, command: str = "") -> dict[str, Any]:
+def read_values(name: str) -> dict[str, Any]:
     """Read the keys of a recipe and its parents, unchecked; raises what `load_recipe` does of files."""
-    return _read_with_parents(find_recipe(name, command), command, ())[0]
+    return _read_with_parents(find_recipe(name), "", ())[0]
 
 
 def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe | PretrainRecipe:
@@ -164,8 +164,10 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
             values["data"]["config"] = data["config"]
         if not names_language({**values["data"], "source": source}):
             values["data"].pop("language", None)
-    elif isinstance(data, dict) and _names_training_files(changes):
-        values["data"] = {key: value for key, value in data.items() if key != "documents"}
+    elif isinstance(data, dict):
+        files = changes.get("data.files")
+        if "data.files.train" in changes or (isinstance(files, Mapping) and "train" in files):
+            values["data"] = {key: value for key, value in data.items() if key != "documents"}
     model, distillation = changes.get("model"), values.get("distillation")
     if model is not None and model != values.get("model"):
         for key in _OF_MODEL:
@@ -178,11 +180,6 @@ def _name_source(source: object) -> str:
     """Return a source of data, without the revision that follows the ``@`` in a name of the hub."""
     name = str(source)
     return name if typed_path(name).exists() else name.partition("@")[0]
-
-
-def _names_training_files(changes: Mapping[str, Any]) -> bool:
-    files = changes.get("data.files")
-    return "data.files.train" in changes or (isinstance(files, Mapping) and "train" in files)
 
 
 def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
@@ -279,17 +276,22 @@ def _set_value(values: dict[str, Any], key: str, value: object) -> None:
     values[last] = value
 
 
+# --- The language of the data ---
+
+
 PLACEHOLDER = "{language}"
-_WITH_LANGUAGE = ("source", "config", "files", "splits")  # of `data`, which may have it
+_WITH_LANGUAGE = ("source", "config", "files", "splits")  # keys of `data` that may have it
 
 
 def names_language(data: Mapping[str, Any]) -> bool:
-    """Tell whether what a recipe says of its data has ``{language}`` in it."""
-    return any(PLACEHOLDER in text for key in _WITH_LANGUAGE for text in _texts(data.get(key)))
+    """Return whether the section `data` of a recipe has ``{language}`` in it."""
+    values = [data.get(key) for key in _WITH_LANGUAGE]
+    texts = chain.from_iterable(value.values() if isinstance(value, Mapping) else [value] for value in values)
+    return any(isinstance(text, str) and PLACEHOLDER in text for text in texts)
 
 
 def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]:
-    """Put ``data.language`` into what a recipe says of its data.
+    """Put ``data.language`` into the section `data` of a recipe.
 
     The recipe of a run has its language and no ``{language}`` any more.
 
@@ -317,11 +319,6 @@ def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]
     return {**data, **{key: _fill_value(data[key], language) for key in _WITH_LANGUAGE if key in data}}
 
 
-def _texts(value: Any) -> list[str]:
-    values = value.values() if isinstance(value, Mapping) else [value]
-    return [text for text in values if isinstance(text, str)]
-
-
 def _fill_value(value: Any, language: str) -> Any:
     if isinstance(value, Mapping):
         return {key: _fill_value(inner, language) for key, inner in value.items()}
@@ -329,9 +326,9 @@ def _fill_value(value: Any, language: str) -> Any:
 
 
 def _check_folder(source: str, language: str) -> None:
-    """Check that a source in a folder is there, if it is there for another language: it is no name of the hub then."""
+    """Check that a source exists if it exists for another language, so that it cannot be a name on the Hub."""
     path = typed_path(source)
-    # The languages that are there are read off the folder, to name the nearest in the error.
+    # The folder shows which languages exist, so that the error can name the nearest.
     first = next((number for number, name in enumerate(path.parts) if PLACEHOLDER in name), None)
     if first is None or Path(_fill_value(str(path), language)).exists():
         return
@@ -344,8 +341,14 @@ def _check_folder(source: str, language: str) -> None:
         raise DataError(f"no language {language!r} in {source}", closest(language, there))
 
 
+# --- Settings that give way to others ---
+
+# A setting that a user gives wins over a setting of the recipe that no longer fits it, with one line in the log. Two
+# settings that do not fit are refused only if both were given at the same time: both on the command line (or in
+# Python), or both in the user's file.
+
 Replace = Callable[[Any, Any], Any]
-"""Takes the value that wins and the one that may not fit; returns what takes its place: the same where it fits."""
+"""Takes the value that wins and the one that may not fit; returns its replacement: the same value if it fits."""
 
 
 def _shorter(max_length: Any, short_length: Any) -> Any:
@@ -379,7 +382,7 @@ def _absent(_winner: Any, _value: Any) -> Any:
 
 
 def _read_numbers(*values: Any) -> list[int]:
-    """Read whole numbers as the records will; an empty list where one is none, which they will refuse."""
+    """Read positive integers as the records will, or return an empty list if one is not, which they will refuse."""
     try:
         numbers = [int(value) for value in values]
     except (TypeError, ValueError):

@@ -52,12 +52,12 @@ def import_extra(module: str, what: str, extra: str, instead: str = "", file: ob
 def load_module(
     role: str, name: str, shipped: Sequence[str], required: Sequence[str], page: str, may_run_code: bool = True
 ) -> ModuleType:
-    """Load a module of your own, which a recipe names where it could name one of bertkit's.
+    """Load a custom module, which a recipe names instead of one of bertkit's.
 
     Args:
         role: what such a module is called in messages, such as "task family".
         name: the importable name, with a dot.
-        shipped: Names of bertkit's own modules, of which the closest is suggested.
+        shipped: Names of bertkit's modules, for the suggestion in an error.
         required: functions and constants that the module must have.
         page: the page of the docs on writing such a module.
         may_run_code: whether a module of your own may be imported that is not imported yet.

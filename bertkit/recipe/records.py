@@ -131,7 +131,7 @@ def read_layers(value: Any) -> int | list[int] | None:
     ([0, 2, 4], [1, 5], 3, [0], None)
 
     Raises:
-        ValueError: neither of these.
+        ValueError: If the value is neither of these.
     """
     if value is None:
         return None
@@ -337,7 +337,7 @@ class Option:
     default: Any
     choices: tuple[Any, ...] = ()
     least: float | None = None
-    """The smallest number; by default 0, or unbounded where the default is None."""
+    """The smallest number; by default 0, or unbounded if the default is None."""
     most: float = math.inf
     """The largest number."""
     read: Callable[[Any], Any] | None = None
@@ -350,7 +350,7 @@ def read_option(options: Mapping[str, Any], recipe: Recipe | PretrainRecipe, nam
 
 
 def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """Check a recipe's options: their names, and that values are of the type of their defaults and in range.
+    """Check a recipe's options: their names, and that values have the type of their defaults and are in range.
 
     Raises:
         RecipeError: with the closest name, or the values that are allowed.

@@ -1,4 +1,4 @@
-"""What the sections of a recipe are made of, and its section `training`, for fine-tuning and for pretraining."""
+"""Base class and value types of the sections of a recipe, and the section `training`."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def read_names(table: str) -> dict[str, str]:
 
 
 def other_names() -> dict[str, str]:
-    """Read what other tools call a key of a recipe, whatever section they have it in: name -> bertkit's key."""
+    """Read what other tools call a key of a recipe, regardless of its section: name -> bertkit's key."""
     decided = read_names("training_arguments")
     return {name: key for name, key in decided.items() if not key.startswith("bertkit ")} | read_names("other_tools")
 

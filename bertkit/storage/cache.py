@@ -106,7 +106,7 @@ def sweep(folder: Path) -> None:
 
 
 IN_MEMORY = 1 << 14
-"""The most items that stay a list, since so few take little memory; of more, as many are worked on at a time."""
+"""Maximum items that stay a list, because they take little memory; longer sequences are processed in such parts."""
 
 _BLOCK = 256  # items that are written, and read, together
 _PART = 1 << 16  # items that are sorted in memory; each part is a file until all are merged
@@ -167,11 +167,11 @@ class Spooled(Sequence[Item]):
 
 
 def spool(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item]:
-    """Return items as a sequence, whose memory does not grow with their number; a list where they are few.
+    """Return items as a sequence whose memory does not grow with their number, or as a list if they are few.
 
     Args:
         items: they are read once.
-        block: how many are read from disk together: few, where they are read in any order.
+        block: Number of items that are read from disk together; a few if they are read in random order.
 
     Raises:
         ResourceError: the disk of the cache is full.
@@ -190,7 +190,7 @@ def spool_sorted(items: Iterable[Item], key: Callable[[Item], Any]) -> Sequence[
 
 
 def _open_file() -> IO[Any]:
-    """Open a file without a name beside what is cached, since a folder of temporary files may be in memory itself."""
+    """Open a file without a name in the cache, because a folder of temporary files may be in memory itself."""
     with suppress(OSError):
         _spool_folder().mkdir(parents=True, exist_ok=True)
         return tempfile.TemporaryFile(dir=_spool_folder())

@@ -140,13 +140,13 @@ CHECKSUM = "sha256"
 
 
 def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no such file.
+    """Read a JSON object, or return None if there is no such file.
 
     Raises:
-        BertkitError: `damaged`, where the file is anything else.
+        BertkitError: `damaged`, if the file is anything else.
     """
     try:
-        # a checksum cannot tell NaN from null, which is what bertkit writes
+        # NaN is read as null, because bertkit writes null and a checksum is the same for both.
         content = json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda _: None)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -158,12 +158,12 @@ def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
 
 
 def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None = None) -> dict[str, Any] | None:
-    """Read what `write_signed` has written; None where there is no such file.
+    """Read an object that `write_signed` has written, or return None if there is no such file.
 
     Args:
         file: the JSON.
-        damaged: raised where it is anything else; its class is that of all errors.
-        form: what such a file describes, and the number of its ``format``, where it has one.
+        damaged: Error to raise if the file is anything else; all errors have its class.
+        form: Content of such a file in words, and the number of its ``format`` if it has one.
 
     Raises:
         BertkitError: `damaged`, or that the file has another format.
@@ -178,8 +178,8 @@ def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None 
 
 
 def write_signed(file: Path, content: Mapping[str, Any]) -> None:
-    """Write an object with a checksum of itself, in place of an earlier one; whole or not at all."""
-    # The checksum is of what will be read: JSON turns tuples into lists and keys into text.
+    """Write an object with a checksum of itself atomically; it replaces an earlier file."""
+    # The checksum covers the object that will be read: JSON turns tuples into lists and keys into text.
     as_read = json.loads(files.to_json(content))
     as_read.pop(CHECKSUM, None)
     files.write_json(file, {**as_read, CHECKSUM: json_fingerprint(as_read)})

@@ -269,12 +269,12 @@ _PREFIX = ".removed-"
 
 
 def check_removable(folder: Path) -> None:
-    """Check, without writing, that a folder is a run, or one of seeds, which nobody is writing.
+    """Check, without writing, that a folder holds a run or seeds, and that no process is writing it.
 
     What a killed removal has left of a run may be removed, too.
 
     Raises:
-        UsageError: it is something else, a link, or holds the working directory.
+        UsageError: If it is something else, a link, or holds the working directory.
         ResourceError: a process is writing it.
     """
     if not folder.exists() and _aside(folder).is_dir():
@@ -296,7 +296,7 @@ def remove_run(folder: Path) -> None:
     """Delete a run folder, or one of seeds, for which `check_removable` raises nothing.
 
     Raises:
-        ResourceError: a process is writing it, or a file cannot be deleted; repeating goes on.
+        ResourceError: If a process is writing it, or a file cannot be deleted; the same command continues.
     """
     aside = _aside(folder)
     try:
@@ -306,7 +306,7 @@ def remove_run(folder: Path) -> None:
             with ExitStack() as held:
                 for part in _parts(folder):
                     held.enter_context(locked(part / runs.LOCK, refuse=partial(_refuse_written, part)))
-                # at once: from here on it is no run, whatever happens to this process
+                # A rename is atomic: from here on the folder is not a run, even if this process is killed.
                 folder.rename(aside)
             sync_folder(folder.parent)
             shutil.rmtree(aside)
@@ -320,7 +320,7 @@ def _aside(folder: Path) -> Path:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """Return a folder and the runs in it, each with a lock of its own."""
+    """Return a folder and the runs in it, each with a separate lock."""
     return [folder, *(seed_folder(folder, seed) for seed in find_seeds(folder))]
 
 

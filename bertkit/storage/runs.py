@@ -50,7 +50,7 @@ _PACKAGES = (
 
 
 class RunRecord(TypedDict, total=False):
-    """What a run or an evaluation has noted of itself (``run.json``, ``evaluation.json``), as JSON values."""
+    """Record of a run or an evaluation (``run.json``, ``evaluation.json``), as JSON values."""
 
     schema_version: int
     status: str
@@ -60,12 +60,12 @@ class RunRecord(TypedDict, total=False):
     started: str
     finished: str
     resumed: list[str]
-    """When each later process went on."""
+    """Time at which each later process resumed the run."""
     seconds: float
     peak_memory_bytes: int | None
-    """The most memory that its last process used; None where that is unknown."""
+    """Peak memory of its last process, or None if it is unknown."""
     identity: dict[str, Any]
-    """What makes the run the run it is: ``recipe``, checksums of ``data`` and ``model``, ``labels``."""
+    """Identity of the run: ``recipe``, checksums of ``data`` and ``model``, ``labels``."""
     versions: dict[str, str]
     platform: str
     machine: dict[str, Any]
@@ -88,13 +88,13 @@ class RunRecord(TypedDict, total=False):
     tuned: dict[str, Any]
     """Options that were tuned on validation rows."""
     tokenizer: dict[str, Any]
-    """What ``tokenizer.json`` does not say; see `bertkit.runtime.tokenizer`."""
+    """Settings that ``tokenizer.json`` lacks; see `bertkit.runtime.tokenizer`."""
     baselines: str
     """The checksum of the file of what baselines have learned."""
     result: dict[str, Any]
-    """What a pretraining scored: the fields of `bertkit.workflows.pretrain_results.Pretrained`."""
+    """Result of a pretraining: the fields of `bertkit.workflows.pretrain_results.Pretrained`."""
     results: list[dict[str, Any]]
-    """What each split scored: the fields of `bertkit.evaluation.scoring.Result`."""
+    """Result of each split: the fields of `bertkit.evaluation.scoring.Result`."""
     budget_settings: dict[str, Any]
     """Settings that the first process of a pretraining by the clock has timed."""
     trackers: dict[str, str]

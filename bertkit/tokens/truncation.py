@@ -1,4 +1,4 @@
-"""Texts that do not fit the model: which tokens are read, in one input or several windows, and what is lost."""
+"""Texts that do not fit the model: the tokens that are read, in one input or several windows, and the losses."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class Truncation:
             self.lost_tokens += int((complete - limit).clip(0).sum())
 
     def say(self) -> None:
-        """Say how much is lost, if anything is."""
+        """Log the share of tokens that is lost, if any."""
         if self.long:
             many = f"{share_of(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
             say_once(

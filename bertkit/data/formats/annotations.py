@@ -1,4 +1,4 @@
-"""What annotation tools write: brat's pairs of files, spaCy's `.spacy`, and the JSON of Prodigy and Label Studio."""
+"""Files of annotation tools: brat's pairs of files, spaCy's `.spacy`, and the JSON of Prodigy and Label Studio."""
 
 from __future__ import annotations
 

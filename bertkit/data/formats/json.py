@@ -29,7 +29,7 @@ _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
 _LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
 _SQUAD_KEYS = {"paragraphs", "qas"}
 _TOOL_KEYS = {"annotations", "completions", "_task_hash", "answer", "tokens"}
-"""Keys of which an object from Label Studio or Prodigy has at least one."""
+"""Every object from Label Studio or Prodigy has one of these keys."""
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
@@ -172,7 +172,7 @@ _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
 def has_suspect_escape(text: str, start: int = 0, end: int = sys.maxsize) -> bool:
-    """Tell whether JSON text has an escape of NUL or of a surrogate; only then are its strings checked one by one."""
+    """Return whether JSON text has an escape of NUL or of a surrogate, so that its strings must be checked."""
     return bool(_SUSPECT_ESCAPE.search(text, start, end))
 
 
@@ -180,8 +180,8 @@ def check_objects(items: Iterator[JsonItem], name: str, *, same_keys: bool = Tru
     """Yield the objects as records.
 
     Raises:
-        DataError: a value is not an object, its keys or types differ from those of the rows before, or it has text
-            that no tokenizer could take.
+        DataError: If a value is not an object, its keys or types differ from the rows before, or it has text that no
+            tokenizer could take.
     """
     types: dict[str, tuple[str, int] | None] = {}
     shape = None
@@ -205,7 +205,7 @@ def check_objects(items: Iterator[JsonItem], name: str, *, same_keys: bool = Tru
 
 
 def _check_shape(value: dict[str, Any], types: dict[str, tuple[str, int] | None], name: str, row: int) -> None:
-    """Compare keys and types with those of the rows before, and note a type with the row where it is first seen."""
+    """Compare keys and types with the rows before, and note each type with the first row that has it."""
     missing = [key for key in types if key not in value]
     new = [key for key in value if key not in types]
     if missing or new:
@@ -225,7 +225,7 @@ def check_strings(value: Mapping[str, Any], name: str, row: int) -> None:
     """Refuse strings that no tokenizer could take.
 
     Raises:
-        DataError: one has a NUL or half of a surrogate pair.
+        DataError: If one has a NUL or half of a surrogate pair.
     """
     for column, item in value.items():
         for text in _strings([column, item]):
@@ -237,7 +237,7 @@ def check_strings(value: Mapping[str, Any], name: str, row: int) -> None:
 
 
 def _strings(value: object) -> Iterator[str]:
-    """Yield every string in a JSON value; a loop, since values may nest deeper than Python's recursion limit."""
+    """Yield every string in a JSON value; a loop, because values may nest deeper than Python's recursion limit."""
     left = [value]
     while left:
         item = left.pop()

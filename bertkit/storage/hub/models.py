@@ -1,4 +1,4 @@
-"""Model folders: the demo model, a directory, or a model of the Hub, of which only what is read is fetched.
+"""Model folders: the demo model, a directory, or a model of the Hub, whose other files are not fetched.
 
 A model of bertkit is compared with its checksums before it is used, and brings its recipe along.
 """
@@ -253,7 +253,7 @@ RECIPE = "recipe.yaml"
 _ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")
 """How the names of a checkpoint's files begin that no model is loaded from."""
 _OF_HUB = "snapshots"
-"""The name of the folder of the hub's cache that commits are in, with only what is read of each."""
+"""Folder of commits in the Hub's cache, which has some files of each."""
 
 
 def check_model(folder: Path) -> None:
@@ -327,7 +327,7 @@ def find_recipe(folder: Path) -> Path | None:
     """Find the recipe of a run, of one of its checkpoints, or of the first finished run of several seeds.
 
     Returns:
-        its file; None for a model of another program.
+        The file, or None for a model of another program.
     """
     folders = [folder]
     if folder.name.startswith("checkpoint-"):
@@ -338,10 +338,10 @@ def find_recipe(folder: Path) -> Path | None:
 
 
 def find_run(model: str) -> Path:
-    """Return the folder of a run or of another model on disk, or of a model of the hub.
+    """Return the folder of a run or of another model on disk, or of a model on the Hub.
 
     Raises:
-        ModelError: there is none.
+        ModelError: If no such folder or model exists.
     """
     folder = typed_path(model)
     if folder.is_dir():
@@ -354,7 +354,7 @@ def find_run(model: str) -> Path:
 
 
 def names_hub_model(name: str) -> bool:
-    """Tell whether a name is meant for a model of the hub: ``org/name``, where no folder ``org`` is here."""
+    """Return whether a name means a model on the Hub: ``org/name``, without a folder ``org`` on this machine."""
     repository, revision = split_revision(name)
     owner, slash, _ = repository.partition("/")
     is_path = name.startswith(("runs/", ".", "/", "~")) or name.endswith((".yaml", ".yml"))
@@ -362,17 +362,17 @@ def names_hub_model(name: str) -> bool:
 
 
 def brings_recipe(name: str) -> bool:
-    """Tell whether a name is that of a folder, or is meant for a model of the hub: what may bring a recipe along."""
+    """Return whether a name means a folder or a model on the Hub, which may bring a recipe along."""
     return typed_path(name).is_dir() or names_hub_model(name)
 
 
 def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECIPE") -> str:
-    """Return the recipe that a trained model on disk or of the hub brings along.
+    """Return the recipe that a trained model on disk or on the Hub brings along.
 
     Raises:
-        ModelError: there is no such model, or its run is not finished.
-        UnavailableError: a model that the hub does not give, and that is not in the cache.
-        UsageError: it has none; the remedy says how to name one.
+        ModelError: If the model does not exist, or its run is not finished.
+        UnavailableError: If the Hub does not give the model, and the cache does not have it.
+        UsageError: If the model has no recipe; `remedy` is how to name one.
     """
     folder = typed_path(model)
     if names_hub_model(model) and not folder.exists():
