@@ -129,12 +129,9 @@ def compare_runs(before: Path, now: Path) -> Rerun:
         {name: entry["sha256"] for name, entry in record.get("files", {}).items() if name.endswith(_WEIGHTS)}
         for record in (old, new)
     )
-    no_entry: dict[str, Any] = {}
-    steps = (
-        entry_before.get("step", entry_now.get("step"))
-        for entry_before, entry_now in zip_longest(read_log(before), read_log(now), fillvalue=no_entry)
-        if entry_before != entry_now
-    )
+    # The shorter log is extended by empty entries.
+    entries = zip_longest(read_log(before), read_log(now), fillvalue=dict[str, Any]())
+    steps = (old_entry.get("step", new_entry.get("step")) for old_entry, new_entry in entries if old_entry != new_entry)
     return Rerun(
         run=str(before),
         folder=str(now),

@@ -183,22 +183,21 @@ def _print_heads(result: MeasuredHeads) -> None:
     # The last row is what a head that attends evenly would have: shares mean nothing without it.
     uniform = {"head": "uniform", **{name: f"{share:.2f}" for name, share in result.uniform.items()}}
     print_table("shares of attention (layer.head)", [*rows, uniform], max_rows=len(rows) + 1)
-    if result.relations:
-        relations = [
-            {
-                "relation": relation.relation,
-                "words": relation.words,
-                "head": f"{relation.layer}.{relation.head}",
-                "direction": relation.direction,
-                "accuracy": f"{relation.accuracy:.3f} ({format_interval(relation.interval)})",
-                "offset": f"{relation.offset:+d}",
-                "its accuracy": f"{relation.offset_accuracy:.3f}",
-                "difference": relation.difference_interval,
-            }
-            for relation in result.relations
-        ]
-        title = "best head per relation, chosen on half of the rows and scored on the other (95% CI)"
-        print_table(title, relations, max_rows=len(relations))
+    relations = [
+        {
+            "relation": relation.relation,
+            "words": relation.words,
+            "head": f"{relation.layer}.{relation.head}",
+            "direction": relation.direction,
+            "accuracy": f"{relation.accuracy:.3f} ({format_interval(relation.interval)})",
+            "offset": f"{relation.offset:+d}",
+            "its accuracy": f"{relation.offset_accuracy:.3f}",
+            "difference": relation.difference_interval,
+        }
+        for relation in result.relations
+    ]
+    title = "best head per relation, chosen on half of the rows and scored on the other (95% CI)"
+    print_table(title, relations, max_rows=len(relations))
     print_text(_WARNING)
 
 

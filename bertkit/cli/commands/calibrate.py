@@ -84,7 +84,7 @@ def print_calibration(result: CalibrationResult) -> None:
     # "not shown": no threshold reaches that precision with 95% confidence, which is no claim that none would.
     shown = [
         {
-            **({"type": asked["type"]} if "type" in asked else {}),
+            "type": asked.get("type", ""),
             "precision": asked["asked"],
             "abstain below": asked.get("threshold", "not shown"),
             "answered": asked.get("coverage", ""),
@@ -92,12 +92,11 @@ def print_calibration(result: CalibrationResult) -> None:
         }
         for asked in result.abstention
     ]
-    if shown:
-        print_table("thresholds that have a precision, with 95% confidence", shown)
-        print_table("risk and coverage", result.risk_coverage)
+    print_table("thresholds that have a precision, with 95% confidence", shown)
+    print_table("risk and coverage", result.risk_coverage)
     sets = [
         {
-            **({"type": measured["type"]} if "type" in measured else {}),
+            "type": measured.get("type", ""),
             "coverage": measured["asked"],
             "held": format_scored(measured["held"], measured["interval"]),
             "mean size": measured["mean_size"],

@@ -80,8 +80,7 @@ def print_parity(parity: Parity, after: str) -> None:
     ]
     print_table("milliseconds per batch", speed)
     print_notes(describe_spreads(row["spread"] for row in parity.latency))
-    if parity.scores:
-        print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, "torch", after))
+    print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, "torch", after))
     # Outputs may differ in the fifth digit and labels in none: the latter are what users see.
     for name, whose in _FLIPS.items():
         if name in parity.flips:

@@ -53,9 +53,10 @@ def _print_tokens(tokenized: TextTokens) -> None:
     print_text(f"{tokenized.model}: {tokenized.type}, {tokenized.vocabulary:,} tokens{limit}")
     has_pair = any(token.segment for token in tokenized.tokens)
     rows = [
-        {"token": token.token, "id": str(token.id)}
-        | ({"segment": token.segment} if has_pair else {})
-        | {
+        {
+            "token": token.token,
+            "id": str(token.id),
+            "segment": token.segment if has_pair else "",
             "word": "special" if token.word is None else str(token.word),
             "characters": "" if token.start is None else f"{token.start}-{token.end}",
             "text": token.text,
