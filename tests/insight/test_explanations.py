@@ -11,7 +11,7 @@ from bertkit.errors import UsageError
 from bertkit.insight.explanations import find_targets
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task, task_names
-from bertkit.workflows.explain import AskedRows, explain
+from bertkit.workflows.explain import explain
 from bertkit.workflows.finetune import finetune
 
 RECIPES = (
@@ -49,8 +49,8 @@ def test_every_task_family_is_explained(name, tmp_path):
     columns = {*task.COLUMNS.names} - {task.COLUMNS.gold, "id"}
     loaded = load_recipe(str(tmp_path / "run" / "recipe.yaml"), {"model": str(tmp_path / "run")})
     for row in splits["validation"].rows[:2]:
-        asked = AskedRows(row={name: value for name, value in row.items() if name in columns})
-        (explained,) = explain(loaded, asked)
+        inputs = {name: value for name, value in row.items() if name in columns}
+        (explained,) = explain(loaded, row=inputs)
         assert explained.explanations
         for one in explained.explanations:
             assert one.is_complete, (one.target, one.gap)

@@ -79,8 +79,15 @@ def command(
     if data is None:
         refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     loaded = load_recipe(recipe or recipe_of(run), {"model": run, **changes})
-    asked = explain.AskedRows(data, single, mistakes, limit)
-    rows = explain.explain(loaded, asked, targets=target or (), max_steps=integration_steps)
+    rows = explain.explain(
+        loaded,
+        source=data,
+        row=single,
+        mistakes=mistakes,
+        limit=limit,
+        targets=target or (),
+        max_steps=integration_steps,
+    )
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data))
         return
