@@ -98,7 +98,7 @@ def explain_chunks(
         with use_progress(SILENT):
             outputs, _ = run_model(checkpoint, features, "")
         predictions = checkpoint.task.decode(outputs, features, chunk.rows, checkpoint.setup)
-        # A row can have several features (windows or choices), one of which is explained.
+        # A row can have several features (windows or choices); only one is explained.
         row_positions: list[list[int]] = [[] for _ in chunk.rows]
         for position, feature in enumerate(features):
             row_positions[feature["row"]].append(position)
