@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,11 +105,13 @@ def predict_to_file(
     def write(records: Iterable[dict[str, Any]]) -> int:
         return write_records(records, output, follow_source(layout, output, source, saved.recipe.data))
 
-    # 3. A single process writes records as they are computed. Several processes write parts, which one of them joins.
+    # 3. A single process writes records as they are computed. Several processes write parts, and one joins them.
     if launch.size == 1:
         with claimed(output):
             return write(answer(saved, chunks, columns=columns))
-    identity = {"checkpoint": describe_maker(saved), "layout": {**asdict(layout), "columns": list(layout.columns)}}
+    # Parts depend on no other part of the layout, so a command whose --encoding lacks a character can be repeated with
+    # another one.
+    identity = {"checkpoint": describe_maker(saved), "--digits": layout.digits}
     return _predict_in_parts(saved, chunks, columns, PartFolder(output, identity, launch), write)
 
 
