@@ -272,7 +272,7 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
 def _with_options(
     run: _Command, command: _Command, parameter: str, options: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> _Command:
-    """Return a function with the parameters of a command, of which one is replaced by options.
+    """Return a function with the parameters of a command, but with options instead of one parameter.
 
     Args:
         run: Function that takes the options.
@@ -290,7 +290,7 @@ def _with_options(
             default = defaults.get(name)
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {}  # Otherwise, Typer reads those of the command.
+    run.__annotations__ = {}  # Otherwise, Typer reads the annotations of the command.
     return run
 
 

@@ -89,9 +89,9 @@ def forward(
     def gather(start: int) -> list[Output]:
         outputs: dict[int, Output] = {}
         # outputs go by the number of their row, so those of all processes merge in any order
-        for of_process, *of_losses in gather_from_all(run(start)):
-            outputs |= of_process
-            losses.append(of_losses)
+        for process_outputs, *process_losses in gather_from_all(run(start)):
+            outputs |= process_outputs
+            losses.append(process_losses)
         return [outputs[number] for number in sorted(outputs)]
 
     with evaluating(model, precision):

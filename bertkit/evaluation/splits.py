@@ -185,8 +185,8 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     recipe, task = saved.recipe, saved.task
     check_metrics(recipe, task.METRICS)  # Opening a model does not need them.
     file = unsplit_file(recipe.data)
-    is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
-    if split is None and file and not is_own:
+    is_run_file = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
+    if split is None and file and not is_run_file:
         split = ALL  # The run held out rows of another file, so all rows of this one are new.
     splits = read_task_splits(recipe, task, is_validation if split is None else lambda name: name == split)
     if not splits:

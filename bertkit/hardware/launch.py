@@ -98,7 +98,7 @@ class Launch:
             return
         from torch import distributed
 
-        # Outputs are exchanged as objects on the CPU, whatever device computes them.
+        # Outputs are exchanged as objects on the CPU, even if a GPU computes them.
         if not distributed.is_initialized():
             distributed.init_process_group("gloo", store=self.store, rank=self.rank, world_size=self.size)
 

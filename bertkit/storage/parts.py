@@ -1,7 +1,7 @@
-"""An output that is computed part by part: each part is a file that is whole or not there, and is computed once.
+"""An output that is computed part by part: a part is a complete file or does not exist, and is computed once.
 
-The folder of the parts is beside the output, and is deleted once the output is complete. It says of which model and
-options the parts are. The name of a part has a digest of its rows, so that a part of other rows is never taken.
+The folder of the parts is next to the output, and is deleted when the output is complete. It records the model and the
+options. The name of a part has a checksum of its rows, so that a part of other rows is never used.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _PLAN = "plan.json"
 
 
 class PartFolder:
-    """The parts of one output, which the processes of one launch compute, or shards.
+    """Parts of an output, which the processes of a launch compute, or shards.
 
     Args:
-        output: the file that the parts are for.
-        identity: all that the parts depend on but the rows, as JSON values.
-        launch: the processes that compute them.
+        output: Output file.
+        identity: Everything except the rows that the parts depend on, as JSON values.
+        launch: Processes that compute the parts.
     """
 
     def __init__(self, output: Path, identity: Mapping[str, Any], launch: Launch) -> None:
@@ -40,17 +40,18 @@ class PartFolder:
 
     @contextmanager
     def opened(self, load: Callable[[str | None], str], *, fresh: bool = False) -> Iterator[None]:
-        """Load the model in all processes, and hold the lock of the output where one process writes it for all.
+        """Load the model in all processes, and hold the lock of the output in the process that writes it.
 
-        All parts have one precision, also those of an interrupted command: results of two would differ in rounding.
+        All parts have the same precision, even if an interrupted command computed some of them. Otherwise, results
+        would differ in rounding.
 
         Args:
-            load: loads the model in a precision, or in its own for None, and returns which.
-            fresh: delete the parts that are there.
+            load: Function that loads the model in a precision, by default its own, and returns the precision.
+            fresh: Delete the existing parts.
 
         Raises:
-            UsageError: the parts that are there are of another model or of other options.
-            ResourceError: another process is writing the output, or it cannot be written.
+            UsageError: If parts of another model or of other options exist.
+            ResourceError: If another process is writing the output, or it cannot be written.
         """
         if fresh and self.launch.size > 1:
             raise UsageError("--fresh with several processes", f"delete {self.folder.name} yourself, if it is there")
@@ -73,7 +74,7 @@ class PartFolder:
                             self.delete()
 
     def _load_as_shard(self, load: Callable[[str | None], str]) -> None:
-        """Load the model in the precision of the shard that came first."""
+        """Load the model in the precision of the first shard."""
         try:
             make_ignored_folder(self.folder, parents=False)
         except OSError as error:
@@ -86,9 +87,9 @@ class PartFolder:
 
     @contextmanager
     def joined(self, files: Sequence[Path]) -> Iterator[bool]:
-        """Yield whether this process is to join the parts, which are deleted when it has.
+        """Yield whether this process joins the parts; they are deleted afterwards.
 
-        The first process of a launch is. Of shards, it is the one that ends last: it finds all parts there.
+        The first process of a launch joins them. With shards, the last one does, which finds all parts complete.
         """
         self.launch.finish()
         joins = self.launch.rank == 0
@@ -96,14 +97,12 @@ class PartFolder:
             missing = sum(not file.exists() for file in files)
             joins = not missing
             if missing and self.folder.exists():
-                log.info(
-                    f"{missing:,} of {len(files):,} parts are those of other shards; the last one writes the output"
-                )
+                log.info(f"other shards compute {missing:,} of {len(files):,} parts; the last one writes the output")
         if not joins:
             yield False
         elif self.launch.is_shard:
             with claimed(self.output, wait=True):
-                joins = self.folder.exists()  # else another shard has joined them meanwhile
+                joins = self.folder.exists()  # Otherwise, another shard has joined them in the meantime.
                 yield joins
                 self.delete()
         else:
@@ -111,20 +110,23 @@ class PartFolder:
             self.delete()
 
     def open(self, *, fresh: bool) -> str | None:
-        """Return the precision that parts of an interrupted process were computed in; None where there are none.
+        """Return the precision of the parts that an interrupted command has left, or None without such parts.
 
         Raises:
-            UsageError: they are of another model or of other options.
+            UsageError: If they belong to another model or to other options.
         """
         if fresh or not self.has_parts():
             self.delete()
         precision = self._read_plan()
         if precision is None:
             self.delete()
+        else:
+            count = len(list(self.folder.glob("*.part")))
+            log.info(f"resuming: {count:,} parts of an interrupted command exist")
         return precision
 
     def _read_plan(self) -> str | None:
-        """Return the precision of the parts, once their model and options are compared; None without a plan."""
+        """Compare model and options of the parts, and return their precision, or None without a plan."""
         try:
             plan = read_signed(self.folder / _PLAN, ResourceError("damaged"))
         except ResourceError:
@@ -139,16 +141,20 @@ class PartFolder:
         return str(plan["precision"])
 
     def begin(self, precision: str) -> None:
-        """Note what the parts are of, before the first is written."""
+        """Record model and options, before the first part is written."""
         make_ignored_folder(self.folder, parents=False)
         write_signed(self.folder / _PLAN, {"identity": self.identity, "precision": precision})
 
     def file(self, number: int, digest: str) -> Path:
-        """Return the file of a part, which is there once it is computed."""
+        """Return the file of a part, which exists when the part is complete."""
         return self.folder / f"{number:06}-{digest[:16]}.part"
 
+    def is_missing(self, number: int, file: Path) -> bool:
+        """Return whether this process must compute a part."""
+        return self.launch.owns(number) and not is_whole(file)
+
     def has_parts(self) -> bool:
-        """Tell whether a part is there."""
+        """Return whether at least one part exists."""
         return next(self.folder.glob("*.part"), None) is not None
 
     def delete(self) -> None:
@@ -157,14 +163,14 @@ class PartFolder:
 
 
 def write_part(file: Path, content: bytes) -> None:
-    """Write a part, whole or not at all; the same part of other rows is deleted."""
+    """Write a part atomically, and delete the same part of other rows."""
     for other in file.parent.glob(f"{file.name.partition('-')[0]}-*.part"):
         other.unlink(missing_ok=True)
     write_bytes(file, with_digest(content))
 
 
 def is_whole(file: Path) -> bool:
-    """Tell whether a part is there; one that is damaged is deleted, which is logged."""
+    """Return whether a part exists; a damaged one is deleted, which is logged."""
     if not file.exists() or map_part(file) is not None:
         return file.exists()
     log.info(f"{file} is damaged, so it is computed anew")
@@ -176,7 +182,7 @@ def read_part(file: Path) -> Any:
     """Map a part into memory, without its digest.
 
     Raises:
-        ResourceError: it is damaged. It is deleted, so that the next process computes it again.
+        ResourceError: If it is damaged. It is deleted, so that the next process computes it again.
     """
     if (content := map_part(file)) is None:
         file.unlink()
@@ -185,7 +191,7 @@ def read_part(file: Path) -> Any:
 
 
 def map_part(file: Path) -> Any | None:
-    """Map a part into memory; None where it is damaged."""
+    """Map a part into memory, or return None if it is damaged."""
     import pyarrow
 
     if not file.stat().st_size:

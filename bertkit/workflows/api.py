@@ -192,7 +192,7 @@ class LoadedModel:
             progress: as of `predict`.
             settings: Keyword arguments of `bertkit.insight.explanations.explain`: ``targets`` and ``max_steps``.
         """
-        from bertkit.workflows.explain import explain_records
+        from bertkit.workflows.explain import explain_chunks
 
         records = self._read_rows(rows)
         if not records:
@@ -200,7 +200,8 @@ class LoadedModel:
         with _COMPUTING:
             saved = self._saved_for(tuple(records[0]))
             self._to_explain.use_machine()
-            return list(explain_records(self._to_explain, saved, enumerate(records, 1), **settings))
+            chunks = read_chunks(saved, enumerate(records, 1), ROWS)
+            return list(explain_chunks(self._to_explain, chunks, **settings))
 
     def _read_rows(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
         task = self.saved.task

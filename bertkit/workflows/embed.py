@@ -22,7 +22,7 @@ from bertkit.progress import log, stage
 from bertkit.recipe.records import Data
 from bertkit.recipe.sections import typed_path
 from bertkit.storage.outputs import refuse_inputs
-from bertkit.storage.parts import PartFolder, is_whole
+from bertkit.storage.parts import PartFolder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.text_files import Part, TextSource, read_row_parts, text_of
 from bertkit.vectors.units import UNITS, Unit, UnitVectors, check_unit
@@ -95,9 +95,14 @@ def embed_to_file(
         return _load_embedder(embedder)
 
     # 2. Compute the parts of this process. 3. The last process joins the parts of all.
-    parts = PartFolder(output, _identity(embedder, unit), launch)
+    parts, part_files = PartFolder(output, _identity(embedder, unit), launch), list[Path]()
     with parts.opened(load, fresh=fresh):
-        part_files = _compute_parts(unit_kind, embedder, row_parts, parts, source)
+        for part in row_parts:
+            part_files.append(parts.file(part.number, part.digest()))
+            if parts.is_missing(part.number, part_files[-1]):
+                vectors = _encode_part(unit_kind, embedder, part, source)
+                ids = [part.ids[row] for row in vectors.rows]
+                write_vector_part(part_files[-1], ids, vectors.vectors, vectors.columns)
         with parts.joined(part_files) as joins:
             if not joins:
                 return {}
@@ -128,27 +133,6 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
 def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource) -> UnitVectors:
     with located(file=source.name):
         return unit.encode(embedder, part.items)
-
-
-def _compute_parts(
-    unit: Unit, embedder: Embedder, parts: Iterator[Part], folder: PartFolder, source: TextSource
-) -> list[Path]:
-    """Compute the missing parts of this process, and return the files of all parts."""
-    files, kept_parts = [], 0
-    for part in parts:
-        file = folder.file(part.number, part.digest())
-        files.append(file)
-        # Other processes compare the checksums of their parts.
-        is_ours = folder.launch.owns(part.number)
-        if is_whole(file) if is_ours else file.exists():
-            kept_parts += 1
-        elif is_ours:
-            if kept_parts:
-                log.info(f"resuming: {kept_parts:,} parts of an interrupted command are complete")
-                kept_parts = 0
-            result = _encode_part(unit, embedder, part, source)
-            write_vector_part(file, [part.ids[row] for row in result.rows], result.vectors, result.columns)
-    return files
 
 
 def _load_embedder(embedder: Embedder) -> str:
@@ -229,9 +213,9 @@ def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[s
     remaining = iter(pairs)
     while chunk := list(itertools.islice(remaining, _CHUNK_PAIRS)):
         # A text that recurs in a chunk is embedded once.
-        texts = list(dict.fromkeys(text for _, *both in chunk for text in both))
+        texts = list(dict.fromkeys(text for _, *pair in chunk for text in pair))
         vectors = embedder.encode(texts).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
         text_vectors = dict(zip(texts, vectors, strict=True))
-        for row, text, other in chunk:
-            yield {**row, _RESULT: float(np.float32(text_vectors[text] @ text_vectors[other]))}
+        for row, text, pair_text in chunk:
+            yield {**row, _RESULT: float(np.float32(text_vectors[text] @ text_vectors[pair_text]))}

@@ -1,4 +1,4 @@
-"""Explain what a checkpoint predicts: for each row, what every word adds."""
+"""Explain the predictions of a checkpoint: the contribution of each word of a row."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.files import first_of
-from bertkit.data.sources import ROWS
-from bertkit.data.text import Record
 from bertkit.errors import UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
 from bertkit.evaluation.rows_to_predict import Chunk, find_input_files, open_rows, read_chunks
 from bertkit.evaluation.scoring import run_model
 from bertkit.insight.outcomes import SORTS, find_outcomes
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row, its prediction, and the explanations of it."""
+    """A row with its prediction and the explanations of it."""
 
     id: Any
     row: Row
@@ -47,99 +45,102 @@ class ExplainedRow:
 
 def explain(
     recipe: Recipe,
-    source: str | Path | None = None,
     *,
+    source: str | Path | None = None,
     row: Row | None = None,
     mistakes: int | None = None,
     limit: int | None = None,
     **settings: Any,
 ) -> Iterator[ExplainedRow]:
-    """Explain the predictions for rows.
+    """Explain the predictions for the rows of a file, for a single row, or for mistakes of a run.
 
     Args:
         recipe: Recipe of the checkpoint.
-        source: File of rows to explain (``-`` for standard input).
-        row: Row to explain, if there is no file.
-        mistakes: Number of rows to explain that the run, the recipe's model, is most confidently wrong about.
-        limit: Maximum number of rows of the file.
+        source: File with rows, or ``-`` for standard input.
+        row: A row by its canonical columns.
+        mistakes: Number of rows to explain, those that the run is most confidently wrong about.
+        limit: Number of rows of the file to explain, the first ones.
         settings: Keyword arguments of `bertkit.insight.explanations.explain`.
 
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     saved = find_checkpoint(recipe)
+    gold = ""
     if mistakes is not None:
-        wrong = _find_mistaken_rows(recipe.model, mistakes)
-        chunks = iter([Chunk(str(recipe.model), 0, [dict(row) for row in wrong], wrong)])
+        gold = saved.task.COLUMNS.gold
+        rows = _find_mistaken_rows(recipe.model, mistakes)
+        chunks = iter([Chunk(str(recipe.model), 0, list(map(dict, rows)), rows)])
     else:
         saved, records = open_rows(saved, source, row)
         chunks = read_chunks(saved, first_of(records, limit), str(source or "--row"))
-    first = next(chunks)  # A wrong row is an error before the model is loaded.
+    # A wrong row is reported before the model is loaded.
+    first = next(chunks)
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()
-    gold = checkpoint.task.COLUMNS.gold if mistakes else ""
-    return _explain_chunks(checkpoint, itertools.chain([first], chunks), gold, **settings)
+    return explain_chunks(checkpoint, itertools.chain([first], chunks), gold, **settings)
 
 
-def explain_records(
-    checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], **settings: Any
-) -> Iterator[ExplainedRow]:
-    """Do what `explain` does with rows in memory and a checkpoint that is loaded already, to be trained."""
-    return _explain_chunks(checkpoint, read_chunks(saved, records, ROWS), **settings)
-
-
-def _explain_chunks(
+def explain_chunks(
     checkpoint: Checkpoint, chunks: Iterable[Chunk], gold: str = "", **settings: Any
 ) -> Iterator[ExplainedRow]:
-    """Predict and explain chunks of rows; `gold` is a column to show."""
+    """Explain rows with a checkpoint that was loaded for training, because explanations need gradients.
+
+    Args:
+        checkpoint: Model.
+        chunks: Rows.
+        gold: Column with gold answers, or "" if the rows have none.
+        settings: Keyword arguments of `bertkit.insight.explanations.explain`.
+    """
     from bertkit.insight import explanations
 
-    task = checkpoint.task
     for chunk in chunks:
-        rows = chunk.rows
-        features = task.encode(rows, checkpoint.setup)
+        features = checkpoint.task.encode(chunk.rows, checkpoint.setup)
         with use_progress(SILENT):
             outputs, _ = run_model(checkpoint, features, "")
-        predictions = task.decode(outputs, features, rows, checkpoint.setup)
-        # A row may have several features, such as windows or choices: an explanation is about one of them.
-        features_by_row: list[list[int]] = [[] for _ in rows]
-        for index, feature in enumerate(features):
-            features_by_row[feature["row"]].append(index)
-        with stage("explaining", len(rows)) as tick:
-            answers = zip(chunk.originals, rows, predictions, features_by_row, strict=True)
-            for index, (original, row, prediction, indices) in enumerate(answers, chunk.start):
-                name = row.get("id", original.get("id", index))
-                answered = explanations.Answered(
-                    row, prediction, [features[i] for i in indices], [outputs[i] for i in indices]
+        predictions = checkpoint.task.decode(outputs, features, chunk.rows, checkpoint.setup)
+        # A row can have several features (windows or choices); only one is explained.
+        row_positions: list[list[int]] = [[] for _ in chunk.rows]
+        for position, feature in enumerate(features):
+            row_positions[feature["row"]].append(position)
+        with stage("explaining", len(chunk.rows)) as tick:
+            for index, (original, row) in enumerate(zip(chunk.originals, chunk.rows, strict=True)):
+                row_features = [features[position] for position in row_positions[index]]
+                row_outputs = [outputs[position] for position in row_positions[index]]
+                answer = explanations.Answered(row, predictions[index], row_features, row_outputs)
+                yield ExplainedRow(
+                    row.get("id", original.get("id", chunk.start + index)),
+                    original,
+                    drop_private_keys(answer.prediction),
+                    explanations.explain(checkpoint, answer, **settings),
+                    original.get(gold),
                 )
-                explained = explanations.explain(checkpoint, answered, **settings)
-                yield ExplainedRow(name, original, drop_private_keys(prediction), explained, original.get(gold))
                 tick(1)
 
 
 def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe, source: str | Path | None) -> int:
-    """Write a page with explained rows that opens from disk, and return how many there are.
+    """Write a page with explained rows that opens from disk, and return their number.
 
     Raises:
-        UsageError: the output is not an ``.html`` file, or is a file that is read.
+        UsageError: If the output is not an ``.html`` file, or is a file that is read.
     """
     from bertkit.reports.explain import write_explanations
 
     output = typed_path(output)
     refuse_inputs(output, find_input_files(source, find_checkpoint(recipe)))
     with claimed(output):
-        found = [row.as_record() for row in rows]
-        write_explanations(output, found, model=recipe.model_name)
-    return len(found)
+        records = [row.as_record() for row in rows]
+        write_explanations(output, records, model=recipe.model_name)
+    return len(records)
 
 
 def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
-    """Return the rows that a run is most confidently wrong about, from the predictions that it has stored.
+    """Return the rows that a run is most confidently wrong about, from its stored predictions.
 
-    Where the rows of a query are judged together, all of them are returned.
+    If the rows of a query are judged together, all of them are returned.
 
     Raises:
-        UsageError: it has got nothing wrong, or has stored no predictions.
+        UsageError: If no row is wrong, or the run has stored no predictions.
     """
     scorer, run, rows = read_predictions(path)
     outcomes = find_outcomes(scorer, run, rows)
@@ -147,4 +148,4 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     wrong = spool_sorted((pair for pair in answered if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
     if not wrong:
         raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
-    return [rows[number] for _, numbers in wrong[:count] for number in numbers]
+    return [rows[index] for _, indices in wrong[:count] for index in indices]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.storage.parts import PartFolder, is_whole, read_part, write_part
+from bertkit.storage.parts import PartFolder, read_part, write_part
 from bertkit.tasks import Prediction
 
 if TYPE_CHECKING:
@@ -106,11 +106,13 @@ def predict_to_file(
     def write(records: Iterable[dict[str, Any]]) -> int:
         return write_records(records, output, follow_source(layout, output, source, saved.recipe.data))
 
-    # 3. A single process writes records as they are computed. Several processes write parts, which one of them joins.
+    # 3. A single process writes records as they are computed. Several processes write parts, and one joins them.
     if launch.size == 1:
         with claimed(output):
             return write(answer(saved, chunks, columns=columns))
-    identity = {"checkpoint": describe_maker(saved), "layout": {**asdict(layout), "columns": list(layout.columns)}}
+    # Parts depend on no other part of the layout, so a command whose --encoding lacks a character can be repeated with
+    # another one.
+    identity = {"checkpoint": describe_maker(saved), "--digits": layout.digits}
     return _predict_in_parts(saved, chunks, columns, PartFolder(output, identity, launch), write)
 
 
@@ -197,14 +199,14 @@ def _as_fields(prediction: Prediction, columns: FileLayout | None) -> dict[str, 
     return prediction if columns is None else as_columns(prediction, columns.digits)
 
 
-def _id_field(index: int, original: Row, given: object, columns: FileLayout | None) -> dict[str, Any]:
+def _id_field(index: int, original: Row, row_id: object, columns: FileLayout | None) -> dict[str, Any]:
     """Return the field ``id`` of a record: the row's id, or its index.
 
     Programs find it in every record of JSON. A file with columns has none if another column is the id already.
     """
-    if columns is not None and (given is not None or any(name.lower() == "id" for name in original)):
+    if columns is not None and (row_id is not None or any(name.lower() == "id" for name in original)):
         return {}
-    return {"id": index if given is None else given}
+    return {"id": index if row_id is None else row_id}
 
 
 def _predict_in_parts(
@@ -233,7 +235,7 @@ def _predict_in_parts(
         truncation = _count_truncation(checkpoint)
         for index, chunk in enumerate(chunks):
             files.append(parts.file(index, chunk.digest()))
-            if parts.launch.owns(index) and not is_whole(files[-1]):
+            if parts.is_missing(index, files[-1]):
                 write_part(files[-1], pack_records(_answer_chunk(checkpoint, chunk, columns, truncation)))
         truncation.say()
         with parts.joined(files) as joins:

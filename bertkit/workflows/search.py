@@ -172,7 +172,7 @@ def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Cover
         rows: Rows of the index.
         embedder: Model.
         count: Number of rows.
-        covered: Fraction of the passages that the model reads; of texts, it is measured here.
+        covered: Fraction of the passages that the model reads; for texts, it is measured here.
     """
 
     def chunks(done: int) -> Iterator[Chunk]:
@@ -269,8 +269,8 @@ def query(
     built_for = index.manifest.prompts.get("query", {}).get("name")
     if prompt is not None and prompt != built_for:
         theirs = "no prompt" if built_for is None else f"the prompt {built_for!r}"
-        what = f"--prompt {prompt}, but the index was built for queries with {theirs}"
-        raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
+        message = f"--prompt {prompt}, but the index was built for queries with {theirs}"
+        raise UsageError(message, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
     with naming_damage(index.folder):
         words = _find_words(index, method)
     if method.reranker is not None:
@@ -337,7 +337,7 @@ def _search_chunk(
 
 @dataclass(frozen=True)
 class RankingScores:
-    """Scores of a ranking method over all queries."""
+    """The scores of a ranking method over all queries."""
 
     ranking: str
     scores: dict[str, float]
@@ -351,7 +351,7 @@ class RankingScores:
 
 @dataclass(frozen=True)
 class SearchScores:
-    """Scores of the rankings of an index."""
+    """The scores of the rankings of an index."""
 
     index: Path
     queries: int
@@ -392,8 +392,8 @@ def evaluate(
         _ = reranker.saved
     # 2. Read the queries. Their relevant ids belong to rows or to documents, and so do the ids of results.
     relevance = dict(first_of(read_relevance(file).items(), limit))
-    by_document, known = _is_by_document(index, relevance, file), dict[int, str]()
-    find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", known=known)
+    by_document, id_by_row = _is_by_document(index, relevance, file), dict[int, str]()
+    find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", id_by_row=id_by_row)
     # 3. Rank the rows of each query in every way, chunk by chunk.
     with stage(f"loading {model or index.manifest.model}"):
         embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
@@ -417,7 +417,7 @@ def evaluate(
                 best = rerank(reranker, chunk, [ranking[:candidates] for ranking in hybrid], index)
                 rest = [ranking[candidates:DEPTH] for ranking in hybrid]
                 rankings_by_method["hybrid and rerank"] = [
-                    [*first, *others] for first, others in zip(best, rest, strict=True)
+                    [*first, *last] for first, last in zip(best, rest, strict=True)
                 ]
             for name, rankings in rankings_by_method.items():
                 ids_by_method.setdefault(name, []).extend(map(find_ids, rankings))
@@ -427,16 +427,16 @@ def evaluate(
     return SearchScores(folder, len(relevance), len(index), by_document, scored)
 
 
-def _find_ids(ranking: Ranking, index: Index, column: str, known: dict[int, str]) -> list[str]:
-    """Return the ids of a ranking, each at its best rank; a row is read once and its id kept in `known`.
+def _find_ids(ranking: Ranking, index: Index, column: str, id_by_row: dict[int, str]) -> list[str]:
+    """Return the ids of a ranking, each at its best rank; a row is read once and its id is kept in `id_by_row`.
 
     The best passage ranks a document (Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural
     Language Modeling", section 3).
     """
-    unknown = [hit.row for hit in ranking if hit.row not in known]
+    unknown = [hit.row for hit in ranking if hit.row not in id_by_row]
     for row, record in zip(unknown, index.rows(unknown), strict=True):
-        known[row] = str(record[column])
-    return list(dict.fromkeys(known[hit.row] for hit in ranking))
+        id_by_row[row] = str(record[column])
+    return list(dict.fromkeys(id_by_row[hit.row] for hit in ranking))
 
 
 def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
@@ -451,12 +451,12 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
     passages = relevant & index.find_ids(relevant).keys()
     documents = index.find_documents(relevant - passages).keys()
     if passages and documents:
-        what = f"{min(passages)!r} is the id of a passage, and {min(documents)!r} that of a document"
-        raise DataError(what, "name either passages or documents", file=file)
+        message = f"{min(passages)!r} is a passage, and {min(documents)!r} is a document"
+        raise DataError(message, "name either passages or documents", file=file)
     missing = relevant - passages - documents
     if len(missing) == len(relevant):
-        what = f"the index has none of the {len(relevant):,} ids that are relevant, such as {min(missing)!r}"
-        raise DataError(what, "is it the index of these texts?", file=file)
+        message = f"the index has none of the {len(relevant):,} ids that are relevant, such as {min(missing)!r}"
+        raise DataError(message, "is it the index of these texts?", file=file)
     if missing:
         log.info(
             f"{len(missing):,} of {len(relevant):,} relevant ids are not in the index, such as {min(missing)!r}: "

@@ -49,7 +49,8 @@ def test_every_task_family_is_explained(name, tmp_path):
     columns = {*task.COLUMNS.names} - {task.COLUMNS.gold, "id"}
     loaded = load_recipe(str(tmp_path / "run" / "recipe.yaml"), {"model": str(tmp_path / "run")})
     for row in splits["validation"].rows[:2]:
-        (explained,) = explain(loaded, row={name: value for name, value in row.items() if name in columns})
+        inputs = {name: value for name, value in row.items() if name in columns}
+        (explained,) = explain(loaded, row=inputs)
         assert explained.explanations
         for one in explained.explanations:
             assert one.is_complete, (one.target, one.gap)

@@ -90,7 +90,7 @@ def test_shards_compute_as_the_first_and_the_last_joins(tmp_path, caplog):
                 return joins
 
     assert not run(1)
-    assert "1 of 2 parts are those of other shards" in caplog.text
+    assert "other shards compute 1 of 2 parts" in caplog.text
     assert run(0)
     assert asked == [None, "chosen by 1"]
     assert list(tmp_path.iterdir()) == []

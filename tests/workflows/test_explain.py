@@ -46,7 +46,7 @@ def load_run(folder):
 @pytest.mark.slow
 def test_a_planted_cue_is_found_in_all_of_100_rows(planted, tmp_path):
     rows = write_csv(tmp_path / "rows.csv", [{"text": row["text"]} for row in planted_rows(100, seed=5, always=True)])
-    explained = [row.explanations[0] for row in explain(load_run(planted), rows)]
+    explained = [row.explanations[0] for row in explain(load_run(planted), source=rows)]
     assert {one.target for one in explained} == {"good"}
     assert all(one.is_complete for one in explained)
     for method in ("integrated_gradients", "occlusion"):
@@ -56,7 +56,7 @@ def test_a_planted_cue_is_found_in_all_of_100_rows(planted, tmp_path):
 
 def test_the_rows_of_a_file_are_explained(trained, tmp_path):
     rows = [{"text": row["text"]} for row in toy_rows(3, seed=5)]
-    explained = list(explain(load_run(trained), write_csv(tmp_path / "rows.csv", rows), limit=2))
+    explained = list(explain(load_run(trained), source=write_csv(tmp_path / "rows.csv", rows), limit=2))
     assert [row.row["text"] for row in explained] == [row["text"] for row in rows[:2]]
     for row in explained:
         (one,) = row.explanations

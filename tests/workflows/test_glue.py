@@ -70,7 +70,7 @@ def test_finished_tasks_are_kept_and_a_failing_one_loses_no_other(run, trained, 
     assert printed["scores"][0]["score"] == record["results"][0]["scores"]["matthews_correlation"]
 
     monkeypatch.setattr(workflow, "finetune_rows", lambda *_, **__: pytest.fail("trained again"))
-    monkeypatch.setattr("bertkit.workflows.glue.predict_records", lambda *_, **__: pytest.fail("predicted again"))
+    monkeypatch.setattr("bertkit.workflows.glue.answer", lambda *_, **__: pytest.fail("predicted again"))
     again = run(*command, "--json")
     assert json.loads(again.out)["submission"] == printed["submission"] and "cola: finished on" in again.err
     other = run(*command, "--max-length", 9)

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bertkit.evaluation import rows_to_predict
 from tests.conftest import toy_rows, write_csv, write_jsonl
@@ -208,13 +209,12 @@ def test_the_rows_are_not_replaced_by_their_predictions(run, trained, never_load
 
 
 def test_data_and_model_are_not_replaced_by_predictions(run, trained, never_loaded, toy_data):
-    source = ["--set", f"data.source={toy_data}"]
-    for output in (toy_data / "train.csv", toy_data / "validation.csv"):
-        ended = run("predict", "classify", "--text", "good", "--model", trained, *source, "-o", output)
+    recipe = yaml.safe_load((trained / "recipe.yaml").read_text())
+    for source, name in ((toy_data, "train.csv"), (toy_data, "validation.csv"), (toy_data / "train.csv", "train.csv")):
+        recipe["data"] = {**recipe["data"], "source": str(source)}
+        Path("mine.yaml").write_text(yaml.safe_dump(recipe))
+        ended = run("predict", "mine.yaml", "--text", "good", "--model", trained, "-o", toy_data / name)
         assert (ended.code, "--output is a data file of the recipe" in ended.last) == (2, True)
-    alone = ["--set", f"data.source={toy_data / 'train.csv'}"]
-    ended = run("predict", "classify", "--text", "good", "--model", trained, *alone, "-o", toy_data / "train.csv")
-    assert (ended.code, "--output is a data file of the recipe" in ended.last) == (2, True)
     ended = run("predict", "classify", "--text", "good", "--model", trained, "-o", trained / "metrics.jsonl")
     assert (ended.code, "--output is a file of the model folder" in ended.last) == (2, True)
 

@@ -110,13 +110,24 @@ def test_shards_write_every_type_of_value_as_one_process_does(ending, run, train
     assert Path(f"out.{ending}").read_bytes() == Path(f"one.{ending}").read_bytes()
 
 
-def test_parts_of_another_layout_are_refused(run, trained, small_chunks):
+def test_parts_that_were_rounded_differently_are_refused(run, trained, small_chunks):
     write_csv(Path("rows.csv"), [{"text": row["text"]} for row in toy_rows(8, seed=1)])
     shards = ["predict", trained, "rows.csv", "-o", "out.csv"]
     assert run(*shards, "--shard", "1/2", "--digits", 2).code == 0
     ended = run(*shards, "--shard", "2/2")
     assert ended.code == 2
-    assert "layout.digits: 2 there, 4 asked" in ended.last
+    assert "--digits: 2 there, 4 asked" in ended.last
+
+
+def test_a_character_that_cannot_be_encoded_costs_no_part(run, trained, small_chunks, monkeypatch):
+    write_csv(Path("rows.csv"), [{"text": f"{row['text']} \u03b1"} for row in toy_rows(8, seed=1)])
+    shards = ["predict", trained, "rows.csv", "-o", "out.csv"]
+    assert run(*shards, "--shard", "1/2").code == 0
+    ended = run(*shards, "--shard", "2/2", "--encoding", "latin-1")
+    assert (ended.code, "--encoding utf-8" in ended.last) == (3, True)
+    monkeypatch.setattr(workflow, "answer_rows", lambda *_: pytest.fail("rows are predicted again"))
+    assert run(*shards, "--shard", "2/2", "--encoding", "utf-8").code == 0
+    assert not list(Path().glob(".*.parts"))
 
 
 def test_rows_that_change_meanwhile_are_refused(run, trained, small_chunks, monkeypatch):

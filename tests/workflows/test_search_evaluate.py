@@ -84,7 +84,7 @@ def test_documents_are_ranked_by_their_best_passage(folder, caplog):
     ("relevant", "message"),
     [
         (["q1", "q2"], "has none of the 2 ids that are relevant, such as 'q1'"),
-        (["split1", "split1#1"], "'split1#1' is the id of a passage, and 'split1' that of a document"),
+        (["split1", "split1#1"], "'split1#1' is a passage, and 'split1' is a document"),
     ],
 )
 def test_files_that_do_not_fit_the_index_are_refused(folder, relevant, message):

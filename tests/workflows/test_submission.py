@@ -44,7 +44,7 @@ def test_the_hub_is_asked_for_the_right_splits(monkeypatch):
 
 
 def test_a_wrong_number_of_rows_is_said_before_anything_is_predicted(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertkit.workflows.glue.predict_records", lambda *_: pytest.fail("predicted"))
+    monkeypatch.setattr("bertkit.workflows.glue.answer", lambda *_: pytest.fail("predicted"))
     (tmp_path / "submission.zip").write_text("of another model")
     made = make_submission(tmp_path, {"mnli": write_mnli(tmp_path)})
     assert made.archive is None and not (tmp_path / "submission.zip").exists()

@@ -78,8 +78,15 @@ def command(
     if data is None:
         refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     loaded = load_recipe(recipe or recipe_of(run), {"model": run, **changes})
-    settings = {"targets": target or (), "max_steps": integration_steps}
-    rows = explain.explain(loaded, data, row=single, mistakes=mistakes, limit=limit, **settings)
+    rows = explain.explain(
+        loaded,
+        source=data,
+        row=single,
+        mistakes=mistakes,
+        limit=limit,
+        targets=target or (),
+        max_steps=integration_steps,
+    )
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data))
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from bertkit.cli.options import (
     AnsweringSetOption,
@@ -25,9 +25,6 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from bertkit.recipe.records import Recipe
 
 ORDER = 20
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
@@ -90,8 +87,13 @@ def command(
     recipe, checkpoint = find_trained(run, model)
     task = zero_shot_task(recipe) if zero_shot else None
     settings = {"model": checkpoint, "options.abstain_below": abstain_below, "task": task}
-    thresholds = {"precision": precision, "coverage": coverage}
-    loaded = _load_recipe(recipe, merge_changes(settings, changes), thresholds)
+    from bertkit.recipe.load import load_recipe
+
+    loaded = load_recipe(recipe, merge_changes(settings, changes))
+    if precision is not None or coverage is not None:
+        from bertkit.workflows.calibrate import with_thresholds
+
+        loaded = with_thresholds(loaded, precision=precision, coverage=coverage)
     from bertkit.workflows.predict import predict, predict_to_file
 
     if output is None:
@@ -109,15 +111,3 @@ def split_names(text: str | None) -> tuple[str, ...]:
     ('id', 'a, b')
     """
     return () if text is None else tuple(next(csv.reader([text], skipinitialspace=True), ()))
-
-
-def _load_recipe(recipe: str, changes: dict[str, Any], thresholds: dict[str, Any]) -> Recipe:
-    """Load the recipe of a task, with the thresholds of its calibration."""
-    from bertkit.recipe.load import load_recipe
-
-    loaded = load_recipe(recipe, changes)
-    if all(share is None for share in thresholds.values()):
-        return loaded
-    from bertkit.workflows.calibrate import with_thresholds
-
-    return with_thresholds(loaded, **thresholds)
