@@ -65,7 +65,7 @@ def cls_only_last_layer(model: Model) -> None:
 
 def is_cls_only(layer: nn.Module) -> bool:
     """Return whether a layer computes the first token only, by `cls_only_last_layer`."""
-    return getattr(layer, "is_cls_only", False)
+    return bool(getattr(layer, "is_cls_only", False))
 
 
 def _read_last_token(model: Model) -> None:

@@ -50,7 +50,8 @@ def is_sharded(model: nn.Module) -> bool:
 
 def unwrap(model: Model) -> Model:
     """Return the model inside a wrapper for several processes, or the model itself."""
-    return getattr(model, "module", model)
+    inner: Model = getattr(model, "module", model)
+    return inner
 
 
 def get_loading_info(model: Model) -> LoadingInfo:

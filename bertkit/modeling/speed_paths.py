@@ -141,8 +141,9 @@ def speed_paths(
     """
     device = Device(model.device.type)
     runs_once_on_cpu = machine.device == "cpu" and not _rerun_setting(training)
-    reason, projections, embeddings = _padding_setting(model, training, machine), 0, None
+    reason = _padding_setting(model, training, machine)
     layers: tuple[nn.Module, ...] = ()
+    projections, embeddings = 0, None
     with ExitStack() as patches:
         if training.fast_dropout and runs_once_on_cpu:
             patches.enter_context(fast_dropout(model, dropout))

@@ -126,7 +126,7 @@ def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
 
 def _takes_row_mask(model: Model) -> bool:
     """Return whether a head takes a ``row_mask``, and leaves the rows that only fill a batch out of its loss."""
-    return getattr(unwrap(model), "takes_row_mask", False)
+    return bool(getattr(unwrap(model), "takes_row_mask", False))
 
 
 def _loss_of_numbers(model: Model) -> Loss | None:

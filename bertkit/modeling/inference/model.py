@@ -40,8 +40,8 @@ def load_for_inference(
 ) -> Model | None:
     """Load a fine-tuned checkpoint without transformers' modeling code.
 
-    The model replaces the one of transformers, in float32, as far as a forward pass needs it. Arguments have the meaning
-    that they have in `bertkit.modeling.load.load_pretrained`; with `cls_only`, the last layer computes the first token.
+    The model replaces the one of transformers, in float32, as far as a forward pass needs it. The arguments mean what
+    they mean in `bertkit.modeling.load.load_pretrained`; with `cls_only`, the last layer computes the first token only.
 
     Returns:
         None if the checkpoint needs transformers, or is damaged: transformers then reports the error.
