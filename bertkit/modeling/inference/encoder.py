@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -199,21 +200,11 @@ class _Layer(nn.Module):
         return self.norm(states.add_(self.narrow(wide)))  # type: ignore[no-any-return]
 
 
-class _PaddedBatch:
-    """Counterpart of `PackedBatch` for texts that stay padded."""
-
-    def unpad(self, values: torch.Tensor) -> torch.Tensor:
-        return values
-
-    def pad(self, states: torch.Tensor) -> torch.Tensor:
-        # Layers overwrite the states that they get.
-        return states.clone()
-
-
 class _PaddedAttention:
     """Counterpart of `EqualLengthAttention` for texts that stay padded: states are (texts, tokens, width)."""
 
-    packed = _PaddedBatch()
+    # Nothing is packed, and states are copied because layers overwrite them.
+    packed = SimpleNamespace(unpad=lambda values: values, pad=torch.clone)
 
     def __init__(self, mask: torch.Tensor) -> None:
         # (texts, 1, queries, keys), as in transformers; None if nothing is padding

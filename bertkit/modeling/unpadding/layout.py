@@ -64,6 +64,7 @@ class PackedBatch:
         shape: Shape of the padded batch, (rows, tokens).
         order: Index of each packed row in the batch, (rows).
         lengths: Number of tokens of each packed row, (rows).
+        indices: Position of each packed token in the padded batch, counted row by row: (packed tokens), on the device.
         cu_seqlens: First packed token of each row, and the end of the last row: int32, (rows + 1), on the CPU.
         max_seqlen: Number of tokens of the longest row.
         size: Number of packed tokens, including those that rounding adds.
@@ -83,12 +84,8 @@ class PackedBatch:
         indices = self.order[rows] * mask.shape[1] + columns
         self.size = round_up(len(indices), multiple_of)
         self._map = IndexMap(indices, mask.numel(), device or mask.device)
+        self.indices = self._map.indices
         self._computed: dict[int, tuple[torch.Tensor, Any]] = {}
-
-    @property
-    def indices(self) -> torch.Tensor:
-        """Position of each packed token in the padded batch, counted row by row: (packed tokens), on the device."""
-        return self._map.indices
 
     def unpad(self, values: torch.Tensor) -> torch.Tensor:
         """Turn values of the padded batch, (rows, tokens, ...), into (packed tokens, ...), with zeros at the end."""
