@@ -207,7 +207,6 @@ def test_an_interrupted_command_goes_on_and_ends_as_one_run_at_a_time(tmp_path, 
 
 @pytest.mark.slow
 def test_a_second_command_joins_the_first(tmp_path, tiny_model, toy_data):
-    (tmp_path / "data").symlink_to(toy_data)
     shared, alone = tmp_path / "shared", tmp_path / "alone"
     first = start(shared, tiny_model, threads=1)
     while first.poll() is None and not (shared / "run/.seed-1.lock").exists():
