@@ -92,8 +92,9 @@ def print_calibration(result: CalibrationResult) -> None:
         }
         for asked in result.abstention
     ]
-    print_table("thresholds that have a precision, with 95% confidence", shown)
-    print_table("risk and coverage", result.risk_coverage)
+    if shown:
+        print_table("thresholds that have a precision, with 95% confidence", shown)
+        print_table("risk and coverage", result.risk_coverage)
     sets = [
         {
             "type": measured.get("type", ""),
