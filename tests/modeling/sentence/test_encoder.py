@@ -11,7 +11,7 @@ from bertkit.hardware.precision import Machine
 from bertkit.modeling.layers import read_layer_choice
 from bertkit.modeling.sentence.encoder import ChosenLayers, TokenStates, load_for_vectors, load_sentence_encoder, pool
 from bertkit.modeling.sentence.folder import SentenceModules
-from tests.modeling.inference.test_answers import save_tiny
+from tests.modeling.inference.test_model import save_tiny
 from tests.modeling.tiny_models import make_tiny_batch
 
 LOOPS = {
