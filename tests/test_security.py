@@ -38,7 +38,7 @@ HELD = {
     "A checkpoint cannot run code.": (
         "modeling/test_load.py::test_a_pickle_that_is_no_file_of_weights_is_refused_and_not_run",
         "modeling/test_load.py::test_code_in_a_checkpoint_is_never_run",
-        "modeling/sentence/test_modules.py::test_modules_with_code_of_their_own_are_refused",
+        "modeling/sentence/test_folder.py::test_modules_with_code_of_their_own_are_refused",
         "training/test_fit.py::test_code_in_a_checkpoint_is_never_run",
         "test_security.py::test_a_kernel_that_a_config_names_is_not_fetched",
     ),
@@ -63,7 +63,7 @@ HELD = {
     "A manifest cannot name files outside of its folder.": (
         "test_security.py::test_an_index_names_no_files_elsewhere",
         "test_security.py::test_an_export_names_no_files_elsewhere",
-        "modeling/sentence/test_modules.py::test_modules_are_inside_the_folder",
+        "modeling/sentence/test_folder.py::test_modules_are_inside_the_folder",
         "test_security.py::test_a_graph_reads_no_weights_elsewhere",
         "test_security.py::test_a_run_names_no_files_elsewhere",
     ),

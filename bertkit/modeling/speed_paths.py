@@ -109,7 +109,7 @@ class SpeedPaths:
     """Layers that compute no padding."""
     merged_projections: int = 0
     """Number of attentions that compute queries, keys and values by one product."""
-    padding: str | None = None
+    padding_reason: str | None = None
     """Reason why layers compute padding, or None if they do not."""
 
 

@@ -160,7 +160,7 @@ def plan_distinct(
     return [np.array(rows) for rows in batches]
 
 
-def choose_batching(batching: str, items: Lengths | None, padding: str | None) -> str:
+def choose_batching(batching: str, items: Lengths | None, padding_reason: str | None) -> str:
     """Return ``sorted`` or ``random`` for the recipe's `batching`; a line says what ``auto`` is for labels of tokens.
 
     Taggers learn a little more from random batches, which are no slower where padding is not computed.
@@ -168,14 +168,14 @@ def choose_batching(batching: str, items: Lengths | None, padding: str | None) -
     Args:
         batching: of the recipe.
         items: labels of each row; None where a row has one.
-        padding: why the padding of batches is computed; None where it is not.
+        padding_reason: Reason why the padding of batches is computed, or None if it is not.
     """
     if batching != "auto":
         return batching
     if items is None:
         return "sorted"
-    if padding:
-        log.info(f"batching: sorted by length, since {padding}")
+    if padding_reason:
+        log.info(f"batching: sorted by length, since {padding_reason}")
         return "sorted"
     log.info("batching: random, since padding is not computed here")
     return "random"
@@ -248,8 +248,10 @@ class Batches(Protocol):
     budget: Budget | None
     """The clock that ends the run; None where steps are counted."""
 
-    def loader(self, collate: Collator, *, processes: int, process: int, padding: str | None = None) -> DataLoader[Any]:
-        """Build the loader of one process's share; `padding` says why padding is computed, None if it is not."""
+    def loader(
+        self, collate: Collator, *, processes: int, process: int, padding_reason: str | None = None
+    ) -> DataLoader[Any]:
+        """Build the loader of one process's share; `padding_reason` is None if padding is not computed."""
 
     def __len__(self) -> int: ...
 
@@ -289,10 +291,12 @@ class InMemoryBatches:
     def __len__(self) -> int:
         return len(self.features)
 
-    def loader(self, collate: Collator, *, processes: int, process: int, padding: str | None = None) -> DataLoader[Any]:
+    def loader(
+        self, collate: Collator, *, processes: int, process: int, padding_reason: str | None = None
+    ) -> DataLoader[Any]:
         """Build the loader of one process's share, epoch after epoch."""
         training = self.training
-        self.batching = choose_batching(self.batching, self.items, padding)
+        self.batching = choose_batching(self.batching, self.items, padding_reason)
         self.sampler = SeededBatches(
             self.lengths,
             training.batch_size,

@@ -70,25 +70,28 @@ def fit(
             model.to(arguments.device)
             dropout = DropoutStream(training.seed, arguments.process_index)
             graphs = captures_steps(model, training, arguments, batches)
-            in_full, pad_token_id = training.fsdp or graphs, job.processing_class.pad_token_id
-            tokens = None if in_full else tokens_to_train(batches, arguments, pad_token_id)
+            # Only the embeddings of tokens that occur are trained. CUDA graphs and FSDP need the complete table.
+            pad_token_id = job.processing_class.pad_token_id
+            tokens = None if training.fsdp or graphs else tokens_to_train(batches, arguments, pad_token_id)
             collate = fitting_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
             paths = stack.enter_context(speed_paths(model, training, machine, dropout, tokens))
             if training.fsdp:
                 stack.enter_context(sharded_weights(model, encoder_layers(model)))
-            if paths.padding and training.unpad is True:
-                log.info(f"unpad: {paths.padding}")
+            if paths.padding_reason and training.unpad is True:
+                log.info(f"unpad: {paths.padding_reason}")
+            # The plan says which layers are trained, from which step on, and at which rate.
             plan = None
             if isinstance(training, Training) and training.sets_layers and batches.rows:
                 plan = LayerPlan(model, training, batches.rows)
 
-            # 3. The Trainer, and the callbacks that act between two steps.
+            # 3. The Trainer, and the callbacks that act between two steps. Each needs the other: the callback saves
+            #    checkpoints, and the Trainer calls it.
             callback = TrainingCallback(training, job, flag)
             trainer = callback.trainer = BertkitTrainer(
                 job=replace(job, data_collator=collate),
                 dropout=dropout,
                 embeddings=paths.embeddings,
-                padding=paths.padding,
+                padding_reason=paths.padding_reason,
                 plan=plan,
                 graphs=graphs,
                 args=arguments,
@@ -102,6 +105,7 @@ def fit(
             _enter_device(stack, trainer.device, graphs=graphs)
             stack.callback(get_progress().finish)
             _train(trainer, folder)
+        # The speed paths are undone here, and signals are still caught.
         if flag.signal:
             raise flag.error()
 
@@ -110,7 +114,7 @@ def fit(
 
 
 def _enter_device(stack: ExitStack, device: Device, *, graphs: bool) -> None:
-    """Mask every batch if a graph computes it, because a graph cannot check for padding; patch functions for XLA."""
+    """Enter what the device needs while it trains: masks of every batch for graphs, and patched functions for XLA."""
     if graphs or not device.shapes_may_change:
         stack.enter_context(always_masked())
     if not device.shapes_may_change:

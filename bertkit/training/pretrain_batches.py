@@ -66,7 +66,9 @@ class PretrainBatches(Dataset[Feature]):
     def __len__(self) -> int:
         return self.steps * self.training.gradient_accumulation
 
-    def loader(self, collate: Collator, *, processes: int, process: int, padding: str | None = None) -> DataLoader[Any]:
+    def loader(
+        self, collate: Collator, *, processes: int, process: int, padding_reason: str | None = None
+    ) -> DataLoader[Any]:
         """Build the loader of one process's share of all steps."""
         self.shares = Shares(self.training.gradient_accumulation, processes, process)
         workers = batch_workers(self.training.workers)

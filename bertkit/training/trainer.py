@@ -68,7 +68,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         job: TrainingJob,
         dropout: DropoutStream,
         embeddings: OccurringEmbeddings | None,
-        padding: str | None,
+        padding_reason: str | None,
         plan: LayerPlan | None,
         graphs: bool,
         **arguments: Any,
@@ -77,7 +77,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
             self.remove_callback(unused)
         self.batches, self.collate, self.terms = job.train_batches, job.data_collator, job.loss_terms
-        self.score_model, self.dropout, self.padding = job.compute_metrics, dropout, padding
+        self.score_model, self.dropout, self.padding_reason = job.compute_metrics, dropout, padding_reason
         self.embeddings, self.plan, self.device = embeddings, plan, Device(self.args.device.type)
         # For bf16 on XLA, Accelerate sets a variable that torch_xla read earlier, and does not autocast.
         if self.args.bf16:
@@ -97,7 +97,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return the loader of this process's share of the batches; batches for a GPU are in pinned memory."""
         args, share = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
-        loader = self.batches.loader(self.collate, **share, padding=self.padding)
+        loader = self.batches.loader(self.collate, **share, padding_reason=self.padding_reason)
         loader.pin_memory = args.dataloader_pin_memory and Device(args.device.type).pins_memory
         return loader
 

@@ -1,7 +1,8 @@
 """Fine-tune an encoder with a recipe: read the rows, load the model, train it, score it, write the run folder.
 
-Read `finetune`, `finetune_rows` and `_train_and_save` from top to bottom. Several seeds (`seeds`), a sweep (`sweep`),
-teachers (`distill`), a dry run and a smoke run call the functions of this file; it knows none of them.
+Read `finetune`, `finetune_rows` and `_train_and_save` from top to bottom. Sets of runs (`seeds`, `sweep`, `glue`), dry
+runs and smoke runs (`trial_run`) call these functions, and nothing here depends on them. Distillation enters at three
+places: `load_model`, `training_job` and the argument `compare`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
     from bertkit.training.trainer import TrainingJob
 
 Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
-"""Scores other models on the validation rows: trained model, its scores, folder of its weights -> records."""
+"""Scores the teachers of a student on the same validation rows, once it is trained.
+
+It takes the student, its scores, and the folder of its best checkpoint (None if nothing was trained), and returns one
+record per model.
+"""
 
 _UNTRAINED = "encoder before training"
 
@@ -67,6 +72,7 @@ def finetune(
 
 def finetune_rows(data: FinetuneData, *, fresh: bool, compare: Compare | None = None) -> list[Result]:
     """Fine-tune on rows that have been read; `compare` scores other models next to the trained model."""
+    # `open_run` locks the run folder. It finds out whether the folder holds this run, interrupted or finished.
     with open_run(data.plan, fresh=fresh) as run:
         if run.is_finished:
             results = read_results(run.record["results"], data.plan.folder)
@@ -80,7 +86,7 @@ def finetune_rows(data: FinetuneData, *, fresh: bool, compare: Compare | None = 
 
 
 def _with_recorded_batching(data: FinetuneData, record: Mapping[str, Any]) -> FinetuneData:
-    """Return the data with the batching that the run began with, since `auto` may resolve differently today."""
+    """Return the data with the batching that the run began with, because `auto` is resolved when a run is opened."""
     batching = record["identity"]["recipe"]["training"]["batching"]
     return replace(data, recipe=data.recipe.changed("training", batching=batching))
 
@@ -94,7 +100,8 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     recipe, task = data.recipe, data.task
     use_matmul_backend(run.machine)
 
-    # 1. The model. A new head draws its weights from the seed, so nothing may draw a random number before it.
+    # 1. The model. A new head draws its weights from the seed, so `set_seed` comes directly before it: a random number
+    #    that is drawn in between would change the initial weights.
     with stage(f"loading {recipe.model_name}"):
         set_seed(recipe.training.seed)
         setup = load_setup(data)
@@ -103,7 +110,8 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
         if recipe.training.layer_keys:
             prepare_depths(checkpoint.model, recipe.training)
 
-    # 2. The rows as token ids. Vectors need no training, so there the untrained encoder is a baseline as well.
+    # 2. The rows as token ids. Models of vectors can be scored without training, so their untrained encoder is one more
+    #    baseline.
     features = encode_splits(data, setup)
     truncated = report_truncation(data, setup, features)
     evaluator = Evaluator(data, checkpoint, features)
@@ -113,9 +121,10 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
             baselines.judged[name][_UNTRAINED] = scored.compared
             baselines.scores[name][_UNTRAINED] = scored.scores
 
-    # 3. Training, which ends with the weights of the best step. Some methods only fit a head to fixed vectors: they
-    #    are complete as soon as these are computed.
-    if task.precompute(checkpoint.model, features, setup, partial(run_part, checkpoint)):
+    # 3. Training. `fit` ends with the weights of the best step in the same model. Families with a frozen encoder
+    #    compute its vectors once (`precompute`); if their head is only fitted to these, there are no training steps.
+    nothing_to_train = task.precompute(checkpoint.model, features, setup, partial(run_part, checkpoint))
+    if nothing_to_train:
         fit_result = untrained()
     else:
         if not run.is_resumed:
@@ -123,9 +132,10 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
         with training_job(data, checkpoint, features["train"], evaluator.compute_metrics) as job:
             fit_result = fit(job, recipe.training, run.machine, data.plan.folder)
 
-    # 4. The scores of the best step on every validation split. Adapters become part of the weights afterwards, because
-    #    the comparison with teachers and the published checkpoint are of plain weights.
-    scored_splits = evaluator.score_splits(list(baselines.scores), fit_result.best_step)
+    # 4. The scores of the best step on every validation split. Then LoRA adapters are merged into the weights, because
+    #    teachers are compared with the merged model, which is also published.
+    validation_names = list(baselines.scores)
+    scored_splits = evaluator.score_splits(validation_names, fit_result.best_step)
     if recipe.training.lora:
         merge_adapters(checkpoint.model, data.plan.folder if is_main_process() else None, recipe.model_name)
     best = scored_splits[data.validation.name]
@@ -140,9 +150,9 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
 def load_setup(data: FinetuneData) -> Setup:
     """Load the tokenizer, and log if the model reads fewer tokens than the recipe asks for."""
     setup = Setup(data.recipe, load_tokenizer(data.model_folder), data.labels)
-    asked, limit = data.recipe.training.max_length, max_tokens(setup)
-    if limit < asked:
-        say_once(f"the model reads {limit:,} tokens, so inputs end there, not at training.max_length {asked:,}")
+    max_length, readable = data.recipe.training.max_length, max_tokens(setup)
+    if readable < max_length:
+        say_once(f"the model reads {readable:,} tokens, so inputs end there, not at training.max_length {max_length:,}")
     return setup
 
 
@@ -156,7 +166,7 @@ def load_model(data: FinetuneData, setup: Setup) -> Model:
 
 
 def score_baselines(data: FinetuneData, setup: Setup) -> ScoredBaselines:
-    """Score predictions that use the training labels but not the complete input, on each validation split."""
+    """Fit baselines (most frequent label, linear model over words, ...) to the training rows, and score them."""
     validation = {name: split.rows for name, split in data.splits.items() if is_validation(name)}
     baselines = fit_and_score(data.task, data.splits["train"].rows, validation, setup)
     for scores in baselines.scores[data.validation.name].values():
@@ -178,24 +188,26 @@ def report_truncation(data: FinetuneData, setup: Setup, features: Mapping[str, F
     """Log how many training rows are truncated or read in windows, and return what a run's record keeps of it."""
     from bertkit.tokens.feature_cache import lengths_of, longest_of
 
-    longest, limit, rows = max_tokens(setup), int(setup.tokenizer.model_max_length), data.rows["train"]
+    readable, tokenizer_limit, rows = max_tokens(setup), int(setup.tokenizer.model_max_length), data.rows["train"]
     train, find_lost_gold = features["train"], data.task.find_lost_gold
     lost = find_lost_gold(features[data.validation.name], data.validation.rows, setup) if find_lost_gold else ()
-    facts = {"max_tokens": longest, "lost_gold": len(lost), "training_rows": 0}
-    # A feature may hold several windows of one text, each as long as the longest of them.
+    facts = {"max_tokens": readable, "lost_gold": len(lost), "training_rows": 0}
+    # A feature may hold several windows of one text, padded to the longest of them. So its number of windows is its
+    # number of tokens divided by that length; both are arrays over features.
     has_choice = "long_text" in data.task.OPTIONS
     is_windowed = has_choice and reads_windows(setup.recipe)
     windows = int((lengths_of(train) // longest_of(train)).sum()) if is_windowed else len(train)
     if windows > rows:
         kind = "sequences" if "questions" in data.task.COLUMNS.optional else "overlapping windows"
-        log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {longest} tokens")
+        log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {readable} tokens")
         return facts
-    if full := int((longest_of(train) >= longest).sum()):
+    if full := int((longest_of(train) >= readable).sum()):
         share = 100 * full / len(train)
-        remedies = [f"--max-length {limit}"] if limit > longest else []
+        remedies = [f"--max-length {tokenizer_limit}"] if tokenizer_limit > readable else []
         remedies += ["--set options.long_text=windows_mean"] if has_choice else []
         more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
-        log.info(f"training rows that reach {longest} tokens: {full:,} ({share:.1f}%); longer ones are truncated{more}")
+        count = f"{full:,} ({share:.1f}%)"
+        log.info(f"training rows that reach {readable} tokens: {count}; longer ones are truncated{more}")
     return {**facts, "training_rows": full}
 
 
@@ -212,7 +224,7 @@ class Evaluator:
     def compute_metrics(self, model: Model, step: int) -> dict[str, float]:
         """Score the model of a step on the split that chooses the best checkpoint."""
         checkpoint = replace(self.checkpoint, model=model)
-        # A head that no gradient reaches is fitted anew to the encoder of this step.
+        # Some families fit their head instead of training it. It is fitted again to the encoder of this step.
         if fit_head := self.data.task.fit_head:
             fit_head(model, self.features["train"], checkpoint.setup, partial(run_part, checkpoint))
         scored = self.score(self.data.validation.name, checkpoint, tune=True)
@@ -221,7 +233,10 @@ class Evaluator:
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
     def score_splits(self, names: Sequence[str], step: int) -> dict[str, Scored]:
-        """Score the weights of the best step on some splits; thresholds are tuned on the first validation split."""
+        """Score the weights of the best step on some splits; thresholds are tuned on the first validation split.
+
+        If this process has scored the best step, its predictions are used again. After a resume they are computed again.
+        """
         first = self.data.validation.name
         is_scored = self.best is not None and self.best[0] == step
         best = self.best[1] if self.best and is_scored else self.score(first, self.checkpoint, tune=True)

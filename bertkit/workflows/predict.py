@@ -110,8 +110,8 @@ def predict_to_file(
     if launch.size == 1:
         with claimed(output):
             return write(answer(saved, chunks, columns=columns))
-    # Parts depend on no other part of the layout, so a command whose --encoding lacks a character can be repeated with
-    # another one.
+    # Only `digits` of the layout changes the parts. So a command that failed at --encoding can be repeated with
+    # another encoding, and its parts are used again.
     identity = {"checkpoint": describe_maker(saved), "--digits": layout.digits}
     return _predict_in_parts(saved, chunks, columns, PartFolder(output, identity, launch), write)
 

@@ -45,7 +45,7 @@ def test_all_paths_together_are_reported_and_undone():
     forwards = [vars(module).get("forward") for module in model.modules()]
     with speed_paths(model, Training(), CPU, DropoutStream(0), IDS) as paths:
         assert model.config._attn_implementation == "bertkit-unpadded"
-        assert (paths.unpadded_layers, paths.merged_projections, paths.padding) == ((first,), 1, None)
+        assert (paths.unpadded_layers, paths.merged_projections, paths.padding_reason) == ((first,), 1, None)
         assert model.get_input_embeddings() is paths.embeddings
         assert is_cls_only(last) and not is_cls_only(first)
     assert model.config._attn_implementation == "sdpa"
@@ -65,7 +65,7 @@ def test_all_paths_together_compute_what_the_plain_model_does():
 def test_layers_that_run_twice_are_on_no_path():
     model = make_tiny("bert", AutoModel)
     with speed_paths(model, Training(gradient_checkpointing=True), CPU, DropoutStream(0), None) as paths:
-        assert paths == SpeedPaths(padding="padding is computed with gradient_checkpointing: true")
+        assert paths == SpeedPaths(padding_reason="padding is computed with gradient_checkpointing: true")
         assert not has_patched_attention(model)
 
 
@@ -109,19 +109,19 @@ def test_the_reason_for_padding(tagger, monkeypatch, device, settings, why):
     monkeypatch.setattr("torch.compile", lambda forward: forward)
     training, machine = Training(**settings), Machine(device, "fp32", 1, "")
     with speed_paths(tagger, training, machine, DropoutStream(1), None) as paths:
-        assert paths.padding == why
+        assert paths.padding_reason == why
 
 
 def test_padding_is_computed_where_the_layers_of_a_model_are_read(tagger):
     layers_of(tagger)[0].register_forward_hook(lambda *_: None)
     with speed_paths(tagger, Training(), CPU, DropoutStream(1), None) as paths:
-        assert paths.padding == "padding is computed in this bert model"
+        assert paths.padding_reason == "padding is computed in this bert model"
 
 
 def test_a_frozen_encoder_computes_no_padding_while_its_tagger_is_trained(tagger):
     set_tagger_head(tagger.config, {"layers": "last", "tagger": "linear", "size": 0})
     with speed_paths(tagger, Training(unpad=False), CPU, DropoutStream(1), None) as paths:
-        assert paths.padding is None
+        assert paths.padding_reason is None
 
 
 # --- merged projections

@@ -110,7 +110,7 @@ def features_of(family: str) -> list[dict]:
 
 
 def plan_of(batches: InMemoryBatches, padding: str | None) -> list[list[int]]:
-    return list(batches.loader(list, processes=1, process=0, padding=padding).batch_sampler)
+    return list(batches.loader(list, processes=1, process=0, padding_reason=padding).batch_sampler)
 
 
 @pytest.mark.parametrize("padding", [None, "a GPU computes padding"])

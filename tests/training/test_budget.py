@@ -62,7 +62,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
     def time_steps(job, training, *_, **__):
         assert len(job.train_batches.__getitems__([job.train_batches.key(0)])) == training.batch_size
         timed.append(training.batch_size)
-        return [TimedStep(training.batch_size / 10, 0.0, training.batch_size, [1], 0)]
+        return [TimedStep(training.batch_size / 10, training.batch_size, [1], 0)]
 
     monkeypatch.setattr("bertkit.training.timing.time_steps", time_steps)
     command = [word for word in arguments("--budget", "2s") if word not in ("--batch-size", "8")]

@@ -133,7 +133,7 @@ def test_batches_for_a_gpu_are_pinned_and_copied_without_waiting(device, monkeyp
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *place, **how: copied.append((place, how)) or self)
     arguments = SimpleNamespace(world_size=1, process_index=0, dataloader_pin_memory=True, device=torch.device(device))
     batches = SimpleNamespace(loader=lambda *_, **__: SimpleNamespace(pin_memory=False))
-    trainer = SimpleNamespace(args=arguments, batches=batches, collate=None, padding=None)
+    trainer = SimpleNamespace(args=arguments, batches=batches, collate=None, padding_reason=None)
     assert BertkitTrainer.get_train_dataloader(trainer).pin_memory == (device == "cuda")
     BertkitTrainer._on_device(trainer, {"input_ids": torch.ones(1)})
     assert copied == [((torch.device(device),), {"non_blocking": True})]

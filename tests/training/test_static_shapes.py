@@ -192,7 +192,7 @@ def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch
         arguments = SimpleNamespace(device=torch.device("cpu"), per_device_train_batch_size=share)
         batches = InMemoryBatches(rows, training)
         build = fitting_collator(collate, batches, model, training, arguments, graphs=False)
-        loader = batches.loader(build, processes=1, process=0, padding="it is")
+        loader = batches.loader(build, processes=1, process=0, padding_reason="it is")
         steps, adds_up = set(), way == "tagger" or accumulation > 1
         for epoch in range(2):
             loader.set_epoch(epoch)

@@ -44,7 +44,7 @@ def test_words_are_listed_by_what_they_add(capsys):
         '{"id": 0, "prediction": "good"}',
         "  good: log-odds 1.0000, with all words masked 0.5000",
         "  the words add up to the difference within 0.20% (1 step)",
-        "  what each word adds",
+        "  contribution of each word",
         "    word  integrated gradients   masked",
         "    film               -1.0000  +0.0000",
         "    a                  +0.2500  +0.5000",
