@@ -235,7 +235,7 @@ class Evaluator:
     def score_splits(self, names: Sequence[str], step: int) -> dict[str, Scored]:
         """Score the weights of the best step on some splits; thresholds are tuned on the first validation split.
 
-        If this process has scored the best step, its predictions are used again. After a resume they are computed again.
+        If this process has scored the best step, its predictions are used again; after a resume they are recomputed.
         """
         first = self.data.validation.name
         is_scored = self.best is not None and self.best[0] == step
