@@ -147,12 +147,12 @@ def run_bertkit(case: Case, changes: str, folder: str, gate_class: type[Gate] = 
 
     fit = training.fit
 
-    def counted(trainee: Any, *arguments: Any, **keywords: Any) -> Any:
-        terms = trainee.terms
+    def counted(job: Any, *arguments: Any, **keywords: Any) -> Any:
+        terms = job.loss_terms
 
         def collate(features: Sequence[Any]) -> Any:  # maybe in another process
             lengths = [torch.tensor(text_lengths(feature)) for feature in features]
-            return {**trainee.collate(features), LENGTHS: pad_sequence(lengths, batch_first=True)}
+            return {**job.data_collator(features), LENGTHS: pad_sequence(lengths, batch_first=True)}
 
         def count(batch: Any) -> Any:
             lengths = batch.pop(LENGTHS)
@@ -163,7 +163,7 @@ def run_bertkit(case: Case, changes: str, folder: str, gate_class: type[Gate] = 
         def sums(model: Any, batch: Any) -> Any:
             return terms.sums(model, {name: values for name, values in batch.items() if name != LENGTHS})
 
-        counting = replace(trainee, collate=collate, terms=replace(terms, count=count, sums=sums))
+        counting = replace(job, data_collator=collate, loss_terms=replace(terms, count=count, sums=sums))
         return fit(counting, *arguments, **keywords)
 
     training.fit = counted
