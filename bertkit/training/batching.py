@@ -251,7 +251,7 @@ class Batches(Protocol):
     def loader(
         self, collate: Collator, *, processes: int, process: int, padding_reason: str | None = None
     ) -> DataLoader[Any]:
-        """Build the loader of one process's share; `padding_reason` is None if padding is not computed."""
+        """Build the loader of one process's share; `padding_reason` states why padding is computed, if it is."""
 
     def __len__(self) -> int: ...
 

@@ -79,7 +79,7 @@ def fit(
                 stack.enter_context(sharded_weights(model, encoder_layers(model)))
             if paths.padding_reason and training.unpad is True:
                 log.info(f"unpad: {paths.padding_reason}")
-            # The plan says which layers are trained, from which step on, and at which rate.
+            # The plan has the layers that are trained, their first step, and their learning rates.
             plan = None
             if isinstance(training, Training) and training.sets_layers and batches.rows:
                 plan = LayerPlan(model, training, batches.rows)

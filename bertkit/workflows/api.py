@@ -274,19 +274,19 @@ def _as_text(value: object) -> str:
 
 
 class FinetuneOptions(TypedDict, total=False):
-    """What else `finetune` takes."""
+    """Further arguments of `finetune`."""
 
     changes: Changes
     fresh: bool
     """Start over; an earlier run in the folder is moved aside."""
     pinned: str | Path | None
-    """End unless model, rows and versions are those of this run."""
+    """Folder of a run that must have the same model, rows and package versions."""
     progress: Progress | None
-    """Shows how far the work is; by default bars, in notebooks only."""
+    """Shows the progress of the work; by default bars, in notebooks only."""
 
 
 class Finetuned(list[Result]):
-    """The results of the validation splits, the first of which chose the best checkpoint."""
+    """Results of the validation splits. The first split chose the best checkpoint."""
 
     def __init__(self, results: Iterable[Result], folder: Path) -> None:
         super().__init__(results)
@@ -294,7 +294,7 @@ class Finetuned(list[Result]):
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The scores of the first split; None where one is undefined there."""
+        """Scores of the first split; an undefined score is None."""
         return self[0].scores
 
     @property
@@ -327,17 +327,18 @@ def finetune(
     """Fine-tune an encoder, or resume the same run, or return the scores of a finished one.
 
     Args:
-        recipe: its name or file, or a loaded one.
-        model: the encoder, in place of the recipe's: folder, hub name, or ``demo``.
-        data: rows with the columns that the recipe names: a path or hub name; a DataFrame, a `datasets.Dataset` or
-            dictionaries, of which validation rows are held out; or a mapping (a ``DatasetDict``) from splits to these.
-        training: keys of the recipe's section ``training``, such as ``{"epochs": 3}``.
-        output: the run folder, ``runs/RECIPE`` by default.
-        events: called with each line of ``metrics.jsonl``: a step with its loss, or with the scores of an evaluation.
-        options: see `FinetuneOptions`.
+        recipe: Name or file of a recipe, or a loaded recipe.
+        model: Encoder instead of the recipe's: folder, name on the Hub, or ``demo``.
+        data: Rows with the columns that the recipe names: a path or a name on the Hub; a DataFrame, a
+            `datasets.Dataset` or dictionaries, from which validation rows are held out; or a mapping (a
+            ``DatasetDict``) from splits to these.
+        training: Keys of the recipe's section ``training``, such as ``{"epochs": 3}``.
+        output: Run folder, by default ``runs/RECIPE``.
+        events: Called with each line of ``metrics.jsonl``: a step with its loss, or with the scores of an evaluation.
+        options: Further arguments; see `FinetuneOptions`.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the recipe, the rows, the model or the machine do not allow the run; see `bertkit.errors`.
     """
     # Arguments become changes of the recipe, as options of the command line do.
     _check_names(options)
@@ -348,9 +349,9 @@ def finetune(
     if isinstance(data, (str, Path)):
         changes["data.source"] = str(data)
     if in_memory and not isinstance(recipe, Recipe):
-        # what the recipe says of its own source is dropped
+        # Rows in memory replace the source that the recipe names.
         changes.setdefault("data.source", "")
-    # Rows in memory follow the recipe: what it says of columns and labels is how they are read.
+    # The recipe determines how columns and labels are read, also for rows in memory.
     loaded = _load_recipe(recipe, changes)
     if in_memory:
         loaded = with_rows(loaded, data)
@@ -371,10 +372,10 @@ def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Rec
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
-    """Refuse an argument that `finetune` does not have: Python takes any name where options are unpacked."""
-    known = FinetuneOptions.__optional_keys__
-    for name in options.keys() - known:
-        remedy = f'training={{"{name}": ...}}' if name in Training.model_fields else closest(name, sorted(known))
+    """Raise UsageError for an argument that `finetune` does not have, because Python accepts any name."""
+    option_names = FinetuneOptions.__optional_keys__
+    for name in options.keys() - option_names:
+        remedy = f'training={{"{name}": ...}}' if name in Training.model_fields else closest(name, sorted(option_names))
         if name == "seeds":
             remedy = "bertkit.finetune_seeds(bertkit.with_rows(recipe, rows), seeds)"
         raise UsageError(f"finetune has no argument {name!r}", remedy)
@@ -384,13 +385,13 @@ def with_rows(recipe: Recipe, data: Any) -> Recipe:
     """Return a loaded recipe that reads rows in memory, given as for `finetune`, wherever it is used.
 
     Raises:
-        DataError: what is given is no rows.
+        DataError: If `data` does not contain rows.
     """
     if is_dataframe(data) or not isinstance(data, Mapping):
         rows = {ALL: as_records(data)}
     elif any(isinstance(values, list) and values and isinstance(values[0], (str, float)) for values in data.values()):
-        what = f"a dictionary of columns: {', '.join(map(str, data))}"
-        raise DataError(what, "give datasets.Dataset.from_dict(DATA), or a list of one dictionary per row")
+        message = f"a dictionary of columns: {', '.join(map(str, data))}"
+        raise DataError(message, "give datasets.Dataset.from_dict(DATA), or a list of one dictionary per row")
     else:
         sources = {str(name): as_records(source) for name, source in data.items()}
         splits = find_splits(sources, {})

@@ -190,8 +190,9 @@ def report_truncation(data: FinetuneData, setup: Setup, features: Mapping[str, F
 
     readable, tokenizer_limit, rows = max_tokens(setup), int(setup.tokenizer.model_max_length), data.rows["train"]
     train, find_lost_gold = features["train"], data.task.find_lost_gold
-    lost = find_lost_gold(features[data.validation.name], data.validation.rows, setup) if find_lost_gold else ()
-    facts = {"max_tokens": readable, "lost_gold": len(lost), "training_rows": 0}
+    validation = features[data.validation.name]
+    lost_gold = find_lost_gold(validation, data.validation.rows, setup) if find_lost_gold else ()
+    facts = {"max_tokens": readable, "lost_gold": len(lost_gold), "training_rows": 0}
     # A feature may hold several windows of one text, padded to the longest of them. So its number of windows is its
     # number of tokens divided by that length; both are arrays over features.
     has_choice = "long_text" in data.task.OPTIONS
@@ -213,7 +214,7 @@ def report_truncation(data: FinetuneData, setup: Setup, features: Mapping[str, F
 
 @dataclass
 class Evaluator:
-    """Scores the model during training, and keeps the predictions of the best step so that it is scored only once."""
+    """Scores of the model during training, with the predictions of the best step, which is scored only once."""
 
     data: FinetuneData
     checkpoint: Checkpoint
@@ -305,6 +306,8 @@ def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:
     if loading.head == "kept":
         log.info(f"the trained head of {recipe.model_name} is kept{': it has the same labels' if labels else ''}")
     elif loading.head == "new":
-        others, own = (shorten(", ".join(names)) for names in (loading.other_labels, labels))
-        why = f", because that of {recipe.model_name} is for the labels {others}, not {own}" if others else ""
-        log.info(f"the head is new: it starts from random weights{why}")
+        reason = ""
+        if loading.other_labels:
+            old_labels, new_labels = (shorten(", ".join(names)) for names in (loading.other_labels, labels))
+            reason = f", because that of {recipe.model_name} is for the labels {old_labels}, not {new_labels}"
+        log.info(f"the head is new: it starts from random weights{reason}")

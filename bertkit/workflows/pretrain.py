@@ -23,7 +23,7 @@ from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 from bertkit.workflows.pretrain_plan import fit_to_budget
 from bertkit.workflows.pretrain_results import Pretrained, save_results
 
-_FEW_TOKENS = 5000  # of which 750 are masked
+_FEW_TOKENS = 5000  # 750 of them masked
 _COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
 
 

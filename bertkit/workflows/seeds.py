@@ -203,7 +203,9 @@ def _summarize_runs(runset: SeedRuns, seeds: Sequence[int]) -> SeedsSummary:
             setup = Setup(inputs.recipe, load_tokenizer(first), inputs.labels)
             names = [name for name in finished[0].scores if is_validation(name)]
             splits = [summarize_split(folder, described, records, task, inputs.splits[name], setup) for name in names]
-            result = next(of for of in records[finished[0].seed]["results"] if of["split"] == validation.name)
+            result = next(
+                result for result in records[finished[0].seed]["results"] if result["split"] == validation.name
+            )
             warnings += describe_positive_label(result["scores"], result.get("positive_label"))
             warnings += find_unclear(splits[0], metric, result["baselines"])
     return SeedsSummary(

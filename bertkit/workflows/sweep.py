@@ -47,12 +47,12 @@ _ENDED = ("finished", "diverged")
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep would do."""
+    """Plan of a sweep."""
 
     folder: str
     trials: int
     settings: list[Point]
-    """Settings of each trial; empty where they depend on scores."""
+    """Settings of each trial, or an empty list if they depend on scores."""
     rows: dict[str, int]
     disk_bytes: int
 
@@ -235,14 +235,14 @@ def check_sweep(
     job.check(fresh=fresh, jobs=jobs, join=join)
     if not fresh:
         storage.check_space(folder, job.space)
-    # Trials are compared with one another, so all must be scored on the same rows, whatever data settings are searched.
+    # Trials are compared with one another, so all must be scored on the same rows, also if data settings are searched.
     gold = load_task(job.recipe({})).COLUMNS.gold
     check_scored_rows(search, lambda point: read_labeled(job.recipe(point))[1]["validation"], gold)
     return job
 
 
 def _check_trials(job: Sweep) -> None:
-    """Check that the first trial which has a run is one of this sweep: of its data, model and other settings."""
+    """Check that the first trial with a run belongs to this sweep: that it has the same data, model and settings."""
     for number in storage.find_trials(job.folder):
         name = storage.trial_folder(job.folder, number).name
         if job.record(name) is None:
@@ -252,8 +252,8 @@ def _check_trials(job: Sweep) -> None:
             runs.check_claim(plan.folder, plan.identity)
         except UsageError as error:
             remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
-            what = error.what.replace("another run", "trials of another sweep")
-            raise UsageError(what, remedy, file=job.folder) from None
+            message = error.what.replace("another run", "trials of another sweep")
+            raise UsageError(message, remedy, file=job.folder) from None
         return
 
 
