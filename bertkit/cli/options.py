@@ -143,7 +143,10 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 
         for key in parse_changes(changes or []) if read else ():
             if not any(fnmatch(key, pattern) for pattern in read):
-                raise RecipeError(f"--set {key}: not read by this command", f"it reads {', '.join(read)}")
+                # Keys of the same section help most; the complete list can be as long as a page.
+                section = key.partition(".")[0]
+                nearby = [pattern for pattern in read if pattern.strip("*").partition(".")[0] == section]
+                raise RecipeError(f"--set {key}: not read by this command", f"it reads {', '.join(nearby or read)}")
         return changes
 
     return option(help, "KEY=VALUE", names=("--set",), callback=check)
