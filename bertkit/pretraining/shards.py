@@ -20,6 +20,7 @@ from bertkit.pretraining.deduplicate import digest_texts
 from bertkit.pretraining.documents import Text, encode_text
 from bertkit.storage.cache import touch
 from bertkit.storage.columns import Numbers, locked, read_arrays, save_arrays
+from bertkit.storage.outputs import sweep_temporaries
 from bertkit.storage.fingerprints import read_signed, write_signed
 from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
 from bertkit.tokens.light import plain
@@ -84,7 +85,8 @@ class TokenShard:
         return arrays is not None and np.array_equal(arrays["digests"], digests)
 
     def save(self, number: int, tokens: TokenizedDocuments) -> None:
-        """Write a chunk."""
+        """Write a chunk, and delete what a killed process left of it; this process holds the lock."""
+        sweep_temporaries(self._file(number))
         save_arrays(self._file(number), tokens._asdict())
 
     def finish(self, chunks: int) -> None:

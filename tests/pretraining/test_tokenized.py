@@ -554,6 +554,17 @@ def test_a_damaged_chunk_is_tokenized_again(here, monkeypatch):
     assert files_of(here / "cache") == whole
 
 
+def test_the_temporary_file_of_a_killed_chunk_is_deleted(here):
+    write("a.txt", make_documents(60))
+    prepare("a.txt")
+    expected = files_of(here / "cache")
+    file = min((here / "cache").glob("tokens/*/*.arrays"))
+    file.rename(file.with_name(f".{file.name}.4711.0123abcd.tmp"))
+    next((here / "cache").glob("corpora/*/manifest.json")).unlink()
+    prepare("a.txt")
+    assert files_of(here / "cache") == expected
+
+
 def test_a_file_that_another_process_tokenizes_comes_last(monkeypatch):
     for name in "abc":
         write(f"d/{name}.txt", make_documents(20, seed=ord(name)))
