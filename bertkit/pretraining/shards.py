@@ -20,8 +20,8 @@ from bertkit.pretraining.deduplicate import digest_texts
 from bertkit.pretraining.documents import Text, encode_text
 from bertkit.storage.cache import touch
 from bertkit.storage.columns import Numbers, locked, read_arrays, save_arrays
-from bertkit.storage.outputs import sweep_temporaries
 from bertkit.storage.fingerprints import read_signed, write_signed
+from bertkit.storage.outputs import sweep_temporaries
 from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
 from bertkit.tokens.light import plain
 from bertkit.tokens.sentences import split_sentences
