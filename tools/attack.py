@@ -39,7 +39,7 @@ DISKS = {name: error for name, error in FAULTS.items() if error != KILL}
 KINDS = ("kill", "kill", "signal", *DISKS, "twice", "damage", "damage", "damage")
 DAMAGES = ("flip", "half", "empty", "version", "other")
 NOT_READ = (".lock", ".gitignore", "metrics.jsonl", "baselines.json")
-"""Endings of files whose damage is allowed: files for Git, a log that is appended to, and baselines, with a warning."""
+"""Endings of files whose damage is allowed: files for Git, a log that is appended to, and baselines (a warning)."""
 PACKAGE_CODE = "run_model"
 """The folder of a package's code, which Python reads before bertkit's."""
 
