@@ -98,8 +98,10 @@ def write_bytes(file: Path, content: bytes) -> None:
 def make_ignored_folder(folder: Path, *, parents: bool = True) -> None:
     """Create a folder that is to hold rows of the data, which git and `hf upload` skip unless it has files already."""
     folder.mkdir(parents=parents, exist_ok=True)
-    if not any(folder.iterdir()):
-        write_text(folder / ".gitignore", "# This folder holds rows of the data, so git skips it.\n*\n")
+    ignore = folder / ".gitignore"
+    # A process that was killed while it wrote the file has left a temporary one, which does not count.
+    if not any(entry != temporary_of(ignore) for entry in folder.iterdir()):
+        write_text(ignore, "# This folder holds rows of the data, so git skips it.\n*\n")
 
 
 def temporary_of(file: Path) -> Path:

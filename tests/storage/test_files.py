@@ -232,3 +232,9 @@ def test_git_skips_a_folder_of_rows_unless_it_is_the_users_own(tmp_path):
         files.make_ignored_folder(folder)
     assert (new / ".gitignore").read_text().splitlines()[-1] == "*"
     assert not (mine / ".gitignore").exists()
+
+
+def test_a_folder_is_ignored_although_a_process_was_killed_while_it_wrote_the_file(tmp_path):
+    (tmp_path / "..gitignore.tmp").write_text("# This fol")
+    files.make_ignored_folder(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [".gitignore"]
