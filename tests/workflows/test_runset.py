@@ -224,7 +224,9 @@ def test_no_more_runs_at_a_time_than_threads(monkeypatch, jobs, threads, found):
 def start(folder: Path, jobs: int, names: str, *options: str) -> subprocess.Popen:
     # A program of a user may have no `if __name__ == "__main__"`.
     program = folder / "program.py"
-    program.write_text("from tests.workflows.stand_in_runs import main\nmain()\n")
+    # A test runner in the background ignores Ctrl-C, and its programs would too.
+    restore = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program.write_text(f"{restore}from tests.workflows.stand_in_runs import main\nmain()\n")
     command = [sys.executable, program, folder / "set", str(jobs), names, *options]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
