@@ -117,6 +117,6 @@ def test_a_killed_addition_adds_its_rows_once(function, rows, embedder, here, zy
     assert code == 0, text
     assert len(Index.open(here / "index", verify=True)) == 42
     assert {entry.name for entry in (here / "index").iterdir()} == {
-        *("manifest.json", "shard-00000", "shard-00001", "words-1")
+        *(".gitignore", "manifest.json", "shard-00000", "shard-00001", "words-1")
     }
     assert not (here / "index" / "shard-00001" / "journal.json").exists()
