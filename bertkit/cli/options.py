@@ -228,7 +228,7 @@ OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/
 
 RECIPE_OPTIONS: dict[str, Any] = {
     "model": Annotated[str | None, option("Pretrained model: hub name, directory or `demo`.", "MODEL", FROM_RECIPE)],
-    "data": Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
+    "data": Annotated[str | None, option("Dataset: Hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
     "epochs": Annotated[Any, option("Passes over the training data.", **_AUTO)],
     "learning_rate": Annotated[Any, option("Peak learning rate.", **_AUTO)],
     "batch_size": Annotated[int | None, option("Rows per optimizer step.", default=FROM_RECIPE)],

@@ -39,7 +39,7 @@ from bertkit.recipe.sections import CommonTraining
 
 _HOST_MASKS = "bertkit-masks-of-host"  # name of an attention
 
-# DeBERTa has other names because it projects distances too.
+# Names of the three projections by type. DeBERTa is left out, because it projects distances too.
 _NAMES = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v"))
 
 
@@ -56,7 +56,7 @@ class _Projections:
         if number == 0:
             weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
             biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
-            # cast before they are joined, which moves half the bytes
+            # Casting before joining moves half the bytes.
             if torch.is_autocast_enabled(states.device.type):
                 dtype = torch.get_autocast_dtype(states.device.type)
                 weights, biases = ([tensor.to(dtype) for tensor in parameters] for parameters in (weights, biases))

@@ -177,12 +177,13 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecor
 
 
 def foresee_claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
-    """Check, without writing, all that `claim` and `locked` would refuse now."""
+    """Check, without writing, that `claim` and `locked` would succeed now."""
     if not (fresh and (folder / RECORD).is_file()):  # which would be moved aside
         record = check_claim(folder, identity)
         if record is not None and record["status"] == "finished":
             return
-    check_idle(folder)
+    if holder := files.holder_of(folder / LOCK):
+        raise _held(folder, holder)
 
 
 def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
@@ -254,12 +255,6 @@ def locked(folder: Path) -> AbstractContextManager[None]:
         ResourceError: another process holds it; the message names its id and host.
     """
     return files.locked(folder / LOCK, refuse=partial(_held, folder))
-
-
-def check_idle(folder: Path) -> None:
-    """Check, without writing, that no other process holds the folder's lock; raises what `locked` does."""
-    if holder := files.holder_of(folder / LOCK):
-        raise _held(folder, holder)
 
 
 def _held(folder: Path, holder: str) -> ResourceError:

@@ -115,21 +115,21 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
         raise UsageError(f"--steps {steps}", "give at least 1")
     refuse_launch("bench measures one process", "start it without torchrun or accelerate launch")
     with stage("reading the data", total=1):
-        inputs = read_finetune_data(recipes[0], None)
+        data = read_finetune_data(recipes[0], None)
     with stage("loading torch and transformers"):
-        setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
+        setup = Setup(recipes[0], load_tokenizer(data.model_folder), data.labels)
     import torch
 
     # Batch size and precision do not change features, so rows are encoded once.
-    rows = _encode(inputs, setup)
-    train, config = rows.features["train"], read_config(inputs.model_folder)
-    recipes = [choose_training(recipe, inputs.rows, len(inputs.labels), config)[0] for recipe in recipes]
+    rows = _encode(data, setup)
+    train, config = rows.features["train"], read_config(data.model_folder)
+    recipes = [choose_training(recipe, data.rows, len(data.labels), config)[0] for recipe in recipes]
     for recipe in recipes:
         if recipe.training.batch_size > len(train):
             message = f"a batch of {recipe.training.batch_size} is larger than all {len(train)} training rows"
             raise UsageError(message, f"give --batch-size at most {len(train)}")
     # Detecting the hardware runs a trial, so each precision is detected once.
-    detect = partial(detect_machine, model_type=inputs.plan.model_type, widths=inputs.plan.widths)
+    detect = partial(detect_machine, model_type=data.plan.model_type, widths=data.plan.widths)
     machines = dict[str, list[Machine]]()
     for precision in dict.fromkeys(recipe.training.precision for recipe in recipes):
         machine = detect(precision)
@@ -139,7 +139,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
 
     with caught_signals() as stop, use_progress(_Stoppable(stop)):
         speeds = [
-            _measure(replace(inputs, recipe=recipe), replace(setup, recipe=recipe), rows, machine, steps)
+            _measure(replace(data, recipe=recipe), replace(setup, recipe=recipe), rows, machine, steps)
             for recipe in recipes
             for machine in machines[recipe.training.precision]
         ]
@@ -148,7 +148,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     return Bench(recipe.name, recipe.model, device, threads, len(train), tokens, recipe.training.epochs, speeds)
 
 
-def measure_some(inputs: FinetuneData, setup: Setup, model: Model) -> Speed:
+def measure_some(data: FinetuneData, setup: Setup, model: Model) -> Speed:
     """Time a few training steps of a model on some rows of a run, and estimate the time for all of its rows.
 
     Raises:
@@ -156,15 +156,15 @@ def measure_some(inputs: FinetuneData, setup: Setup, model: Model) -> Speed:
     """
     splits = {
         name: split.select(range(0, len(split.rows), -(-len(split.rows) // _SOME_ROWS)))
-        for name, split in inputs.splits.items()
+        for name, split in data.splits.items()
     }
-    machine = find_machine(inputs.plan)
+    machine = find_machine(data.plan)
     machine.announce()
     with caught_signals() as stop, use_progress(_Stoppable(stop)):
-        rows = _encode(replace(inputs, splits=splits), setup)
-        scale = {name: len(split.rows) / len(splits[name].rows) for name, split in inputs.splits.items()}
+        rows = _encode(replace(data, splits=splits), setup)
+        scale = {name: len(split.rows) / len(splits[name].rows) for name, split in data.splits.items()}
         return _measure(
-            replace(inputs, splits=splits),
+            replace(data, splits=splits),
             setup,
             replace(rows, scale=scale),
             machine,
@@ -174,15 +174,15 @@ def measure_some(inputs: FinetuneData, setup: Setup, model: Model) -> Speed:
         )
 
 
-def _encode(inputs: FinetuneData, setup: Setup) -> _EncodedRows:
+def _encode(data: FinetuneData, setup: Setup) -> _EncodedRows:
     start = time.perf_counter()
     with stage("tokenizing"):
-        features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
+        features = {name: data.task.encode(split.rows, setup) for name, split in data.splits.items()}
     return _EncodedRows(features, time.perf_counter() - start, dict.fromkeys(features, 1.0))
 
 
 def _measure(
-    inputs: FinetuneData,
+    data: FinetuneData,
     setup: Setup,
     rows: _EncodedRows,
     machine: Machine,
@@ -193,9 +193,9 @@ def _measure(
     """Load, prepare, train and evaluate a model as a run does, and estimate the time of the complete run.
 
     Args:
-        inputs: Inputs of the run.
+        data: Rows of the run.
         setup: Recipe, tokenizer and labels.
-        rows: Encoded rows of the inputs.
+        rows: Encoded rows.
         machine: Device and precision.
         steps: Maximum number of steps to time.
         seconds: Maximum seconds after which no further step is timed.
@@ -205,7 +205,7 @@ def _measure(
     from bertkit.training.timing import time_steps, training_to_time
 
     use_matmul_backend(machine)
-    training, validation = setup.recipe.training, inputs.validation.name
+    training, validation = setup.recipe.training, data.validation.name
     # Preparing may add to features, so each measurement changes copies.
     features = {name: [dict(feature) for feature in split] for name, split in rows.features.items()}
     speed = Speed(machine.precision, training.batch_size)
@@ -213,14 +213,14 @@ def _measure(
         with _temporary_cache():
             # 1. Load the model.
             knows_memory = restart_peak_memory(machine.device)
-            model = (load_model(inputs, setup) if model is None else model).to(machine.device)
+            model = (load_model(data, setup) if model is None else model).to(machine.device)
             if training.layer_keys:
                 prepare_depths(model, training)
-            checkpoint = Checkpoint(model, inputs.task, setup, machine)
+            checkpoint = Checkpoint(model, data.task, setup, machine)
 
             # 2. Prepare the features. The family may run the encoder once, and then has nothing to train.
             start = time.perf_counter()
-            is_complete = inputs.task.precompute(model, features, setup, partial(run_part, checkpoint))
+            is_complete = data.task.precompute(model, features, setup, partial(run_part, checkpoint))
             preparing = rows.seconds + time.perf_counter() - start
 
             # 3. Train for some steps.
@@ -229,10 +229,11 @@ def _measure(
                 speed = replace(speed, notes=(f"{setup.recipe.name} trains nothing: it only prepares and evaluates",))
             else:
                 to_time = training_to_time(training, len(features["train"]), steps)
-                trained = replace(inputs, recipe=setup.recipe.model_copy(update={"training": to_time}))
+                trained = replace(data, recipe=setup.recipe.model_copy(update={"training": to_time}))
                 start = time.perf_counter()
                 with training_job(trained, checkpoint, features["train"], lambda model, step: {}) as job:
-                    preparing += time.perf_counter() - start  # in which teachers predict
+                    # Teachers predict in this time.
+                    preparing += time.perf_counter() - start
                     timed = time_steps(job, to_time, machine, steps=steps, seconds=seconds)
 
             # 4. Evaluate a sample of all lengths. The first pass warms up.
@@ -244,7 +245,7 @@ def _measure(
             memory = peak_memory(machine.device) if knows_memory else None
             # A run restores the weights of its best checkpoint at the end, next to those in memory.
             if memory is not None and machine.device == "cpu":
-                memory += loaded_weight_bytes(inputs.model_folder)
+                memory += loaded_weight_bytes(data.model_folder)
     except (MemoryError, RuntimeError) as error:
         if not is_memory_error(error):
             raise

@@ -26,9 +26,9 @@ from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """A teacher or the student on the first validation split; differences are the student's score less this one's.
+    """Scores and speed of a teacher or of the student on the first validation split.
 
-    Its speed is as `bertkit.hardware.speed.Pace` has it.
+    Differences are the student's score minus the score of this model. For the speed, see `bertkit.hardware.speed.Pace`.
     """
 
     role: str
@@ -44,12 +44,12 @@ class ComparedModel:
     difference: dict[str, float | None] = field(default_factory=dict)
     difference_intervals: dict[str, Interval] = field(default_factory=dict)
     spread: float | None = None
-    """How much longer the slowest round of timing took than the fastest, as a share; None if it was not timed."""
+    """Extra time of the slowest round of timing over the fastest, as a fraction, or None if it was not timed."""
 
 
 @dataclass(frozen=True)
 class Distilled:
-    """The results of the student's run, and all models compared."""
+    """Results of the student's run, and the comparison of all models."""
 
     results: list[Result]
     compared_models: list[ComparedModel]
@@ -60,52 +60,59 @@ class Distilled:
 def distill(
     recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
 ) -> Distilled:
-    """Train the student of a recipe that has teachers, as `finetune` does, and compare it with them.
+    """Train the student of a recipe that has teachers, and compare it with them.
+
+    Args:
+        recipe: Recipe of the student, with its teachers.
+        output: Run folder; by default ``runs/``, the name of the recipe and ``-distilled``.
+        fresh: Start over; an earlier run in the folder is moved aside.
+        progress: Shows the progress of the work.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the recipe, the teachers, the rows or the machine do not allow the run; see `bertkit.errors`.
     """
     with stage("reading the data", total=1):
-        inputs = read_finetune_data(with_distillation(recipe), output, fresh=fresh)
-    return distill_inputs(inputs, fresh=fresh)
+        data = read_finetune_data(with_distillation(recipe), output, fresh=fresh)
+    return distill_rows(data, fresh=fresh)
 
 
-def distill_inputs(inputs: FinetuneData, *, fresh: bool) -> Distilled:
-    """Do what `distill` does with inputs that are read already."""
-    results = finetune_rows(inputs, fresh=fresh, compare=partial(_compare_models, inputs))
+def distill_rows(data: FinetuneData, *, fresh: bool) -> Distilled:
+    """Distill on rows that have been read."""
+    results = finetune_rows(data, fresh=fresh, compare=partial(_compare_models, data))
     wait_for_all()
-    folder = inputs.plan.folder
+    folder = data.plan.folder
     record = runs.read_record(folder) or {}
     models = [ComparedModel(**model) for model in record.get("compared_models", [])]
-    if models:  # the student comes last, and its run may have been moved
+    # The student comes last. Its run may have been moved.
+    if models:
         models[-1] = dataclasses.replace(models[-1], model=str(folder))
-    return Distilled(results, models, inputs.recipe.best_metric)
+    return Distilled(results, models, data.recipe.best_metric)
 
 
 def with_distillation(recipe: Recipe) -> Recipe:
-    """Return a recipe that has a section for its teachers; an error names what the section lacks."""
+    """Return a recipe with a section `distillation`, which is checked when the rows are read."""
     return recipe if recipe.distillation else recipe.model_copy(update={"distillation": Distillation()})
 
 
 def _compare_models(
-    inputs: FinetuneData, student: Checkpoint, scored: Scored, weights: Path | None
+    data: FinetuneData, student: Checkpoint, scored: Scored, weights: Path | None
 ) -> list[dict[str, Any]]:
-    """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
-    task = inputs.task
+    """Load the teachers, score them on the student's validation rows, and time all models in turns."""
+    task = data.task
     models = list[tuple[str, str, Path, Checkpoint, Scored]]()
-    for teacher in inputs.teachers:
+    for teacher in data.teachers:
         record = runs.read_record(teacher.folder) or {}
         with stage(f"loading {teacher.name}"):
-            saved = SavedCheckpoint(inputs.recipe, task, teacher.folder, teacher.labels, record)
-            checkpoint = saved.load(student.machine)  # the same for all
-        teacher_scored = score_split(checkpoint, inputs.validation)
+            saved = SavedCheckpoint(data.recipe, task, teacher.folder, teacher.labels, record)
+            checkpoint = saved.load(student.machine)
+        teacher_scored = score_split(checkpoint, data.validation)
         models.append(("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
-    models.append(("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
+    models.append(("student", data.recipe.name, weights or data.plan.folder, student, scored))
     # Teachers stay in memory until all have been timed: they take turns, so that a busy machine slows all alike.
-    paces = measure_latency([(checkpoint, of_model) for *_, checkpoint, of_model in models])
+    paces = measure_latency([(checkpoint, model_scored) for *_, checkpoint, model_scored in models])
     compared = []
-    for (role, name, folder, checkpoint, of_model), pace in zip(models, paces, strict=True):
-        intervals = find_intervals(task, of_model)
+    for (role, name, folder, checkpoint, model_scored), pace in zip(models, paces, strict=True):
+        intervals = find_intervals(task, model_scored)
         compared.append(
             ComparedModel(
                 role=role,
@@ -113,10 +120,10 @@ def _compare_models(
                 parameters=sum(parameter.numel() for parameter in checkpoint.model.parameters()),
                 disk_bytes=weight_bytes(folder),
                 **pace._asdict(),
-                scores=null_for_nan(of_model.scores),
+                scores=null_for_nan(model_scored.scores),
                 intervals=intervals.ends,
                 interval_methods=intervals.methods,
-                **({} if checkpoint is student else _find_differences(task, scored, of_model)),
+                **({} if checkpoint is student else _find_differences(task, scored, model_scored)),
             )
         )
     return [dataclasses.asdict(model) for model in compared]

@@ -111,7 +111,7 @@ def rerun(
             # As the run held out its rows and as its machine computed: what differs then is the environment.
             rows = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
         _check_inputs(record["identity"], rows.plan.identity, ignore_changes)
-        train = distill.distill_inputs if "compared_models" in record else finetune.finetune_rows
+        train = distill.distill_rows if "compared_models" in record else finetune.finetune_rows
         train(rows.on(record["machine"]), fresh=fresh)
     wait_for_all()
     return compare_runs(folder, target)

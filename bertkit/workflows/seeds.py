@@ -52,7 +52,7 @@ class SeedRuns(RunSet):
 
     @cached_property
     def first(self) -> FinetuneData:
-        """Inputs of the first seed."""
+        """Data of the first seed."""
         with stage("reading the data", total=1):
             return self._read_rows(self.names[0])
 
@@ -61,7 +61,7 @@ class SeedRuns(RunSet):
         return {name: value for name, value in vars(self).items() if name != "first"}
 
     def read(self, name: str) -> FinetuneData:
-        """Return the inputs of a seed. A process reads the rows only once, unless the seed draws the training rows."""
+        """Return the data of a seed. A process reads the rows only once, unless the seed draws the training rows."""
         first = self.first
         if first.recipe.data.draws:
             return self._read_rows(name)
@@ -114,7 +114,7 @@ def finetune_seeds(
     Raises:
         BertkitError: If the recipe, the rows, the folder or the machine do not allow the runs; see `bertkit.errors`.
     """
-    runset = _make_runset(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
+    runset = check_seeds(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
     _ = runset.first  # Errors of the rows come before the folder changes.
     with runset.claimed(fresh=fresh, join=join):
         for name in runset.names:
@@ -131,30 +131,27 @@ def finetune_seeds(
         return summary, _find_divergence(runset)
 
 
-def dry_run(
-    recipe: Recipe,
-    seeds: Sequence[int],
-    *,
-    output: str | Path | None = None,
-    fresh: bool = False,
-    jobs: int = 1,
-    join: bool = False,
-) -> DryRun:
+def dry_run(runset: SeedRuns, *, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
-    runset = _make_runset(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
     recipes = {name: runset.recipe.changed("training", seed=storage.seed_of(name)) for name in runset.names}
     first, *rest = runset.names
     plan = plan_run(recipes[first], output=runset.folder / first, fresh=fresh)
     for name in () if fresh else rest:
         if runset.record(name):  # It may be another run.
             plan_run(recipes[name], output=runset.folder / name, is_timed=False)
-    return replace(plan, folder=str(runset.folder), disk_bytes=len(seeds) * plan.disk_bytes)
+    return replace(plan, folder=str(runset.folder), disk_bytes=len(runset.names) * plan.disk_bytes)
 
 
-def _make_runset(
-    recipe: Recipe, seeds: Sequence[int], output: str | Path | None, *, fresh: bool, jobs: int, join: bool
+def check_seeds(
+    recipe: Recipe,
+    seeds: Sequence[int],
+    output: str | Path | None,
+    *,
+    fresh: bool = False,
+    jobs: int = 1,
+    join: bool = False,
 ) -> SeedRuns:
-    """Return the runs of the seeds, after checking what needs no rows."""
+    """Check the folder and the options, and return the runs of the seeds; the rows are not read yet."""
     folder = runs.run_folder(output, f"{recipe.name}-seeds")
     runset = SeedRuns(folder, [storage.seed_folder(folder, seed).name for seed in seeds], recipe)
     runset.check(fresh=fresh, jobs=jobs, join=join)
@@ -188,8 +185,8 @@ def _find_divergence(runset: SeedRuns) -> BertkitError | None:
 
 def _summarize_runs(runset: SeedRuns, seeds: Sequence[int]) -> SeedsSummary:
     """Summarize the runs of these seeds."""
-    inputs, folder = runset.first, runset.folder
-    task, metric, validation = inputs.task, inputs.recipe.best_metric, inputs.validation
+    data, folder = runset.first, runset.folder
+    task, metric, validation = data.task, data.recipe.best_metric, data.validation
     records: dict[int, RunRecord] = {
         seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds
     }
@@ -200,17 +197,17 @@ def _summarize_runs(runset: SeedRuns, seeds: Sequence[int]) -> SeedsSummary:
         splits, warnings = [], list[str]()
         if finished:
             first = folder / finished[0].folder
-            setup = Setup(inputs.recipe, load_tokenizer(first), inputs.labels)
+            setup = Setup(data.recipe, load_tokenizer(first), data.labels)
             names = [name for name in finished[0].scores if is_validation(name)]
-            splits = [summarize_split(folder, described, records, task, inputs.splits[name], setup) for name in names]
+            splits = [summarize_split(folder, described, records, task, data.splits[name], setup) for name in names]
             result = next(
                 result for result in records[finished[0].seed]["results"] if result["split"] == validation.name
             )
             warnings += describe_positive_label(result["scores"], result.get("positive_label"))
             warnings += find_unclear(splits[0], metric, result["baselines"])
     return SeedsSummary(
-        recipe=inputs.recipe.name,
-        model=inputs.recipe.model_name,
+        recipe=data.recipe.name,
+        model=data.recipe.model_name,
         folder=str(folder),
         best_metric=metric,
         runs=described,

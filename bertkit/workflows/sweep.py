@@ -95,7 +95,7 @@ class Sweep(RunSet):
         return load_recipe(self.recipe_name, {**self.changes, **settings})
 
     def read(self, name: str) -> FinetuneData:
-        """Read the inputs of a trial. Its settings may decide which rows or which model."""
+        """Read the data of a trial. Its settings may decide which rows or which model."""
         recipe = self.recipe(storage.read_settings(self.folder, storage.trial_of(name)) or {})
         folders = [storage.trial_folder(self.folder, number) for number in storage.find_trials(self.folder)]
         return read_finetune_data(as_begun(recipe, folders), self.folder / name)
@@ -281,21 +281,21 @@ def _summarize_trials(job: Sweep) -> SweepSummary:
     names = {number: storage.trial_folder(job.folder, number).name for number in numbers}
     records = {number: record for number, name in names.items() if (record := job.record(name)) is not None}
     with stage("summarizing the trials", total=1):
-        inputs = job.read(names[next(iter(records))] if records else job.names[0])
-        metric, split = inputs.recipe.best_metric, inputs.validation
+        data = job.read(names[next(iter(records))] if records else job.names[0])
+        metric, split = data.recipe.best_metric, data.validation
         trials = sort_trials([job.describe(number) for number in numbers], metric)
         # Estimates are over finished trials alone; those that diverged have ended, but have no score.
         ended = [trial for trial in trials if trial.status in _ENDED]
         finished = [trial for trial in ended if trial.scores.get(metric) is not None]
         setups = {
-            trial.number: Setup(job.recipe(trial.settings), load_tokenizer(job.folder / trial.folder), inputs.labels)
+            trial.number: Setup(job.recipe(trial.settings), load_tokenizer(job.folder / trial.folder), data.labels)
             for trial in finished
         }
-        stored = StoredTrials(records, setups, inputs.task, split, job.folder)
+        stored = StoredTrials(records, setups, data.task, split, job.folder)
         selection, reason = find_selection(finished, stored)
         return SweepSummary(
-            recipe=inputs.recipe.name,
-            model=inputs.recipe.model_name,
+            recipe=data.recipe.name,
+            model=data.recipe.model_name,
             folder=str(job.folder),
             search=job.search.method,
             space=job.space["space"],

@@ -188,7 +188,7 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
     Returns:
         the outcome of each stage, and the error of the stage that failed, or None if none did.
     """
-    from bertkit.workflows.distill import distill_inputs
+    from bertkit.workflows.distill import distill_rows
     from bertkit.workflows.predict import predict
 
     result = SmokeResult(recipe.name, recipe.model_name)
@@ -197,7 +197,7 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
         with stages.stage("read the data"):
             data = _with_few_rows(read_finetune_data(recipe, run))
             result.rows = data.rows
-        train = distill_inputs if recipe.distillation else finetune_rows
+        train = distill_rows if recipe.distillation else finetune_rows
         stages.train(lambda: train(data, fresh=False))
         with stages.stage("predict"):
             gold = data.task.COLUMNS.gold

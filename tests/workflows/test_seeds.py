@@ -18,7 +18,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage import files, runs
 from bertkit.storage.seeds import read_seeds
 from bertkit.workflows import seeds as workflow
-from bertkit.workflows.seeds import dry_run, finetune_seeds
+from bertkit.workflows.seeds import check_seeds, dry_run, finetune_seeds
 from tests.conftest import finetune, toy_rows, write_csv
 from tests.kills import TRAINING_STEP, check_equal
 
@@ -122,16 +122,16 @@ def test_what_cannot_be_is_refused_before_anything_is_read(demo, tmp_path, monke
 
 def test_a_dry_run_refuses_what_the_command_refuses(demo, tmp_path):
     with pytest.raises(UsageError, match="--jobs 0"):
-        dry_run(demo, (1, 2), output=tmp_path / "seeds", jobs=0)
+        check_seeds(demo, (1, 2), tmp_path / "seeds", jobs=0)
     folder = tmp_path / "seeds" / "seed-2"
     (folder / "checkpoint-1").mkdir(parents=True)
     runs.write_record(folder, {"status": "running", "identity": {"recipe": {"task": "another"}}})
     with pytest.raises(UsageError):
-        dry_run(demo, (1, 2), output=tmp_path / "seeds")
+        dry_run(check_seeds(demo, (1, 2), tmp_path / "seeds"))
 
 
 def test_a_dry_run_counts_the_disk_of_all_runs(demo, tmp_path):
-    one, three = (dry_run(demo, seeds, output=tmp_path / "seeds") for seeds in [(1,), (1, 2, 3)])
+    one, three = (dry_run(check_seeds(demo, seeds, tmp_path / "seeds")) for seeds in [(1,), (1, 2, 3)])
     assert three.disk_bytes == 3 * one.disk_bytes and three.folder == str(tmp_path / "seeds")
     assert list(tmp_path.iterdir()) == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.commands.evaluate import print_results
-from bertkit.cli.commands.finetune import SmokeOption, print_dry_run, print_next_steps, print_smoke, refuse_with_smoke
+from bertkit.cli.commands.finetune import SmokeOption, check_smoke_options, print_dry_run, print_next_steps, print_smoke
 from bertkit.cli.commands.pretrain import run_pretraining
 from bertkit.cli.options import (
     FROM_RECIPE,
@@ -78,7 +78,7 @@ def command(
     from bertkit.recipe.load import load_pretrain_recipe, load_recipe, recipe_command
 
     if smoke:
-        refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
+        check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
     # Two things are called distillation: of a trained task, below, and of a pretrained encoder on text, here.
     if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:

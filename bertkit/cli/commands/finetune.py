@@ -75,7 +75,7 @@ def command(
     printed. Options override the recipe.
     """
     if smoke:
-        refuse_with_smoke(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
+        check_smoke_options(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
     from bertkit.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, changes)
@@ -111,14 +111,14 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
 def _finetune_seeds(
     recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, jobs: int, join: bool
 ) -> None:
-    from bertkit.workflows.seeds import dry_run as check
-    from bertkit.workflows.seeds import finetune_seeds
+    from bertkit.workflows import seeds as workflow
 
     if dry_run:
-        plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs, join=join)
+        runset = workflow.check_seeds(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
+        plan = workflow.dry_run(runset, fresh=fresh)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, join=join)
+    summary, error = workflow.finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, join=join)
     # The gates judge all runs: the command that ends last does so.
     if error is not None or summary.unfinished:
         print_result(summary, print_seeds, error=error)
@@ -225,9 +225,13 @@ def print_seeds(summary: SeedsSummary) -> None:
         reasons = {
             name: spread.no_interval if spread else "no run has such a score" for name, spread in split.spreads.items()
         }
-        print_notes(f"n/a: interval of {', '.join(names)} ({why})" for why, names in group_by_reason(reasons).items())
+        print_notes(
+            f"n/a: interval of {', '.join(names)} ({reason})" for reason, names in group_by_reason(reasons).items()
+        )
     if summary.splits:
-        print_text("  95% CI: of the mean, over seeds and rows (Student; variance between seeds and of resampled rows)")
+        print_text(
+            "  95% CI of the mean over seeds and rows (Student; variance of seeds plus variance of resampled rows)"
+        )
     print_table("runs", run_table(summary))
     failures = group_by_reason({run.seed: run.failure for run in summary.failed})
     print_notes(f"failed: {name_seeds(seeds)}. {failure}" for failure, seeds in failures.items())
@@ -295,15 +299,15 @@ def number_values(values: Sequence[float]) -> str:
     return ", ".join(f"{number}: {format_number(value)}" for number, value in enumerate(values, start=1))
 
 
-def refuse_with_smoke(**others: object) -> None:
+def check_smoke_options(**other_options: object) -> None:
     """Check that none of these options is given with --smoke; `dry_run` is --dry-run.
 
     Raises:
         UsageError: If one is given.
     """
-    given = [f"--{name.replace('_', '-')}" for name, value in others.items() if value]
-    if given:
-        raise UsageError(f"--smoke with {', '.join(given)}", "it keeps nothing: leave one of them out")
+    conflicts = [f"--{name.replace('_', '-')}" for name, value in other_options.items() if value]
+    if conflicts:
+        raise UsageError(f"--smoke with {', '.join(conflicts)}", "it keeps nothing: leave one of them out")
 
 
 def print_smoke(tried: tuple[SmokeResult, BertkitError | None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertkit.cli.commands.finetune import SmokeOption, print_smoke, refuse_with_smoke
+from bertkit.cli.commands.finetune import SmokeOption, check_smoke_options, print_smoke
 from bertkit.cli.completion import complete_pretraining_recipe
 from bertkit.cli.options import (
     FROM_RECIPE,
@@ -83,7 +83,7 @@ FrequencyOption = Annotated[int | None, option("Minimum count of letters and of 
 
 @recipe_options(
     set_option=Annotated[list[str] | None, set_option("data.*")],
-    data=Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")],
+    data=Annotated[str | None, option("Text: Hub dataset, directory, file or `demo`.", "DATA")],
     limit=DocumentsOption,
 )
 def pretrain_tokenizer(
@@ -172,7 +172,7 @@ PretrainingRecipeArgument = Annotated[
         autocompletion=complete_pretraining_recipe,
     ),
 ]
-CorpusOption = Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA", FROM_RECIPE)]
+CorpusOption = Annotated[str | None, option("Text: Hub dataset, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 SizeOption = Annotated[str | None, option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE", FROM_RECIPE)]
 TokenizerOption = Annotated[str | None, option("Tokenizer of a new model: folder or hub name.", "DIR", False)]
 StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", default=FROM_RECIPE)]
@@ -220,7 +220,7 @@ def pretrain_recipe(
 def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
     """Pretrain with a recipe, or estimate what that would take, and print the result."""
     if smoke:
-        refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
+        check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
         from bertkit.workflows.trial_run import smoke_pretrain
 
         print_smoke(smoke_pretrain(recipe))

@@ -4,5 +4,3 @@ Importing transformers' modeling code takes longer than importing torch: it brin
 tensors and losses of object detectors. Predicting a text, or computing its vector, needs only a forward pass. Types and
 settings that are not known here are left to transformers.
 """
-
-from bertkit.modeling.inference.model import load_for_inference as load_for_inference
