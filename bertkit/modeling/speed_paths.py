@@ -53,7 +53,9 @@ class _Projections:
 
     def project(self, number: int, states: torch.Tensor) -> torch.Tensor:
         """Return what layer `number` makes of the states, (..., width)."""
-        if number == 0:
+        # Evaluation computes the products separately, as it does after training: the last bits of a merged product can
+        # differ, and a resumed run scores its best step again.
+        if number == 0 and self.layers[0].training:
             weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
             biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
             # Casting before joining moves half the bytes.

@@ -151,6 +151,13 @@ def test_three_products_become_one_and_three_again(monkeypatch):
     assert count_products(model, monkeypatch) == before
 
 
+def test_evaluation_during_training_computes_the_same_products_as_later(monkeypatch):
+    model = make_tiny("bert", AutoModel).eval()
+    before = count_products(model, monkeypatch)
+    with merged_projections(model):
+        assert count_products(model, monkeypatch) == before
+
+
 def test_a_last_layer_for_one_token_keeps_its_own_query():
     model = make_tiny("bert", AutoModelForSequenceClassification)
     cls_only_last_layer(model)
