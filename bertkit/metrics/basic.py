@@ -283,9 +283,9 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     for name in recipe.metrics:
         if name not in names and not is_library_metric(name):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
-        if is_own(name) and getattr(load_own("metric", name, recipe._may_run_code), "lower_is_better", False):
+        if is_own(name) and getattr(load_own("metric", name, recipe.trusted), "lower_is_better", False):
             _LOWER_IS_BETTER.add(name)
-        if is_script(name) and not recipe._may_run_code:
+        if is_script(name) and not recipe.trusted:
             raise refuse_code(f"the metric {name}")
     for name in recipe.gates.asked:
         if not uses_evaluate and name not in (*recipe.metrics, *BESIDE_SCORES):

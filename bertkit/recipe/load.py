@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -79,18 +80,21 @@ def is_other_file(name: str) -> bool:
 
 
 def recipe_command(name: str) -> str:
-    """Return the command that a recipe is for: `pretrain` where it names an objective, else `finetune`."""
+    """Return the command that a recipe is for: `pretrain` if it names an objective, otherwise `finetune`."""
     return "pretrain" if "objective" in read_values(name) else "finetune"
 
 
 def read_values(name: str) -> dict[str, Any]:
     """Read the keys of a recipe and its parents, unchecked; raises what `load_recipe` does of files."""
-    return _read_with_parents(find_recipe(name), "", ())[0]
+    return _read_source(name, "").values
 
 
 def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe | PretrainRecipe:
     """Load a recipe for fine-tuning or pretraining; raises what `load_recipe` does."""
-    return load_pretrain_recipe(name, changes) if recipe_command(name) == "pretrain" else load_recipe(name, changes)
+    source = _read_source(name, "")
+    if "objective" in source.values:
+        return _load(source, PretrainRecipe, changes or {})
+    return _load(source, Recipe, changes or {})
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -101,44 +105,56 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     ``data.config``, and so does a recipe that extends it.
 
     Raises:
-        RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
+        RecipeError: If there is no such recipe, or its YAML, a key or a value is wrong; it names the file and line, or
             the override, and the closest key.
     """
-    return load_record("finetune", Recipe, name, changes or {})
+    return _load(_read_source(name, "finetune"), Recipe, changes or {})
 
 
 def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) -> PretrainRecipe:
     """Load a recipe for pretraining with its parents and with changes; raises what `load_recipe` does."""
-    return load_record("pretrain", PretrainRecipe, name, changes or {})
+    return _load(_read_source(name, "pretrain"), PretrainRecipe, changes or {})
 
 
-def load_record(command: str, record: type[_Record], name: str, changes: Mapping[str, Any]) -> _Record:
-    """Load the recipe of a command as one of the records; raises what `load_recipe` does."""
-    file = find_recipe(name, command)
-    values, lines, own_values, is_own = _read_with_parents(file, command, ())
+@dataclass(frozen=True)
+class _Source:
+    """A recipe as its files write it."""
+
+    file: Path
+    values: dict[str, Any]
+    """The keys of the recipe and its parents."""
+    own_values: dict[str, Any]
+    """The keys that no shipped recipe gives."""
+    lines: Lines
+    """The lines of the keys in `file`."""
+    is_trusted: bool
+    """Whether none of the files came with a model."""
+
+
+def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) -> _Record:
+    """Apply the demo's settings and the changes, settle what no longer fits, and check the result."""
     # In the order of who wins: parents, the file, the demo's settings, what was typed; then what no longer fits gives
     # way.
-    values.setdefault("name", file.stem)
-    if command == "finetune" and changes.get("model", values.get("model")) == "demo":
+    values = {"name": source.file.stem, **source.values}
+    if record is Recipe and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
-        for later in (settings["any"], settings.get(str(values.get("task")), {}), own_values):
+        for later in (settings["any"], settings.get(str(values.get("task")), {}), source.own_values):
             values = _merge_values(values, later)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
         _set_value(values, key, value)
-    origin = Origin(changes, lines)
+    origin = Origin(changes, source.lines)
     for key, value in settle(values, origin).items():
         _set_value(values, key, value)
-    if command == "finetune" and isinstance(values.get("data"), dict):
+    if record is Recipe and isinstance(values.get("data"), dict):
         values["data"] = fill_language(values["data"], is_change="data.language" in changes)
     try:
-        recipe = record.model_validate(values)
+        # A recipe.yaml comes with a downloaded model; code that it names runs only if the user trusts it.
+        recipe = record.model_validate(values, context={"trusted": source.is_trusted or trusts_folders()})
     except ValidationError as error:
-        raise describe(error.errors(), record, changes, file, lines) from None
+        raise describe(error.errors(), record, changes, source.file, source.lines) from None
     # Records tell what was given from defaults: `auto` and budgets change only what the user left open.
-    _note_what_was_given(recipe, "", origin, 2 if _is_shipped(file) else 1)
-    # A recipe.yaml comes with a downloaded model; code that it names runs only if the user trusts it.
-    recipe._may_run_code = is_own or trusts_folders()
+    _note_what_was_given(recipe, "", origin, 2 if _is_shipped(source.file) else 1)
     return recipe
 
 
@@ -229,34 +245,36 @@ def _is_shipped(file: Path) -> bool:
     return file.parent == recipe_folder() / file.parent.name
 
 
-def _read_with_parents(
-    file: Path, command: str, seen: tuple[Path, ...]
-) -> tuple[dict[str, Any], Lines, dict[str, Any], bool]:
-    """Return the keys of a recipe and its parents, the lines of its own, the keys that no shipped one gives, and trust.
+def _read_source(name: str, command: str) -> _Source:
+    return _read_with_parents(find_recipe(name, command), command, ())
 
-    The last says that none of these files came with a model.
-    """
+
+def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Source:
     if file.resolve() in seen:
         raise RecipeError("recipes extend each other in a circle", "remove one `extends:`", file=file)
     try:
         values, lines = read_yaml(file.read_text(encoding="utf-8"), file)
     except UnicodeDecodeError as error:
         raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
-    parent = values.pop("extends", None)
-    own_values, is_own = {} if _is_shipped(file) else values, file.name != FOLDER_RECIPE
-    if parent is None:
-        return values, lines, own_values, is_own
+    name = values.pop("extends", None)
+    source = _Source(file, values, {} if _is_shipped(file) else values, lines, file.name != FOLDER_RECIPE)
+    if name is None:
+        return source
     # A file beside it comes before a shipped recipe of that name.
-    beside = file.parent / str(parent)
-    parent_file = beside if beside.is_file() else find_recipe(str(parent), command)
-    inherited, _, own_of_parent, is_parent_own = _read_with_parents(parent_file, command, (*seen, file.resolve()))
-    # not inherited: published scores are about the parent's rows
-    for key in ("name", "published"):
-        inherited.pop(key, None)
+    beside = file.parent / str(name)
+    parent_file = beside if beside.is_file() else find_recipe(str(name), command)
+    parent = _read_with_parents(parent_file, command, (*seen, file.resolve()))
+    # Published scores are about the rows of the parent, so they are not inherited.
+    inherited = {key: value for key, value in parent.values.items() if key not in ("name", "published")}
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
     _drop_what_is_of_another(inherited, named)
-    return _merge_values(inherited, values), lines, _merge_values(own_of_parent, own_values), is_own and is_parent_own
+    return replace(
+        source,
+        values=_merge_values(inherited, values),
+        own_values=_merge_values(parent.own_values, source.own_values),
+        is_trusted=source.is_trusted and parent.is_trusted,
+    )
 
 
 def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
@@ -433,12 +451,12 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     Each is logged in one line. What was given at the same time is left as it is, for the records to judge.
     """
     settled: dict[str, Any] = {}
-    for winner, key, replace in RULES:
+    for winner, key, find_replacement in RULES:
         leading, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
         # Only what was given later wins; two keys that were typed together contradict each other, which is an error.
         if leading is None or value is None or origin.rank(winner) <= origin.rank(key):
             continue
-        new = replace(leading, value)
+        new = find_replacement(leading, value)
         if new != value:
             settled[key] = new
             outcome = "is left out" if new is None else f"is now {new}"

@@ -50,7 +50,7 @@ def import_extra(module: str, what: str, extra: str, instead: str = "", file: ob
 
 
 def load_module(
-    role: str, name: str, shipped: Sequence[str], required: Sequence[str], page: str, may_run_code: bool = True
+    role: str, name: str, shipped: Sequence[str], required: Sequence[str], page: str, trusted: bool = True
 ) -> ModuleType:
     """Load a custom module, which a recipe names instead of one of bertkit's.
 
@@ -60,14 +60,14 @@ def load_module(
         shipped: Names of bertkit's modules, for the suggestion in an error.
         required: functions and constants that the module must have.
         page: the page of the docs on writing such a module.
-        may_run_code: whether a module of your own may be imported that is not imported yet.
+        trusted: whether a module of your own may be imported that is not imported yet.
 
     Raises:
         RecipeError: no such module, one that may not be imported or fails when it is, or one that lacks something
             required.
     """
     parts = name.split(".")
-    if len(parts) > 1 and not may_run_code and name not in sys.modules:
+    if len(parts) > 1 and not trusted and name not in sys.modules:
         raise refuse_code(f"the {role} {name}")
     module = _import_own(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
     if module is None:
@@ -82,7 +82,7 @@ def load_module(
     return module
 
 
-def load_own(role: str, name: str, may_run_code: bool = True) -> Any:
+def load_own(role: str, name: str, trusted: bool = True) -> Any:
     """Load a function or class of your own, ``package.module.name``; arguments as for `load_module`.
 
     Raises:
@@ -92,7 +92,7 @@ def load_own(role: str, name: str, may_run_code: bool = True) -> Any:
     if not path or not all(map(str.isidentifier, name.split("."))):
         remedy = "write package.module.name: see docs/training.md#code-of-your-own"
         raise RecipeError(f"{name!r} names no {role} of your own", remedy)
-    if not may_run_code and path not in sys.modules:
+    if not trusted and path not in sys.modules:
         raise refuse_code(f"the {role} {name}")
     module = _import_own(role, path)
     if module is None:

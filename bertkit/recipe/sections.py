@@ -105,8 +105,17 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
     EXAMPLE: ClassVar[str] = "see `bertkit recipes show cola`"
     """What shows a user such a file."""
-    _may_run_code: bool = PrivateAttr(default=True)
-    """Whether modules and scripts that a recipe names may run; not where it came with a model."""
+    _trusted: bool = PrivateAttr(default=True)
+
+    def model_post_init(self, context: Any) -> None:
+        """Take over `trusted` from the context of the validation."""
+        if context is not None:
+            self._trusted = context["trusted"]
+
+    @property
+    def trusted(self) -> bool:
+        """Whether modules and scripts that a recipe names may run: not if it came with a model."""
+        return self._trusted
 
     def changed(self, section: str, **values: object) -> Self:
         """Return this with other values in one of its sections, which are not checked."""

@@ -27,7 +27,7 @@ Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Sum over the labels that are not ignored, of logits ``(..., labels)`` and labels."""
 
 
-def check_loss(training: Training, task: Task, *, may_run_code: bool) -> None:
+def check_loss(training: Training, task: Task, *, trusted: bool) -> None:
     """Check that a task family can be trained with the loss that a recipe names, and load one of your own.
 
     Raises:
@@ -41,7 +41,7 @@ def check_loss(training: Training, task: Task, *, may_run_code: bool) -> None:
     if training.loss == FOCAL and training.label_smoothing:
         raise RecipeError("training.label_smoothing does not go with focal loss", "leave one of them out")
     if training.loss and training.loss != FOCAL:
-        load_own("loss", training.loss, may_run_code)
+        load_own("loss", training.loss, trusted)
         if len(keys) > 1:
             raise RecipeError(f"training.{keys[1]} does not go with a loss of your own", "leave one of them out")
 

@@ -132,19 +132,19 @@ class Session:
 _OPEN: dict[Path, Session] = {}
 
 
-def check_callbacks(training: CommonTraining, *, may_run_code: bool) -> None:
+def check_callbacks(training: CommonTraining, *, trusted: bool) -> None:
     """Check the custom callbacks that a recipe names, and, without importing them, that its trackers are installed.
 
     Args:
         training: Settings of the recipe.
-        may_run_code: Whether a module may be imported that is not imported yet.
+        trusted: Whether a module may be imported that is not imported yet.
 
     Raises:
         RecipeError: If a callback must not run, does not exist, is not a callback, or replaces a key of the recipe.
         UnavailableError: If the package of a tracker is missing.
     """
     for name in training.callbacks or ():
-        callback = load_own("callback", name, may_run_code)
+        callback = load_own("callback", name, trusted)
         from transformers import EarlyStoppingCallback, TrainerCallback
 
         if callback is EarlyStoppingCallback:

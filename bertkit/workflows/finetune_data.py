@@ -18,7 +18,7 @@ from bertkit.data.checks import (
     refuse_swapped,
 )
 from bertkit.data.columns import PAIR, describe_unread
-from bertkit.data.draw import DRAWS, check_draw, draw_training_rows, oversample
+from bertkit.data.draw import check_draw, draw_training_rows, oversample
 from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Digests, Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
@@ -167,10 +167,10 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     if recipe.data.draws:
         check_draw(recipe, task.COLUMNS, named=task.NAMED)
     if recipe.training.callbacks or recipe.training.report_to:
-        check_callbacks(recipe.training, may_run_code=recipe._may_run_code)
+        check_callbacks(recipe.training, trusted=recipe.trusted)
     if recipe.training.collator:
-        load_own("collator", recipe.training.collator, recipe._may_run_code)
-    check_loss(recipe.training, task, may_run_code=recipe._may_run_code)
+        load_own("collator", recipe.training.collator, recipe.trusted)
+    check_loss(recipe.training, task, trusted=recipe.trusted)
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
     checkpoints, chunks = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
@@ -285,7 +285,7 @@ def _find_identity(
         "data": {name: split.fingerprint() for name, split in splits.items()},
         "model": fingerprint(model_folder),
         "labels": list(labels),
-        **({"hold_out": DRAWS[recipe.data.hold_out]} if splits["validation"].is_held_out else {}),
+        **({"hold_out": recipe.data.hold_out} if splits["validation"].is_held_out else {}),
     }
 
 

@@ -78,7 +78,7 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
         remedy = "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
         raise RecipeError("a new model needs a tokenizer", remedy)
     if recipe.training.callbacks or recipe.training.report_to:
-        check_callbacks(recipe.training, may_run_code=recipe._may_run_code)
+        check_callbacks(recipe.training, trusted=recipe.trusted)
     check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_launch(fsdp=recipe.training.fsdp)
     # a missing file ends in its error before anything heavy is imported

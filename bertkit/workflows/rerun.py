@@ -233,13 +233,13 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
         what = "the clock ended the run (training.budget), so no repetition has the same steps"
         raise UsageError(what, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
     try:
-        recipe = (PretrainRecipe if "objective" in values else Recipe).model_validate(values)
+        record_type = PretrainRecipe if "objective" in values else Recipe
+        recipe = record_type.model_validate(values, context={"trusted": trusts_folders()})
     except ValidationError as error:
         first = error.errors()[0]
         what = f"this release cannot read {'.'.join(map(str, first['loc']))} of the run's recipe: {first['msg']}"
         version = record.get("versions", {}).get("bertkit", "the release that trained it")
         raise RecipeError(what, f"repeat it with bertkit {version}", file=file) from None
-    recipe._may_run_code = trusts_folders()
     return recipe
 
 
