@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PureWindowsPath
@@ -33,7 +33,8 @@ from bertkit.storage.fingerprints import read_signed, write_signed
 RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
-_SCHEMA = 1
+IDENTITY_VERSION = 2
+"""Raised if a run that computes the same has another identity in ``run.json``."""
 _NAME = "the run folder"
 SEVERAL = "the folder of the runs"
 """Name of a folder of several runs in messages."""
@@ -52,7 +53,7 @@ _PACKAGES = (
 class RunRecord(TypedDict, total=False):
     """Record of a run or an evaluation (``run.json``, ``evaluation.json``), as JSON values."""
 
-    schema_version: int
+    identity_version: int
     status: str
     """running, stopped, failed, diverged or finished."""
     error: str
@@ -204,11 +205,15 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
         return None
     if record is not None:
         files.refuse_links(folder)
+        if record.get("identity_version") != IDENTITY_VERSION:
+            what = "the folder holds a run whose identity another version of bertkit has written"
+            remedy = f"use that version to resume it, or --output {free_name(folder)} for a new run"
+            raise UsageError(what, remedy, file=folder)
     # Any other difference would mix two runs in one folder, and no error would ever say so.
-    changed = differences(record["identity"], identity) if record is not None else []
-    if changed:
-        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        what = f"the folder holds another run ({'; '.join(changed[:4])}{more})"
+    changes = compare_identities(record["identity"], identity) if record is not None else []
+    if changes:
+        more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
+        what = f"the folder holds another run ({'; '.join(map(str, changes[:4]))}{more})"
         remedy = f"--output {free_name(folder)} for a new run, or --fresh to move the old one aside"
         raise UsageError(what, remedy, file=folder)
     return record
@@ -232,20 +237,33 @@ def free_name(folder: Path) -> Path:
     return free
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """List what differs between two nested mappings as ``key: old there, new asked``.
+@dataclass(frozen=True)
+class Change:
+    """A value that differs between two nested mappings, such as the identities of two runs."""
 
-    >>> differences({"training": {"seed": 1}}, {"training": {"seed": 2}})
-    ['training.seed: 1 there, 2 asked']
+    key: str
+    """The dotted key, such as ``recipe.training.seed``."""
+    before: object
+    after: object
+
+    def __str__(self) -> str:
+        return f"{self.key}: {shorten(str(self.before), 40)} there, {shorten(str(self.after), 40)} asked"
+
+
+def compare_identities(stored: Mapping[str, Any], asked: Mapping[str, Any], prefix: str = "") -> list[Change]:
+    """List the values that differ between two nested mappings, sorted by key; a missing value is None.
+
+    >>> compare_identities({"training": {"seed": 1}}, {"training": {"seed": 2}})
+    [Change(key='training.seed', before=1, after=2)]
     """
-    lines = []
-    for key in sorted({*old, *new}):
-        before, after = old.get(key), new.get(key)
+    changes = []
+    for key in sorted({*stored, *asked}):
+        before, after = stored.get(key), asked.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            lines += differences(before, after, f"{prefix}{key}.")
+            changes += compare_identities(before, after, f"{prefix}{key}.")
         elif before != after:
-            lines.append(f"{prefix}{key}: {shorten(str(before), 40)} there, {shorten(str(after), 40)} asked")
-    return lines
+            changes.append(Change(f"{prefix}{key}", before, after))
+    return changes
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
@@ -271,7 +289,7 @@ def new_record(identity: Mapping[str, Any], **facts: object) -> RunRecord:
     import platform
 
     record = RunRecord(
-        schema_version=_SCHEMA,
+        identity_version=IDENTITY_VERSION,
         status="running",
         started=now(),
         command=command(),
