@@ -27,14 +27,14 @@ FOLDER_RECIPE = "recipe.yaml"
 """The name of the recipe that comes with a model; one that names code to run is not the user's word."""
 
 _LIST = "`bertkit recipes list` shows the shipped ones"
-# keys of `data` that are about one source
-_OF_SOURCE = ("config", "revision", "files", "splits", "documents")
-# keys that are about one checkpoint or a new model
-_OF_MODEL = ("model_labels", "tokenizer", "model_options")
+# Keys of `data` that belong to a source.
+_SOURCE_KEYS = ("config", "revision", "files", "splits", "documents")
+# Keys that belong to a checkpoint or to a new model.
+_MODEL_KEYS = ("model_labels", "tokenizer", "model_options")
 
 
 def recipe_folder() -> Path:
-    """Return the folder of the shipped recipes: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the shipped recipes: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).parent.parent
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parent / "recipes"
@@ -53,7 +53,7 @@ def find_recipe(name: str, command: str = "") -> Path:
         command: `finetune` or `pretrain`, whose shipped recipes are looked through; both by default.
 
     Raises:
-        RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
+        RecipeError: If there is no such shipped recipe or file; the message suggests the closest names.
     """
     if is_other_file(name):
         raise RecipeError("a file, and a recipe is expected", _LIST, file=name)
@@ -66,15 +66,16 @@ def find_recipe(name: str, command: str = "") -> Path:
     for folder in commands:
         if name in recipe_names(folder):
             return recipe_folder() / folder / f"{name}.yaml"
-    other = "pretrain" if command == "finetune" else "finetune"
-    if command and name in recipe_names(other):
-        raise RecipeError(f"{name!r} is a recipe of `bertkit {other}`", f"`bertkit {other} {name}`, or {_LIST}")
+    other_command = "pretrain" if command == "finetune" else "finetune"
+    if command and name in recipe_names(other_command):
+        message = f"{name!r} is a recipe of `bertkit {other_command}`"
+        raise RecipeError(message, f"`bertkit {other_command} {name}`, or {_LIST}")
     names = chain.from_iterable(map(recipe_names, commands))
     raise RecipeError(f"no recipe is called {shorten(repr(name))}", closest(name, names))
 
 
 def is_other_file(name: str) -> bool:
-    """Tell whether a name is that of a file which is not YAML, such as one with rows."""
+    """Return whether a name is a file other than YAML, such as a file with rows."""
     file = typed_path(name)
     return file.suffix not in ("", ".yaml", ".yml") and file.is_file()
 
@@ -100,9 +101,9 @@ def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Reci
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe for fine-tuning with its parents and with changes (dotted key -> value).
 
-    The demo model brings its own training settings, which take the place of a shipped recipe's, not of the user's.
-    Changes that name other data or another model also drop what the recipe says of its own ones, such as
-    ``data.config``, and so does a recipe that extends it.
+    The training settings of the demo model override the settings of a shipped recipe, but not the user's. If a change,
+    or a recipe that extends this one, names other data or another model, keys that belong to the old data or model are
+    dropped, such as ``data.config``.
 
     Raises:
         RecipeError: If there is no such recipe, or its YAML, a key or a value is wrong; it names the file and line, or
@@ -123,8 +124,8 @@ class _Source:
     file: Path
     values: dict[str, Any]
     """The keys of the recipe and its parents."""
-    own_values: dict[str, Any]
-    """The keys that no shipped recipe gives."""
+    custom_values: dict[str, Any]
+    """The keys from files that are not shipped."""
     lines: Lines
     """The lines of the keys in `file`."""
     is_trusted: bool
@@ -133,12 +134,11 @@ class _Source:
 
 def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) -> _Record:
     """Apply the demo's settings and the changes, settle what no longer fits, and check the result."""
-    # In the order of who wins: parents, the file, the demo's settings, what was typed; then what no longer fits gives
-    # way.
+    # Later settings win: parents, the file, the demo's settings, changes. Then conflicts are settled.
     values = {"name": source.file.stem, **source.values}
     if record is Recipe and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
-        for later in (settings["any"], settings.get(str(values.get("task")), {}), source.own_values):
+        for later in (settings["any"], settings.get(str(values.get("task")), {}), source.custom_values):
             values = _merge_values(values, later)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
@@ -153,7 +153,7 @@ def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) ->
         recipe = record.model_validate(values, context={"trusted": source.is_trusted or trusts_folders()})
     except ValidationError as error:
         raise describe(error.errors(), record, changes, source.file, source.lines) from None
-    # Records tell what was given from defaults: `auto` and budgets change only what the user left open.
+    # Records distinguish explicit values from defaults: `auto` and budgets change only values that the user left open.
     _note_what_was_given(recipe, "", origin, 2 if _is_shipped(source.file) else 1)
     return recipe
 
@@ -169,14 +169,14 @@ def _note_what_was_given(section: Section, name: str, origin: Origin, rank: int)
 
 
 def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Take out what a recipe says of its own data and its own model, where changes, or a child, name other ones."""
-    # With other rows, the config, revision and files of the old ones would name what is not there.
+    """Remove keys that belong to the data or the model of a recipe, if changes or a child name other data or models."""
+    # The config, revision and files of the old source do not exist in the new one.
     data, source = values.get("data"), changes.get("data.source")
     if isinstance(data, dict) and source is not None and _name_source(source) != _name_source(data.get("source")):
-        values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
+        values["data"] = {key: value for key, value in data.items() if key not in _SOURCE_KEYS}
         values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
         if source == "demo" and data.get("config") and not names_language(data):
-            # the made-up rows are those for this data set
+            # The demo has generated rows for each dataset.
             values["data"]["config"] = data["config"]
         if not names_language({**values["data"], "source": source}):
             values["data"].pop("language", None)
@@ -186,24 +186,24 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
             values["data"] = {key: value for key, value in data.items() if key != "documents"}
     model, distillation = changes.get("model"), values.get("distillation")
     if model is not None and model != values.get("model"):
-        for key in _OF_MODEL:
+        for key in _MODEL_KEYS:
             values.pop(key, None)
         if isinstance(distillation, dict):  # the student was to be made of its teacher
             values["distillation"] = {key: value for key, value in distillation.items() if key != "student_layers"}
 
 
 def _name_source(source: object) -> str:
-    """Return a source of data, without the revision that follows the ``@`` in a name of the hub."""
+    """Return a source of data, without the revision that follows the ``@`` in a name on the Hub."""
     name = str(source)
     return name if typed_path(name).exists() else name.partition("@")[0]
 
 
 def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
-    """Return those names of splits that another source has too: the demo, or a folder with a copy of the data set."""
+    """Return the names of splits that another source has too: the demo, or a folder with a copy of the dataset."""
     folder = typed_path(source)
     if source == "demo" or folder.is_file():
-        return splits  # which do not mind
-    # Python 3.13 raises where a path is no text
+        return splits  # They have no names of splits.
+    # Python 3.13 raises if a path is not text.
     patterns = ("*", "data/*") if folder.is_dir() else ()
     files = [file.name.lower() for pattern in patterns for file in folder.glob(pattern)]
     return {split: name for split, name in splits.items() if any(file.startswith(str(name).lower()) for file in files)}
@@ -235,10 +235,10 @@ def assignment(key: str, value: str) -> str:
     ('data.columns.text=review', '\'data.columns.text=" a"\'')
     """
     try:
-        plain = read_value(value) == value
+        needs_no_quotes = read_value(value) == value
     except RecipeError:
-        plain = False
-    return shlex.quote(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
+        needs_no_quotes = False
+    return shlex.quote(f"{key}={value if needs_no_quotes else json.dumps(value, ensure_ascii=False)}")
 
 
 def _is_shipped(file: Path) -> bool:
@@ -260,9 +260,9 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Sou
     source = _Source(file, values, {} if _is_shipped(file) else values, lines, file.name != FOLDER_RECIPE)
     if name is None:
         return source
-    # A file beside it comes before a shipped recipe of that name.
-    beside = file.parent / str(name)
-    parent_file = beside if beside.is_file() else find_recipe(str(name), command)
+    # A file in the same folder comes before a shipped recipe of that name.
+    sibling = file.parent / str(name)
+    parent_file = sibling if sibling.is_file() else find_recipe(str(name), command)
     parent = _read_with_parents(parent_file, command, (*seen, file.resolve()))
     # Published scores are about the rows of the parent, so they are not inherited.
     inherited = {key: value for key, value in parent.values.items() if key not in ("name", "published")}
@@ -272,7 +272,7 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Sou
     return replace(
         source,
         values=_merge_values(inherited, values),
-        own_values=_merge_values(parent.own_values, source.own_values),
+        custom_values=_merge_values(parent.custom_values, source.custom_values),
         is_trusted=source.is_trusted and parent.is_trusted,
     )
 
@@ -325,12 +325,12 @@ def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]
     if not names_language(data):
         if not is_change or language is None:
             return dict(data)
-        where = data.get("source") or "the recipe's data"
-        what = f"no {PLACEHOLDER} in {where}, so there is nothing to put {language!r} into"
-        raise RecipeError(what, f"write e.g. --data 'folder/{PLACEHOLDER}', or data.config: '{PLACEHOLDER}'")
+        source = data.get("source") or "the recipe's data"
+        message = f"no {PLACEHOLDER} in {source}, so data.language={language} has no effect"
+        raise RecipeError(message, f"write e.g. --data 'folder/{PLACEHOLDER}', or data.config: '{PLACEHOLDER}'")
     if language is None:
-        what = f"the data has {PLACEHOLDER} in its name, and the recipe no data.language"
-        raise RecipeError(what, "--set data.language=en, or another; or `bertkit eval --languages en,de`")
+        message = f"the data has {PLACEHOLDER} in its name, but the recipe has no data.language"
+        raise RecipeError(message, "--set data.language=en, or another; or `bertkit eval --languages en,de`")
     if not isinstance(language, str):
         return dict(data)  # an error of the record
     _check_folder(str(data.get("source") or ""), language)
@@ -353,10 +353,10 @@ def _check_folder(source: str, language: str) -> None:
     folder = Path(*path.parts[:first])
     pattern = re.escape(path.parts[first]).replace(re.escape(PLACEHOLDER), "(.+)", 1)
     entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    found = [match[1] for match in (re.fullmatch(pattern, name) for name in entries) if match]
-    there = [name for name in found if Path(_fill_value(str(path), name)).exists()]
-    if there:
-        raise DataError(f"no language {language!r} in {source}", closest(language, there))
+    names = [match[1] for match in (re.fullmatch(pattern, name) for name in entries) if match]
+    languages = [name for name in names if Path(_fill_value(str(path), name)).exists()]
+    if languages:
+        raise DataError(f"no language {language!r} in {source}", closest(language, languages))
 
 
 # --- Settings that give way to others ---
@@ -460,7 +460,9 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
         if new != value:
             settled[key] = new
             outcome = "is left out" if new is None else f"is now {new}"
-            leading, value = (str(one).lower() if isinstance(one, bool) else one for one in (leading, value))
+            leading, value = (
+                str(setting).lower() if isinstance(setting, bool) else setting for setting in (leading, value)
+            )
             log.warning(f"{winner} {leading} does not go with the recipe's {key} {value}, which {outcome}")
     return settled
 

@@ -101,7 +101,7 @@ def dry_run(
         from bertkit.training.arguments import make_arguments
         from bertkit.training.micro_batches import check_shares
 
-        runs.foresee_claim(folder, data.plan.identity, fresh=fresh)
+        runs.check_unclaimed(folder, data.plan.identity, fresh=fresh)
         setup = load_setup(data)
         model = load_model(data, setup)
         machine = find_machine(data.plan)

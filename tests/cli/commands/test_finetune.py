@@ -81,7 +81,7 @@ def test_no_results_have_no_next_steps(capsys):
         (["--seeds", "3", "--seed", "1"], "one seed and --seeds are both given"),
         (["--seeds", "3", "--set", "training.seed=1"], "one seed and --seeds are both given"),
         (["--seeds", "three"], "--seeds 'three' is neither a number of seeds nor a list"),
-        (["--batch-size", "x"], "--batch-size = 'x' is wrong: must be a whole number"),
+        (["--batch-size", "x"], "--batch-size = 'x' is wrong: must be an integer"),
     ],
 )
 def test_bad_options_are_refused(run, options, message):
