@@ -225,7 +225,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
-    monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
+    monkeypatch.setattr("bertkit.recipe.plugins._CUSTOM", {})
     monkeypatch.setattr("bertkit.hardware.process._WINDOW", math.inf)  # whatever else takes the cores of the tests
     monkeypatch.setattr("bertkit.recipe.plugins._trusts_folders", False)
     time_once(monkeypatch)

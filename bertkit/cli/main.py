@@ -181,11 +181,11 @@ def _run_command() -> int:
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
         if _is_interrupt(error):
             return _print_error("stopped by Ctrl-C", 130, {})
-        from bertkit.recipe.plugins import fault_of_own_module
+        from bertkit.recipe.plugins import find_custom_error
 
         # What looks like a bug may be the machine, a module of the user, or a broken installation: each has its own
         # remedy.
-        fault = _name_memory_error(error) or fault_of_own_module(error) or _name_missing_package(error)
+        fault = _name_memory_error(error) or find_custom_error(error) or _name_missing_package(error)
         return _save_traceback() if fault is None else _print_refusal(fault)
 
 
@@ -268,9 +268,9 @@ def _save_traceback() -> int:
 
     text = traceback.format_exc()
     last = text.strip().splitlines()[-1].strip()
-    from bertkit.recipe.plugins import own_modules
+    from bertkit.recipe.plugins import custom_modules
 
-    advice = "".join(f"check what {module} returns; if it is right, " for module in own_modules())
+    advice = "".join(f"check what {module} returns; if it is right, " for module in custom_modules())
     # The current folder, where the user looks, or else the one for temporary files.
     for find_folder in (Path, tempfile.gettempdir):
         try:

@@ -149,10 +149,10 @@ def usage_error(error: Any) -> UsageError:
         elif what.endswith("requires an argument"):
             what, remedy = f"{option} needs a value", f"write {option} VALUE"
     elif hasattr(error.__cause__, "errors"):  # typer has pydantic convert the values
-        from bertkit.recipe.validation import rule_of, shown
+        from bertkit.recipe.validation import format_value, rule_of
 
         (fault, *_) = error.__cause__.errors()
-        what = f"{'/'.join(error.param.opts)} = {shown(fault['input'])} is wrong: {rule_of(fault)}"
+        what = f"{'/'.join(error.param.opts)} = {format_value(fault['input'])} is wrong: {rule_of(fault)}"
     elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", what):
         what = f"unexpected argument: {extra[1][:80]}"
         if _CONFIG in context.meta:

@@ -26,7 +26,7 @@ from bertkit.storage.runs import RunRecord, take, without_folder
 
 PRUNED_FILE = "pruned.json"
 _RECIPE, _IGNORE = "recipe.yaml", ".gitignore"
-_OF_RUN = ("schema_version", "machine", "platform", "rows", "split_file", "tuned", "baselines")
+_OF_RUN = ("identity_version", "machine", "platform", "rows", "split_file", "tuned", "baselines")
 """Keys of a run's record that hold for what is pruned of it."""
 
 Scoring = tuple[SavedCheckpoint, Checkpoint, Scored, Split]

@@ -19,9 +19,6 @@ from bertkit.recipe.records import Data, Recipe
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once
 
-DRAWS = {"by_hash": "by hash of text", "by_label": "by text and label"}
-"""``data.hold_out`` -> what a run calls it in its identity, so that no run is resumed or scored with other rows."""
-
 
 @dataclass(frozen=True)
 class _Groups:

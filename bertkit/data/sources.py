@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.data.columns import PAIR, Columns
 from bertkit.data.demo import open_demo
-from bertkit.data.draw import DRAWS, hold_out
+from bertkit.data.draw import hold_out
 from bertkit.data.files import (
     SPLIT_NAMES,
     find_files,
@@ -115,8 +115,7 @@ def read_splits(
 
 def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
     """Return a recipe that reads and holds out rows as the run with an identity did, whatever is the default today."""
-    draws = [draw for draw, known in DRAWS.items() if known == identity.get("hold_out")]
-    changes: dict[str, Any] = {"hold_out": draws[0]} if draws else {}
+    changes: dict[str, Any] = {"hold_out": identity["hold_out"]} if "hold_out" in identity else {}
     columns = identity.get("recipe", {}).get("data", {}).get("columns")
     # A column that the run did not read stays unread, though today it would be found by its name.
     if columns is not None and PAIR not in (*columns, *recipe.data.columns):

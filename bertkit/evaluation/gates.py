@@ -84,7 +84,7 @@ def judge_scores(
     known = {**scores, "size_mb": size / 1e6} | ({"ece": ece["value"]} if ece else {})
     ends = {**intervals} | ({"ece": ece["interval"]} if ece else {})
     cases = []
-    for name, bound in gates.asked.items():
+    for name, bound in gates.limits.items():
         value, interval, is_most = known.get(name), ends.get(name), is_lower_better(name)
         asked = f"at {'most' if is_most else 'least'} {bound:g}"
         # With confidence, the end of the interval must pass, and not the score: the one on the side that could fail.
@@ -122,7 +122,7 @@ def model_bytes(folder: Path) -> int:
 
 def judge_result(gates: Gates, result: Result, folders: Sequence[Path] = ()) -> Result:
     """Return a result with what came of the gates; the weights are in its folder, or in those that are named."""
-    if not gates.asked:
+    if not gates.limits:
         return result
     size = sum(map(model_bytes, folders or [Path(str(result.folder))]))
     cases = judge_scores(gates, result.split, result.scores, result.intervals, result.ece, size)

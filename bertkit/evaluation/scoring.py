@@ -311,7 +311,7 @@ def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> st
 
 def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None:
     """Compute the expected calibration error with its interval; None where no gate asks, or nobody knows."""
-    if "ece" not in scored.setup.recipe.gates.asked or task.gold_probabilities is None:
+    if "ece" not in scored.setup.recipe.gates.limits or task.gold_probabilities is None:
         return None
     from bertkit.metrics.statistics import describe_calibration
 

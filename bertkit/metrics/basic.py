@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.errors import DataError, RecipeError, UnavailableError, closest
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Share, f1_of_share
-from bertkit.recipe.plugins import load_own, own_fault, refuse_code
+from bertkit.recipe.plugins import custom_code_error, load_custom, untrusted_code_error
 from bertkit.recipe.records import Recipe
 
 
@@ -247,7 +247,7 @@ def compute_metric(name: str, gold: Any, predicted: Any) -> dict[str, float]:
         return _compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), *values)
     if not is_own(name):
         return {name: globals()[name](gold, predicted)}
-    value = load_own("metric", name)(gold, predicted)
+    value = load_custom("metric", name)(gold, predicted)
     if not isinstance(value, (int, float, np.number)):
         raise RecipeError(f"the metric {name} returned {value!r:.100}", "return a number")
     return {name: float(value)}
@@ -283,11 +283,11 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     for name in recipe.metrics:
         if name not in names and not is_library_metric(name):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
-        if is_own(name) and getattr(load_own("metric", name, recipe._may_run_code), "lower_is_better", False):
+        if is_own(name) and getattr(load_custom("metric", name, recipe.trusted), "lower_is_better", False):
             _LOWER_IS_BETTER.add(name)
-        if is_script(name) and not recipe._may_run_code:
-            raise refuse_code(f"the metric {name}")
-    for name in recipe.gates.asked:
+        if is_script(name) and not recipe.trusted:
+            raise untrusted_code_error(f"the metric {name}")
+    for name in recipe.gates.limits:
         if not uses_evaluate and name not in (*recipe.metrics, *BESIDE_SCORES):
             known = closest(name, [*recipe.metrics, *BESIDE_SCORES])
             raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", known)
@@ -351,7 +351,7 @@ def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> 
         what = f"the metric evaluate:{name} is not a file and cannot be downloaded"
         raise UnavailableError(what, "use a built-in metric, or a path") from None
     except Exception as error:  # whatever a script raises, it is not bertkit that is wrong
-        raise own_fault(f"the metric evaluate:{name}", error) from error
+        raise custom_code_error(f"the metric evaluate:{name}", error) from error
     try:
         scores = metric.compute(references=gold, predictions=predicted)
         return {key: float(value) for key, value in scores.items() if isinstance(value, (int, float, np.number))}
@@ -360,4 +360,4 @@ def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> 
         if isinstance(error, ValueError) and not Path(name).exists():
             what = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {error}"
             raise DataError(what, "score more rows, or use another metric") from None
-        raise own_fault(f"the metric evaluate:{name}", error) from error
+        raise custom_code_error(f"the metric evaluate:{name}", error) from error

@@ -27,9 +27,9 @@ from bertkit.metrics.probabilities import softmax
 from bertkit.recipe.records import Option
 
 OPTIONS: Mapping[str, Option] = {
-    "temperature": Option(1.0, least=0.01, most=100),
-    "abstain_below": Option(None, least=0, most=1),
-    "set_above": Option(None, least=0, most=1),
+    "temperature": Option(1.0, minimum=0.01, maximum=100),
+    "abstain_below": Option(None, minimum=0, maximum=1),
+    "set_above": Option(None, minimum=0, maximum=1),
 }
 """Options of the families that choose one label of several."""
 

@@ -122,7 +122,7 @@ def _check_values(config: Config, options: Mapping[str, Any]) -> None:
 
     for name in _AT_LEAST_ONE:
         if getattr(config, name, 1) < 1:
-            raise RecipeError(f"model_options.{name} is {getattr(config, name)}", "give a whole number of at least 1")
+            raise RecipeError(f"model_options.{name} is {getattr(config, name)}", "give an integer of at least 1")
     for name, value in options.items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if number and ("dropout" in name or name.endswith("_prob")) and not 0 <= value < 1:

@@ -18,7 +18,7 @@ from bertkit.recipe.records import PretrainRecipe as PretrainRecipe
 from bertkit.recipe.records import Published as Published
 from bertkit.recipe.records import Recipe as Recipe
 from bertkit.recipe.records import read_layers as read_layers
-from bertkit.recipe.sections import WHAT_IS_KEPT as WHAT_IS_KEPT
+from bertkit.recipe.sections import KEEPING_KEYS as KEEPING_KEYS
 from bertkit.recipe.sections import CommonTraining as CommonTraining
 from bertkit.recipe.sections import Pretraining as Pretraining
 from bertkit.recipe.sections import Row as Row

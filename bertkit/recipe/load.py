@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,14 +27,14 @@ FOLDER_RECIPE = "recipe.yaml"
 """The name of the recipe that comes with a model; one that names code to run is not the user's word."""
 
 _LIST = "`bertkit recipes list` shows the shipped ones"
-# keys of `data` that are about one source
-_OF_SOURCE = ("config", "revision", "files", "splits", "documents")
-# keys that are about one checkpoint or a new model
-_OF_MODEL = ("model_labels", "tokenizer", "model_options")
+# Keys of `data` that belong to a source.
+_SOURCE_KEYS = ("config", "revision", "files", "splits", "documents")
+# Keys that belong to a checkpoint or to a new model.
+_MODEL_KEYS = ("model_labels", "tokenizer", "model_options")
 
 
 def recipe_folder() -> Path:
-    """Return the folder of the shipped recipes: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the shipped recipes: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).parent.parent
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parent / "recipes"
@@ -52,7 +53,7 @@ def find_recipe(name: str, command: str = "") -> Path:
         command: `finetune` or `pretrain`, whose shipped recipes are looked through; both by default.
 
     Raises:
-        RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
+        RecipeError: If there is no such shipped recipe or file; the message suggests the closest names.
     """
     if is_other_file(name):
         raise RecipeError("a file, and a recipe is expected", _LIST, file=name)
@@ -65,80 +66,95 @@ def find_recipe(name: str, command: str = "") -> Path:
     for folder in commands:
         if name in recipe_names(folder):
             return recipe_folder() / folder / f"{name}.yaml"
-    other = "pretrain" if command == "finetune" else "finetune"
-    if command and name in recipe_names(other):
-        raise RecipeError(f"{name!r} is a recipe of `bertkit {other}`", f"`bertkit {other} {name}`, or {_LIST}")
+    other_command = "pretrain" if command == "finetune" else "finetune"
+    if command and name in recipe_names(other_command):
+        message = f"{name!r} is a recipe of `bertkit {other_command}`"
+        raise RecipeError(message, f"`bertkit {other_command} {name}`, or {_LIST}")
     names = chain.from_iterable(map(recipe_names, commands))
     raise RecipeError(f"no recipe is called {shorten(repr(name))}", closest(name, names))
 
 
 def is_other_file(name: str) -> bool:
-    """Tell whether a name is that of a file which is not YAML, such as one with rows."""
+    """Return whether a name is a file other than YAML, such as a file with rows."""
     file = typed_path(name)
     return file.suffix not in ("", ".yaml", ".yml") and file.is_file()
 
 
 def recipe_command(name: str) -> str:
-    """Return the command that a recipe is for: `pretrain` where it names an objective, else `finetune`."""
+    """Return the command that a recipe is for: `pretrain` if it names an objective, otherwise `finetune`."""
     return "pretrain" if "objective" in read_values(name) else "finetune"
 
 
 def read_values(name: str) -> dict[str, Any]:
     """Read the keys of a recipe and its parents, unchecked; raises what `load_recipe` does of files."""
-    return _read_with_parents(find_recipe(name), "", ())[0]
+    return _read_source(name, "").values
 
 
 def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe | PretrainRecipe:
     """Load a recipe for fine-tuning or pretraining; raises what `load_recipe` does."""
-    return load_pretrain_recipe(name, changes) if recipe_command(name) == "pretrain" else load_recipe(name, changes)
+    source = _read_source(name, "")
+    if "objective" in source.values:
+        return _load(source, PretrainRecipe, changes or {})
+    return _load(source, Recipe, changes or {})
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe for fine-tuning with its parents and with changes (dotted key -> value).
 
-    The demo model brings its own training settings, which take the place of a shipped recipe's, not of the user's.
-    Changes that name other data or another model also drop what the recipe says of its own ones, such as
-    ``data.config``, and so does a recipe that extends it.
+    The training settings of the demo model override the settings of a shipped recipe, but not the user's. If a change,
+    or a recipe that extends this one, names other data or another model, keys that belong to the old data or model are
+    dropped, such as ``data.config``.
 
     Raises:
-        RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
+        RecipeError: If there is no such recipe, or its YAML, a key or a value is wrong; it names the file and line, or
             the override, and the closest key.
     """
-    return load_record("finetune", Recipe, name, changes or {})
+    return _load(_read_source(name, "finetune"), Recipe, changes or {})
 
 
 def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) -> PretrainRecipe:
     """Load a recipe for pretraining with its parents and with changes; raises what `load_recipe` does."""
-    return load_record("pretrain", PretrainRecipe, name, changes or {})
+    return _load(_read_source(name, "pretrain"), PretrainRecipe, changes or {})
 
 
-def load_record(command: str, record: type[_Record], name: str, changes: Mapping[str, Any]) -> _Record:
-    """Load the recipe of a command as one of the records; raises what `load_recipe` does."""
-    file = find_recipe(name, command)
-    values, lines, own_values, is_own = _read_with_parents(file, command, ())
-    # In the order of who wins: parents, the file, the demo's settings, what was typed; then what no longer fits gives
-    # way.
-    values.setdefault("name", file.stem)
-    if command == "finetune" and changes.get("model", values.get("model")) == "demo":
+@dataclass(frozen=True)
+class _Source:
+    """A recipe as its files write it."""
+
+    file: Path
+    values: dict[str, Any]
+    """The keys of the recipe and its parents."""
+    custom_values: dict[str, Any]
+    """The keys from files that are not shipped."""
+    lines: Lines
+    """The lines of the keys in `file`."""
+    is_trusted: bool
+    """Whether none of the files came with a model."""
+
+
+def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) -> _Record:
+    """Apply the demo's settings and the changes, settle what no longer fits, and check the result."""
+    # Later settings win: parents, the file, the demo's settings, changes. Then conflicts are settled.
+    values = {"name": source.file.stem, **source.values}
+    if record is Recipe and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
-        for later in (settings["any"], settings.get(str(values.get("task")), {}), own_values):
+        for later in (settings["any"], settings.get(str(values.get("task")), {}), source.custom_values):
             values = _merge_values(values, later)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
         _set_value(values, key, value)
-    origin = Origin(changes, lines)
+    origin = Origin(changes, source.lines)
     for key, value in settle(values, origin).items():
         _set_value(values, key, value)
-    if command == "finetune" and isinstance(values.get("data"), dict):
+    if record is Recipe and isinstance(values.get("data"), dict):
         values["data"] = fill_language(values["data"], is_change="data.language" in changes)
     try:
-        recipe = record.model_validate(values)
+        # A recipe.yaml comes with a downloaded model; code that it names runs only if the user trusts it.
+        recipe = record.model_validate(values, context={"trusted": source.is_trusted or trusts_folders()})
     except ValidationError as error:
-        raise describe(error.errors(), record, changes, file, lines) from None
-    # Records tell what was given from defaults: `auto` and budgets change only what the user left open.
-    _note_what_was_given(recipe, "", origin, 2 if _is_shipped(file) else 1)
-    # A recipe.yaml comes with a downloaded model; code that it names runs only if the user trusts it.
-    recipe._may_run_code = is_own or trusts_folders()
+        raise describe(error.errors(), record, changes, source.file, source.lines) from None
+    # Records distinguish explicit values from defaults: `auto` and budgets change only values that the user left open.
+    _note_what_was_given(recipe, "", origin, 2 if _is_shipped(source.file) else 1)
     return recipe
 
 
@@ -153,14 +169,14 @@ def _note_what_was_given(section: Section, name: str, origin: Origin, rank: int)
 
 
 def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Take out what a recipe says of its own data and its own model, where changes, or a child, name other ones."""
-    # With other rows, the config, revision and files of the old ones would name what is not there.
+    """Remove keys that belong to the data or the model of a recipe, if changes or a child name other data or models."""
+    # The config, revision and files of the old source do not exist in the new one.
     data, source = values.get("data"), changes.get("data.source")
     if isinstance(data, dict) and source is not None and _name_source(source) != _name_source(data.get("source")):
-        values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
+        values["data"] = {key: value for key, value in data.items() if key not in _SOURCE_KEYS}
         values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
         if source == "demo" and data.get("config") and not names_language(data):
-            # the made-up rows are those for this data set
+            # The demo has generated rows for each dataset.
             values["data"]["config"] = data["config"]
         if not names_language({**values["data"], "source": source}):
             values["data"].pop("language", None)
@@ -170,24 +186,24 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
             values["data"] = {key: value for key, value in data.items() if key != "documents"}
     model, distillation = changes.get("model"), values.get("distillation")
     if model is not None and model != values.get("model"):
-        for key in _OF_MODEL:
+        for key in _MODEL_KEYS:
             values.pop(key, None)
         if isinstance(distillation, dict):  # the student was to be made of its teacher
             values["distillation"] = {key: value for key, value in distillation.items() if key != "student_layers"}
 
 
 def _name_source(source: object) -> str:
-    """Return a source of data, without the revision that follows the ``@`` in a name of the hub."""
+    """Return a source of data, without the revision that follows the ``@`` in a name on the Hub."""
     name = str(source)
     return name if typed_path(name).exists() else name.partition("@")[0]
 
 
 def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
-    """Return those names of splits that another source has too: the demo, or a folder with a copy of the data set."""
+    """Return the names of splits that another source has too: the demo, or a folder with a copy of the dataset."""
     folder = typed_path(source)
     if source == "demo" or folder.is_file():
-        return splits  # which do not mind
-    # Python 3.13 raises where a path is no text
+        return splits  # They have no names of splits.
+    # Python 3.13 raises if a path is not text.
     patterns = ("*", "data/*") if folder.is_dir() else ()
     files = [file.name.lower() for pattern in patterns for file in folder.glob(pattern)]
     return {split: name for split, name in splits.items() if any(file.startswith(str(name).lower()) for file in files)}
@@ -219,44 +235,46 @@ def assignment(key: str, value: str) -> str:
     ('data.columns.text=review', '\'data.columns.text=" a"\'')
     """
     try:
-        plain = read_value(value) == value
+        needs_no_quotes = read_value(value) == value
     except RecipeError:
-        plain = False
-    return shlex.quote(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
+        needs_no_quotes = False
+    return shlex.quote(f"{key}={value if needs_no_quotes else json.dumps(value, ensure_ascii=False)}")
 
 
 def _is_shipped(file: Path) -> bool:
     return file.parent == recipe_folder() / file.parent.name
 
 
-def _read_with_parents(
-    file: Path, command: str, seen: tuple[Path, ...]
-) -> tuple[dict[str, Any], Lines, dict[str, Any], bool]:
-    """Return the keys of a recipe and its parents, the lines of its own, the keys that no shipped one gives, and trust.
+def _read_source(name: str, command: str) -> _Source:
+    return _read_with_parents(find_recipe(name, command), command, ())
 
-    The last says that none of these files came with a model.
-    """
+
+def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Source:
     if file.resolve() in seen:
         raise RecipeError("recipes extend each other in a circle", "remove one `extends:`", file=file)
     try:
         values, lines = read_yaml(file.read_text(encoding="utf-8"), file)
     except UnicodeDecodeError as error:
         raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
-    parent = values.pop("extends", None)
-    own_values, is_own = {} if _is_shipped(file) else values, file.name != FOLDER_RECIPE
-    if parent is None:
-        return values, lines, own_values, is_own
-    # A file beside it comes before a shipped recipe of that name.
-    beside = file.parent / str(parent)
-    parent_file = beside if beside.is_file() else find_recipe(str(parent), command)
-    inherited, _, own_of_parent, is_parent_own = _read_with_parents(parent_file, command, (*seen, file.resolve()))
-    # not inherited: published scores are about the parent's rows
-    for key in ("name", "published"):
-        inherited.pop(key, None)
+    name = values.pop("extends", None)
+    source = _Source(file, values, {} if _is_shipped(file) else values, lines, file.name != FOLDER_RECIPE)
+    if name is None:
+        return source
+    # A file in the same folder comes before a shipped recipe of that name.
+    sibling = file.parent / str(name)
+    parent_file = sibling if sibling.is_file() else find_recipe(str(name), command)
+    parent = _read_with_parents(parent_file, command, (*seen, file.resolve()))
+    # Published scores are about the rows of the parent, so they are not inherited.
+    inherited = {key: value for key, value in parent.values.items() if key not in ("name", "published")}
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
     _drop_what_is_of_another(inherited, named)
-    return _merge_values(inherited, values), lines, _merge_values(own_of_parent, own_values), is_own and is_parent_own
+    return replace(
+        source,
+        values=_merge_values(inherited, values),
+        custom_values=_merge_values(parent.custom_values, source.custom_values),
+        is_trusted=source.is_trusted and parent.is_trusted,
+    )
 
 
 def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
@@ -307,12 +325,12 @@ def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]
     if not names_language(data):
         if not is_change or language is None:
             return dict(data)
-        where = data.get("source") or "the recipe's data"
-        what = f"no {PLACEHOLDER} in {where}, so there is nothing to put {language!r} into"
-        raise RecipeError(what, f"write e.g. --data 'folder/{PLACEHOLDER}', or data.config: '{PLACEHOLDER}'")
+        source = data.get("source") or "the recipe's data"
+        message = f"no {PLACEHOLDER} in {source}, so data.language={language} has no effect"
+        raise RecipeError(message, f"write e.g. --data 'folder/{PLACEHOLDER}', or data.config: '{PLACEHOLDER}'")
     if language is None:
-        what = f"the data has {PLACEHOLDER} in its name, and the recipe no data.language"
-        raise RecipeError(what, "--set data.language=en, or another; or `bertkit eval --languages en,de`")
+        message = f"the data has {PLACEHOLDER} in its name, but the recipe has no data.language"
+        raise RecipeError(message, "--set data.language=en, or another; or `bertkit eval --languages en,de`")
     if not isinstance(language, str):
         return dict(data)  # an error of the record
     _check_folder(str(data.get("source") or ""), language)
@@ -335,10 +353,10 @@ def _check_folder(source: str, language: str) -> None:
     folder = Path(*path.parts[:first])
     pattern = re.escape(path.parts[first]).replace(re.escape(PLACEHOLDER), "(.+)", 1)
     entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    found = [match[1] for match in (re.fullmatch(pattern, name) for name in entries) if match]
-    there = [name for name in found if Path(_fill_value(str(path), name)).exists()]
-    if there:
-        raise DataError(f"no language {language!r} in {source}", closest(language, there))
+    names = [match[1] for match in (re.fullmatch(pattern, name) for name in entries) if match]
+    languages = [name for name in names if Path(_fill_value(str(path), name)).exists()]
+    if languages:
+        raise DataError(f"no language {language!r} in {source}", closest(language, languages))
 
 
 # --- Settings that give way to others ---
@@ -433,16 +451,18 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     Each is logged in one line. What was given at the same time is left as it is, for the records to judge.
     """
     settled: dict[str, Any] = {}
-    for winner, key, replace in RULES:
+    for winner, key, find_replacement in RULES:
         leading, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
         # Only what was given later wins; two keys that were typed together contradict each other, which is an error.
         if leading is None or value is None or origin.rank(winner) <= origin.rank(key):
             continue
-        new = replace(leading, value)
+        new = find_replacement(leading, value)
         if new != value:
             settled[key] = new
             outcome = "is left out" if new is None else f"is now {new}"
-            leading, value = (str(one).lower() if isinstance(one, bool) else one for one in (leading, value))
+            leading, value = (
+                str(setting).lower() if isinstance(setting, bool) else setting for setting in (leading, value)
+            )
             log.warning(f"{winner} {leading} does not go with the recipe's {key} {value}, which {outcome}")
     return settled
 

@@ -17,16 +17,16 @@ from bertkit.recipe.sections import Finite, FolderName, Location, Pretraining, R
 
 
 class Data(Section):
-    """Where rows come from, and which of their columns is which canonical column."""
+    """Source of the rows, and the canonical column for each of their columns."""
 
     source: Location = ""
-    """Hub data set, directory, file, or `demo`."""
+    """Hub dataset, directory, file, or `demo`."""
     config: str | None = None
-    """Configuration of the hub data set."""
+    """Configuration of the Hub dataset."""
     language: str | None = None
-    """What `{language}` in the keys above and below stands for."""
+    """Value of `{language}` in the keys above and below."""
     revision: str | None = None
-    """Revision of the hub data set."""
+    """Revision of the Hub dataset."""
     files: dict[str, Location] = Field({})
     """Split -> file, instead of one that is found in `source`."""
     splits: dict[str, str] = Field({})
@@ -46,9 +46,9 @@ class Data(Section):
     encoding: str = "utf-8"
     """Encoding of text files."""
     empty_text: Literal["refuse", "drop", "keep"] = "refuse"
-    """What to do with rows that have a blank text."""
+    """Treatment of rows with a blank text."""
     empty_label: Literal["refuse", "drop"] = "refuse"
-    """What to do with rows that have no label."""
+    """Treatment of rows without a label."""
     label_range: tuple[Finite, Finite] | None = None
     """Regression, reranking: the lowest and the highest number that a label may be; others are refused."""
     split_column: str | None = None
@@ -70,7 +70,7 @@ class Data(Section):
     """Keep the encoded rows of each split on disk for the next run."""
     _rows: dict[str, list[Row]] | None = PrivateAttr(None)
     _same_keys: bool = PrivateAttr(True)  # whether all rows of a jsonl file must have them
-    """Rows in memory, which a program gives in place of a source: split -> its rows; ``all`` are not split yet."""
+    """Rows in memory, which a program passes instead of a source: split -> rows; ``all`` are not split yet."""
 
     def with_rows(self, rows: dict[str, list[Row]]) -> Data:
         """Return the same settings for rows in memory, which no file of the run will name."""
@@ -183,8 +183,8 @@ class Distillation(Section):
     @property
     def matches_layers(self) -> bool:
         """Whether training needs the embeddings, hidden states or attention of a teacher."""
-        given = (self.hidden, self.attention, self.attention_scores, self.embeddings_weight)
-        return any(value is not None for value in given)
+        options = (self.hidden, self.attention, self.attention_scores, self.embeddings_weight)
+        return any(option is not None for option in options)
 
 
 class Published(Section):
@@ -202,7 +202,7 @@ class Published(Section):
 
 
 class Gates(Section):
-    """What a model must reach: a metric, ``ece`` or ``size_mb`` -> the least value; the most where lower is better."""
+    """Limits for a model: a metric, ``ece`` or ``size_mb`` -> minimum value, or maximum value if lower is better."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, Finite] = Field(init=False)
@@ -210,8 +210,8 @@ class Gates(Section):
     confident: bool = False  # by the end of the 95% interval, not by the score itself
 
     @property
-    def asked(self) -> dict[str, float]:
-        """Name of what is measured -> its least or its highest value."""
+    def limits(self) -> dict[str, float]:
+        """Name of a measured value -> its minimum or maximum."""
         return dict(self.model_extra or {})
 
 
@@ -227,7 +227,7 @@ class Recipe(Section):
     """Label names in the order of the checkpoint's outputs, if its config has none."""
     data: Data = Data()
     labels: list[str] | None = None
-    """Label names; by default, those of the training rows."""
+    """Label names; by default, the labels of the training rows."""
     metrics: list[str] = Field([], min_length=1)
     best_metric: str = ""
     """Chooses the best checkpoint; by default, the first of `metrics`."""
@@ -238,7 +238,7 @@ class Recipe(Section):
     """Options of this task family."""
     published: list[Published] = Field([])
     gates: Gates = Gates()
-    """What the model must reach for exit code 0."""
+    """Limits that the model must meet for exit code 0."""
 
     @property
     def model_name(self) -> str:
@@ -277,19 +277,19 @@ class Corpus(Section):
     """Where text comes from, and how it is split into documents."""
 
     source: Location = ""
-    """Hub data set, directory, file, or `demo`."""
+    """Hub dataset, directory, file, or `demo`."""
     config: str | None = None
-    """Configuration of the hub data set."""
+    """Configuration of the Hub dataset."""
     revision: str | None = None
-    """Revision of the hub data set."""
+    """Revision of the Hub dataset."""
     files: dict[str, Location] = Field({})
     """Split (`train`, `validation`) -> file, instead of `source`."""
     splits: dict[str, str] = Field({})
     """Split -> its name in the source, if different."""
     column: str = "text"
-    """Column with the text, in jsonl, json, csv, parquet and hub data sets."""
+    """Column with the text, in jsonl, json, csv, parquet and Hub datasets."""
     documents: Literal["auto", "articles", "blank_lines", "lines", "rows"] = "auto"
-    """What a document is: an article under a title (as in wikitext), the text between blank lines (as BERT reads text
+    """Unit of a document: an article under a title (as in wikitext), the text between blank lines (as BERT reads text
     files), a line, or a row."""
     encoding: str = "utf-8"
     """Encoding of text files."""
@@ -303,7 +303,7 @@ class Corpus(Section):
     """Pattern of training files -> how often an epoch has each of their documents, such as `"wiki/*": 2.5`; others are
     there once."""
     streaming: bool = False
-    """Stream a hub data set instead of downloading it first."""
+    """Stream a Hub dataset instead of downloading it first."""
 
 
 class PretrainRecipe(Section):
@@ -320,7 +320,7 @@ class PretrainRecipe(Section):
     model_options: dict[str, Any] = Field({})
     """Any fields of the config of a new model."""
     tokenizer: Location | None = None
-    """Folder or hub name; by default, that of `model`."""
+    """Folder or Hub name; by default, the tokenizer of `model`."""
     data: Corpus = Corpus()
     training: Pretraining = Pretraining()
     options: dict[str, Any] = Field({})
@@ -336,9 +336,9 @@ class Option:
 
     default: Any
     choices: tuple[Any, ...] = ()
-    least: float | None = None
-    """The smallest number; by default 0, or unbounded if the default is None."""
-    most: float = math.inf
+    minimum: float | None = None
+    """The smallest number; by default 0, or no limit if the default is None."""
+    maximum: float = math.inf
     """The largest number."""
     read: Callable[[Any], Any] | None = None
     """Reads a value that is not a single number, word or boolean; raises ValueError with the remedy."""
@@ -401,15 +401,15 @@ def _check_option(name: str, value: Any, option: Option) -> None:
         return
     # A bool is an int to Python: `true` would pass for 1.
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    least = option.least if option.least is not None else -math.inf if option.default is None else 0
+    minimum = option.minimum if option.minimum is not None else -math.inf if option.default is None else 0
     if isinstance(option.default, bool):
         if not isinstance(value, bool):
             raise RecipeError(f"options.{name} is {value!r}", "give true or false")
-    elif isinstance(option.default, int) and (not number or value != int(value) or value < least):
-        raise RecipeError(f"options.{name} is {value!r}", f"give a whole number of at least {least:g}")
+    elif isinstance(option.default, int) and (not number or value != int(value) or value < minimum):
+        raise RecipeError(f"options.{name} is {value!r}", f"give an integer of at least {minimum:g}")
     elif isinstance(option.default, str) and not isinstance(value, str):
         raise RecipeError(f"options.{name} is {value!r}", "give text")
-    elif isinstance(option.default, float) and not (number and least <= value <= option.most):
-        raise RecipeError(f"options.{name} is {value!r}", f"give a number from {least:g} to {option.most:g}")
-    elif option.default is None and value is not None and not (number and least <= value <= option.most):
+    elif isinstance(option.default, float) and not (number and minimum <= value <= option.maximum):
+        raise RecipeError(f"options.{name} is {value!r}", f"give a number from {minimum:g} to {option.maximum:g}")
+    elif option.default is None and value is not None and not (number and minimum <= value <= option.maximum):
         raise RecipeError(f"options.{name} is {value!r}", "give a number")

@@ -26,27 +26,27 @@ from bertkit.errors import UsageError
 
 
 def typed_path(typed: str | Path) -> Path:
-    """Return the path that a user means: ``~`` and ``~name`` are homes, also where the shell has left them.
+    """Expand ``~`` and ``~name`` in a path, even if the shell does not (as in ``--output=~/runs``).
 
-    Everything that is typed or written in a recipe passes here once, so that nothing behind it has to, and no library
-    expands a path that bertkit took literally.
+    Every path from the command line or a recipe is expanded by this function exactly once, so that no library expands
+    a path that bertkit has read literally.
 
     Raises:
-        UsageError: no such user.
+        UsageError: If there is no such user.
     """
     path = Path(typed)
-    # pathlib forgets the `./` that tells a folder called `~` from a home
+    # pathlib drops the `./` that distinguishes a folder called `~` from a home directory.
     if not str(typed).startswith("~"):
         return path
     try:
         return path.expanduser()
     except RuntimeError:
-        what = f"{typed}: {path.parts[0]} is the home of no user here"
-        raise UsageError(what, f"write {Path.cwd() / path} for a folder of this name") from None
+        message = f"{typed}: {path.parts[0]} is not the home directory of a user"
+        raise UsageError(message, f"write {Path.cwd() / path} for a folder of this name") from None
 
 
 def _expand_home(typed: str) -> str:
-    # a hub name stays as it is, to the letter
+    # A Hub name is not changed.
     return str(typed_path(typed)) if typed.startswith("~") else typed
 
 
@@ -104,9 +104,18 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
     EXAMPLE: ClassVar[str] = "see `bertkit recipes show cola`"
-    """What shows a user such a file."""
-    _may_run_code: bool = PrivateAttr(default=True)
-    """Whether modules and scripts that a recipe names may run; not where it came with a model."""
+    """Remedy of an error: where to see an example of such a file."""
+    _trusted: bool = PrivateAttr(default=True)
+
+    def model_post_init(self, context: Any) -> None:
+        """Take over `trusted` from the context of the validation."""
+        if context is not None:
+            self._trusted = context["trusted"]
+
+    @property
+    def trusted(self) -> bool:
+        """Whether modules and scripts that a recipe names may run: not if it came with a model."""
+        return self._trusted
 
     def changed(self, section: str, **values: object) -> Self:
         """Return this with other values in one of its sections, which are not checked."""
@@ -117,7 +126,7 @@ class Section(BaseModel):
 
 
 class Lora(Section):
-    """Low-rank adapters, trained in place of the encoder's own weights (Hu et al. 2022)."""
+    """Low-rank adapters, trained instead of the encoder's weights (Hu et al. 2022)."""
 
     rank: int = Field(8, ge=1, le=4096)
     alpha: Finite = Field(16, gt=0)
@@ -135,7 +144,7 @@ class Lora(Section):
 
 
 _COUNTS = {"freeze": "`embeddings`, `encoder`, or a number of layers", "log_every": "`auto` or a number of steps"}
-"""Key that is a word or a number -> what it takes; those that are not here take epochs or steps."""
+"""Key that is a word or a number -> what it takes; others take epochs or steps."""
 
 
 def _is_positive(value: str | int | None, info: ValidationInfo) -> str | int | None:
@@ -145,36 +154,36 @@ def _is_positive(value: str | int | None, info: ValidationInfo) -> str | int | N
     return value
 
 
-_OF_LAYERS = ("freeze", "head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
+_LAYER_KEYS = ("freeze", "head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
 
 
 class LayerTraining(Section):
-    """Settings that tell the embeddings, the layers and the head of a model apart."""
+    """Settings that treat the embeddings, the layers and the head of a model differently."""
 
     freeze: Literal["embeddings", "encoder"] | int | None = None
     """Weights that are never trained: `embeddings`; a number: these and as many layers, the lowest first; `encoder`:
     all but the head."""
     head_only_epochs: Finite | None = Field(None, gt=0, le=10_000)
-    """Epochs in which the head alone is trained; then the rest is unfrozen."""
+    """Epochs in which only the head is trained, before the other weights are unfrozen."""
     gradual_unfreezing: Literal["epoch"] | int | None = None
-    """Unfreeze one layer per `epoch`, or per so many steps, from the top (ULMFiT)."""
+    """Unfreeze one layer per `epoch` or every N steps, from the top (ULMFiT)."""
     layerwise_lr_decay: Finite | None = Field(None, gt=0, le=1)
-    """A layer's learning rate as a share of that of the layer above it."""
+    """A layer's learning rate as a fraction of the learning rate of the layer above it."""
     head_learning_rate: Finite | None = Field(None, gt=0, lt=1)
-    """By default, `learning_rate`."""
+    """Learning rate of the head; by default, `learning_rate`."""
     reinit_layers: int | None = Field(None, ge=0, le=1000)
-    """Initialize the pooler and so many of the top layers anew."""
+    """Number of top layers to initialize again, together with the pooler."""
     lora: Lora | None = None
-    """Train low-rank adapters in place of the encoder's weights."""
+    """Train low-rank adapters instead of the encoder's weights."""
 
     @property
     def layer_keys(self) -> list[str]:
         """The keys that are set and need an encoder that is trained, or layers of it."""
-        return [key for key in _OF_LAYERS if getattr(self, key) is not None]
+        return [key for key in _LAYER_KEYS if getattr(self, key) is not None]
 
     @property
     def sets_layers(self) -> bool:
-        """Whether some weights have a learning rate of their own, or are not trained from the first step on."""
+        """Whether some weights have a different learning rate, or are frozen at the start."""
         return bool(self.layer_keys or self.head_learning_rate)
 
     _some_layers_are_frozen = field_validator("freeze")(_is_positive)
@@ -194,7 +203,7 @@ class LayerTraining(Section):
         # `auto` is NaN
         if value is not None and info.data.get("steps") is None and not value < epochs:
             limit = "given as a number" if math.isnan(epochs) else f"{epochs:g}"
-            raise ValueError(f"must be less than training.epochs ({limit}); `freeze: encoder` trains the head alone")
+            raise ValueError(f"must be less than training.epochs ({limit}); `freeze: encoder` trains only the head")
         return value
 
     _steps_are_positive = field_validator("gradual_unfreezing")(_is_positive)
@@ -207,10 +216,10 @@ class LayerTraining(Section):
         return value
 
 
-LEAST_LOGS = 30  # of a run with as many steps
-NOT_CAPTURED = ("unpad", "gradient_checkpointing")  # what CUDA graphs do not go with, where it is true
-WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
-"""Keys of `training` that change no result, only what of it is kept, and where."""
+MIN_LOGS = 30  # unless a run has fewer steps
+NOT_CAPTURED = ("unpad", "gradient_checkpointing")  # settings that CUDA graphs exclude if they are true
+KEEPING_KEYS = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
+"""Keys of `training` that change no result, only which files are kept and where."""
 
 
 OwnName = Annotated[str, Field(pattern=r"\.")]
@@ -255,13 +264,13 @@ class CommonTraining(Section):
     gradient_checkpointing: bool = False
     """Recompute activations to save memory; slower."""
     fast_dropout: bool = True
-    """On a CPU: draw dropout masks from a faster generator than torch's."""
+    """Faster random generator for the dropout masks on a CPU."""
     unpad: bool | Literal["auto"] = "auto"
     """Skip the padding of batches; the result is the same. `auto` does so on a CPU only."""
     torch_compile: bool = False
     """Compile the layers by torch.compile, which takes a minute and pays on a GPU."""
     cuda_graphs: bool = False
-    """On a CUDA GPU: capture each step as a CUDA graph, for models and batches that are small."""
+    """CUDA graphs: capture each step on a CUDA GPU, for small models and batches."""
     fsdp: bool = False
     """Split weights, gradients and optimizer states among the processes of a launch (FSDP2), for a large encoder."""
     evaluate_every: Literal["epoch"] | int = "epoch"
@@ -298,15 +307,15 @@ class CommonTraining(Section):
         return -(-self.total_steps(None) // 10) if rows is None else self.steps_per_epoch(rows)
 
     def steps_per_log(self, steps: int) -> int:
-        """Return the steps from one logged loss of a run of so many steps to the next.
+        """Return the number of steps between logged losses of a run with a number of steps.
 
         >>> [CommonTraining().steps_per_log(steps) for steps in (20, 600, 100_000)]
         [1, 20, 50]
         """
-        return max(1, min(50, steps // LEAST_LOGS)) if self.log_every == "auto" else self.log_every
+        return max(1, min(50, steps // MIN_LOGS)) if self.log_every == "auto" else self.log_every
 
     def evaluations(self, steps: int, rows: int | None) -> int:
-        """Return how often a run of so many steps is evaluated, and so saved; its last step is, too."""
+        """Return how often a run with a number of steps is evaluated and saved, including its last step."""
         return -(-steps // max(1, self.steps_per_evaluation(rows)))
 
     def kept_checkpoints(self, saves: int) -> int:
@@ -331,9 +340,10 @@ class CommonTraining(Section):
     @field_validator("torch_compile", "cuda_graphs")
     @classmethod
     def _excludes(cls, value: bool, info: ValidationInfo) -> bool:
-        others = NOT_CAPTURED if info.field_name == "cuda_graphs" else ("unpad",)
-        if value and (other := next((name for name in others if info.data.get(name) is True), None)):
-            raise ValueError(f"does not go with training.{other} = true: leave one of them out")
+        excluded = NOT_CAPTURED if info.field_name == "cuda_graphs" else ("unpad",)
+        for name in excluded:
+            if value and info.data.get(name) is True:
+                raise ValueError(f"does not go with training.{name} = true: leave one of them out")
         return value
 
     _intervals_are_positive = field_validator("evaluate_every", "log_every")(_is_positive)
@@ -350,14 +360,14 @@ class Training(LayerTraining, CommonTraining):
     """`sorted` batches rows of similar length, which leaves little padding; `auto` is that, or `random` for tags where
     padding is not computed."""
     cls_only_last_layer: bool = True
-    """In the last layer, compute only the first token that a classifier reads; the result is the same."""
+    """Computation of only the first token in the last layer, for classifiers; the result is the same."""
     occurring_embeddings: bool = True
     """Train only the word embeddings that occur in the rows; the result is the same."""
     class_weights: Literal["balanced"] | dict[str, Finite] | None = None
     """`balanced`, or label name -> weight in the loss."""
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
     loss: Literal["focal"] | OwnName | None = None
-    """`focal`, or your own function, `package.module.name`; by default, that of the model's head."""
+    """`focal`, or your own function, `package.module.name`; by default, the loss of the model's head."""
     focal_gamma: Finite | None = Field(None, ge=0, le=10)
     """`focal`: how much less the loss of a label weighs that is well predicted; by default, 2."""
     collator: OwnName | None = None
@@ -412,7 +422,7 @@ class Pretraining(CommonTraining):
 
     @property
     def budget_seconds(self) -> float | None:
-        """The seconds to train for; None where `steps` or `epochs` limit training."""
+        """Seconds to train for, or None if `steps` or `epochs` limit training."""
         return None if self.budget is None else float(self.budget[:-1]) * _UNITS[self.budget[-1]]
 
     @field_validator("short_length")

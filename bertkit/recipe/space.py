@@ -1,4 +1,4 @@
-"""What a sweep searches: keys of a recipe with values or a range of each, and the points of a grid or of random search.
+"""Search space of a sweep: keys of a recipe with their values or ranges, and the points of a grid or random search.
 
 >>> parse_axis("training.batch_size=16,32").values
 (16, 32)
@@ -31,9 +31,9 @@ BERT_GRID = (
 """Devlin et al. 2019, section 4.1 and appendix A.3."""
 
 METHODS = ("grid", "random", "tpe")
-MOST_TRIALS = 1000
+MAX_TRIALS = 1000
 _USUAL_TRIALS = 24  # as many as BERT's grid has points
-_INSIDE = 0.3819  # of a range: no whole number, where those are wanted
+_INSIDE = 0.3819  # fraction of a range; the value is not an integer, so keys that take integers reject it
 _DRAWS = 20_000  # in a row that all yield points known already
 _RANGE = re.compile(r"(log|float|int):(.*)\.\.(.*)")
 _SCALES = re.compile(r"(log|float|int):")
@@ -42,15 +42,15 @@ _EXAMPLES = "write e.g. training.batch_size=16,32 or training.learning_rate=log:
 
 @dataclass(frozen=True)
 class Axis:
-    """A key that is searched: a list of values, or the whole numbers or real numbers of a range."""
+    """A key that is searched: a list of values, or a range of integers or real numbers."""
 
     key: str
     text: str
-    """As it was typed, after the ``=``."""
+    """Text after the ``=``, as it was typed."""
     scale: str
     """``list``, ``int``, ``float``, or ``log``: a range of real numbers, each order of magnitude as likely."""
     values: tuple[Any, ...] = ()
-    """All values of a list or of whole numbers; none for real numbers."""
+    """All values of a list or of a range of integers; empty for real numbers."""
     low: float = 0
     high: float = 0
 
@@ -69,7 +69,7 @@ class Axis:
 
     @property
     def extremes(self) -> tuple[Any, ...]:
-        """The values that show whether a recipe takes the axis: those of a list, or ends and inside of a range."""
+        """Values that show whether a recipe takes the axis: all of a list, or ends and middle of a range."""
         if self.scale == "list":
             return self.values
         if self.scale == "int":
@@ -79,7 +79,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Search:
-    """How the points of a space are chosen, and how many of them."""
+    """Method that chooses the points of a space, and their number."""
 
     method: str
     axes: tuple[Axis, ...]
@@ -102,7 +102,7 @@ class Search:
         raise UsageError(f"the space has only {len(seen):,} points", f"--trials {len(seen)}")
 
     def describe(self) -> dict[str, Any]:
-        """Return what makes two searches the same, whatever their number of trials."""
+        """Return the method and the space: searches that agree in both can share a folder."""
         return {"search": self.method, "space": {axis.key: axis.text for axis in self.axes}}
 
 
@@ -121,31 +121,31 @@ def name_value(value: object) -> str:
 
 
 def make_search(method: str, space: Iterable[str], trials: int | None) -> Search:
-    """Return the search that options describe; BERT's grid where they name no space.
+    """Return the search that options describe; without a space, BERT's grid.
 
     Raises:
-        UsageError: no such search, a space that it cannot search, or a number of trials that it cannot have.
+        UsageError: If there is no such method, or it does not support the space or the number of trials.
     """
     if method not in METHODS:
         raise UsageError(f"--search {shorten(method)}", closest(method, METHODS))
     axes = tuple(map(parse_axis, list(space) or BERT_GRID))
     for axis in axes:
-        if [other.key for other in axes].count(axis.key) > 1:
+        if [searched.key for searched in axes].count(axis.key) > 1:
             raise UsageError(f"--space names {axis.key} twice", "name all its values at once, separated by commas")
         if method == "grid" and not axis.values:
-            what = f"--space {axis.key}={axis.text} has no end of values, so that there is no grid"
-            raise UsageError(what, "name some: 1e-5,2e-5; or --search random, --search tpe")
+            message = f"--space {axis.key}={axis.text} has infinitely many values, so there is no grid"
+            raise UsageError(message, "name some: 1e-5,2e-5; or --search random, --search tpe")
     size = math.prod(len(axis.values) for axis in axes) if all(axis.values for axis in axes) else math.inf
     if method == "grid" and trials is not None and trials != size:
         raise UsageError(f"--trials {trials} of a grid of {size:,} points", "leave --trials out, or --search random")
     if trials is None:
-        trials = int(size) if method == "grid" else min(_USUAL_TRIALS, int(min(size, MOST_TRIALS)))
+        trials = int(size) if method == "grid" else min(_USUAL_TRIALS, int(min(size, MAX_TRIALS)))
     if trials < 1:
         raise UsageError(f"--trials {trials}", "name how many points are tried")
     if trials > size:
         raise UsageError(f"--trials {trials:,} of a space of {size:,} points", "at most that many, or --search grid")
-    if trials > MOST_TRIALS:
-        raise UsageError(f"a sweep of {trials:,} trials", f"search less: at most {MOST_TRIALS:,} are trained")
+    if trials > MAX_TRIALS:
+        raise UsageError(f"a sweep of {trials:,} trials", f"search less: at most {MAX_TRIALS:,} are trained")
     return Search(method, axes, trials)
 
 
@@ -176,7 +176,7 @@ def parse_axis(text: str) -> Axis:
 
 
 def _parse_range(key: str, named: str) -> Axis:
-    what = f"--space {key}={shorten(named)}"
+    option = f"--space {key}={shorten(named)}"
     match = _RANGE.fullmatch(named)
     number = int if named.startswith("int:") else float
     try:
@@ -184,14 +184,14 @@ def _parse_range(key: str, named: str) -> Axis:
             raise ValueError
         scale, low, high = match[1], number(match[2]), number(match[3])
     except ValueError:
-        kind = "whole numbers" if number is int else "numbers"
-        raise UsageError(f"{what} is not a range of {kind}", "write e.g. log:1e-5..1e-4 or int:2..4") from None
+        kind = "integers" if number is int else "numbers"
+        raise UsageError(f"{option} is not a range of {kind}", "write e.g. log:1e-5..1e-4 or int:2..4") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise UsageError(f"{what}: the first number is not below the second", "write the smaller one first")
+        raise UsageError(f"{option}: the first number is not below the second", "write the smaller one first")
     if scale == "log" and low <= 0:
-        raise UsageError(f"{what}: a range of orders of magnitude begins above zero", "or write float:")
+        raise UsageError(f"{option}: a range of orders of magnitude begins above zero", "or write float:")
     if scale == "int":
-        if high - low >= MOST_TRIALS:
-            raise UsageError(f"{what} has more than {MOST_TRIALS:,} numbers", "name a shorter range")
+        if high - low >= MAX_TRIALS:
+            raise UsageError(f"{option} has more than {MAX_TRIALS:,} numbers", "name a shorter range")
         return Axis(key, named, scale, tuple(range(int(low), int(high) + 1)), low, high)
     return Axis(key, named, scale, (), low, high)

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe's values, in the words of recipes: the key, the line or the override, and the remedy."""
+"""Errors of a recipe's values: the key, the line or the override, and the remedy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BOUNDS = {
     "less_than_equal": ("at most", "le"),
     "less_than": ("below", "lt"),
 }
-"""An error of pydantic -> how a bound is told, and the name of its value."""
+"""Error of pydantic -> words for the bound, and the name of its value."""
 _TYPES = {
-    "int": "a whole number",
+    "int": "an integer",
     "float": "a number",
     "bool": "true or false",
     "string_pattern": "`package.module.name`",
@@ -43,31 +43,31 @@ def describe(
 ) -> RecipeError:
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
     first = _name_key(errors[0]["loc"])
-    of_first = [error for error in errors if _name_key(error["loc"]).startswith(first)]
-    error = max(of_first, key=lambda error: _name_key(error["loc"]).count("."))
+    first_key_errors = [error for error in errors if _name_key(error["loc"]).startswith(first)]
+    error = max(first_key_errors, key=lambda error: _name_key(error["loc"]).count("."))
     path = tuple(str(key) for key in error["loc"])
     written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
-    where: dict[str, Any] = {"row": lines.get(written), "file": file} if override is None else {}
+    position: dict[str, Any] = {"row": lines.get(written), "file": file} if override is None else {}
     if error["type"] == "extra_forbidden":
-        return RecipeError(f"unknown key {shorten(repr('.'.join(path)))}", _closest_key(record, path), **where)
+        return RecipeError(f"unknown key {shorten(repr('.'.join(path)))}", _closest_key(record, path), **position)
     if error["type"] == "missing":
-        return RecipeError(f"the key {'.'.join(path)!r} is missing", record.EXAMPLE, **where)
+        return RecipeError(f"the key {'.'.join(path)!r} is missing", record.EXAMPLE, **position)
     name = _name_key(error["loc"])
-    fault = f"{shorten(name)} = {shown(error['input'])} is"
+    fault = f"{shorten(name)} = {format_value(error['input'])} is"
     bounds = "" if error["type"] == "value_error" else _range_of(record, name)
     if bounds:
         out_of_range = error["type"].startswith(("greater", "less"))
-        return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **where)
-    # a union has an error for each of its types
+        return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **position)
+    # A union has one error per type.
     variants = [variant for variant in errors if _name_key(variant["loc"]) == name]
     rules = dict.fromkeys(map(rule_of, variants))
-    what = f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}"
-    return RecipeError(what, _closest_choice(str(error["input"]), variants), **where)
+    message = f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}"
+    return RecipeError(message, _closest_choice(str(error["input"]), variants), **position)
 
 
 def _closest_choice(value: str, variants: Sequence[Any]) -> str:
-    """Suggest the choices that a mistyped value is close to; empty where it is close to none."""
+    """Suggest the choices that are close to a mistyped value, or return an empty text if none is."""
     choices = [
         name
         for variant in variants
@@ -79,7 +79,7 @@ def _closest_choice(value: str, variants: Sequence[Any]) -> str:
 
 
 def rule_of(error: Mapping[str, Any]) -> str:
-    """Say what a value must be; pydantic's own words are about Python's types."""
+    """Describe the values that are allowed; pydantic's messages name Python types."""
     if error["type"] == "literal_error":
         return f"must be {error['ctx']['expected']}"
     if error["type"] == "value_error":
@@ -92,7 +92,7 @@ def rule_of(error: Mapping[str, Any]) -> str:
     return next((f"must be {words}" for start, words in _TYPES.items() if error["type"].startswith(start)), "not valid")
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """Return a value as a recipe writes it, at most 80 characters of it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -106,7 +106,7 @@ def _name_key(path: Sequence[int | str]) -> str:
 
 
 def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
-    """Tell whether one key path is the beginning of the other, or both are the same."""
+    """Return whether one key path is a prefix of the other, or both are equal."""
     return all(key == other_key for key, other_key in zip(first, second, strict=False))
 
 
@@ -135,7 +135,7 @@ def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
 
 
 def _range_of(record: type[Section], name: str) -> str:
-    """Describe the numbers that a field takes, from the bounds in its record; empty where it has none."""
+    """Describe the numbers that a field allows by the bounds in its record; the text is empty without bounds."""
     from pydantic import WrapValidator
 
     section, last = _section_of(record, tuple(name.split(".")))
@@ -148,9 +148,9 @@ def _range_of(record: type[Section], name: str) -> str:
     ]
     if not bounds:
         return ""
-    whole = "whole " if field and int in (field.annotation, *get_args(field.annotation)) else ""
+    kind = "an integer" if field and int in (field.annotation, *get_args(field.annotation)) else "a number"
     or_auto = ", or auto" if field and any(isinstance(part, WrapValidator) for part in field.metadata) else ""
-    return f"a {whole}number {'of ' if bounds[0].startswith('at') else ''}{' and '.join(bounds)}{or_auto}"
+    return f"{kind} {'of ' if bounds[0].startswith('at') else ''}{' and '.join(bounds)}{or_auto}"
 
 
 # --- Names that other tools use ---

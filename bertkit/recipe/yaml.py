@@ -49,7 +49,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    # in other styles than this one these line breaks would be read back as spaces
+    # In other styles than this one these line breaks would be read back as spaces.
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if _BREAKS.search(text) else None)
 
 
@@ -62,12 +62,12 @@ for _tag, (_pattern, _first) in _RESOLVERS.items():
 
 
 def read_yaml(
-    text: str, file: object, what: str = "recipe", example: str = "`bertkit recipes copy cola mine.yaml` writes one"
+    text: str, file: object, kind: str = "recipe", example: str = "`bertkit recipes copy cola mine.yaml` writes one"
 ) -> tuple[dict[str, Any], Lines]:
-    """Read a mapping and the line of each of its keys; `what` the file is and an `example` are for messages.
+    """Read a mapping and the line of each of its keys; the `kind` of file and an `example` are for messages.
 
     Raises:
-        RecipeError: bad syntax, a duplicate key, an anchor, an alias, a tag, or anything but a mapping.
+        RecipeError: If the syntax is wrong, a key occurs twice, it has an anchor, alias or tag, or it is not a mapping.
     """
     if len(text) > _MAX_CHARACTERS:
         raise RecipeError(f"a file of {len(text):,} characters", f"at most {_MAX_CHARACTERS:,} are read", file=file)
@@ -78,9 +78,9 @@ def read_yaml(
     except yaml.YAMLError as error:
         raise RecipeError(f"not YAML: {str(error).splitlines()[0]}", file=file) from None
     if values is None:
-        raise RecipeError(f"the {what} is empty", example, file=file)
+        raise RecipeError(f"the {kind} is empty", example, file=file)
     if not isinstance(values, dict):
-        raise RecipeError(f"a {what} is a list of `key: value` lines", example, file=file)
+        raise RecipeError(f"a {kind} is a list of `key: value` lines", example, file=file)
     return values, lines
 
 
@@ -91,14 +91,14 @@ def read_value(text: str) -> Any:
     (1e-05, 'no', ['a', 2], '*')
 
     Raises:
-        RecipeError: an anchor, an alias, a tag, a duplicate key, or lists that nest too deep.
+        RecipeError: If it has an anchor, alias, tag or duplicate key, or lists nest too deep.
     """
     try:
         value, _ = _parse_yaml(text, None)
     except yaml.YAMLError:
         return text
     is_comment = value is None and text.lstrip().startswith("#")
-    # `|` alone would be an empty text, and `#text` nothing
+    # `|` would be an empty text, and `#text` nothing.
     return text if value == "" or is_comment else value
 
 
@@ -116,11 +116,11 @@ def _parse_yaml(text: str, file: object) -> tuple[Any, Lines]:
     """Return the value of any YAML and the line of each of its keys; the one place where a user's YAML is parsed.
 
     Raises:
-        RecipeError: what YAML allows and bertkit does not read, or what Python cannot hold.
-        YAMLError: bad syntax.
+        RecipeError: If YAML allows it, but bertkit does not read it or Python cannot represent it.
+        YAMLError: If the syntax is wrong.
     """
     lines: Lines = {}
-    _refuse_unused(text, file)
+    _check_plain(text, file)
     loader = _Loader(text)
     node = loader.get_single_node()
     if node is None:
@@ -129,8 +129,8 @@ def _parse_yaml(text: str, file: object) -> tuple[Any, Lines]:
     return loader.construct_document(node), lines
 
 
-def _refuse_unused(text: str, file: object) -> None:
-    """Refuse what YAML has and bertkit does not read, and nesting so deep that parsing it would take forever."""
+def _check_plain(text: str, file: object) -> None:
+    """Reject parts of YAML that bertkit does not read, and nesting so deep that parsing it would take forever."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -139,8 +139,8 @@ def _refuse_unused(text: str, file: object) -> None:
         row = event.start_mark.line + 1 if file is not None and event.start_mark else None
         tag = getattr(event, "tag", None)
         if any("\ud800" <= character <= "\udfff" for character in getattr(event, "value", "")):
-            what = "half a character (a lone surrogate), which is no text"
-            raise RecipeError(what, "write the whole character", file=file, row=row)
+            message = "half a character (a lone surrogate), which is not text"
+            raise RecipeError(message, "write the whole character", file=file, row=row)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise RecipeError("anchors and aliases are not read", "write it out", file=file, row=row)
         if tag:

@@ -19,7 +19,7 @@ from bertkit.progress import log
 from bertkit.storage.files import disk_errors, locked, make_ignored_folder, write_bytes
 from bertkit.storage.fingerprints import read_signed, with_digest, without_digest, write_signed
 from bertkit.storage.outputs import claimed, unwritable
-from bertkit.storage.runs import differences
+from bertkit.storage.runs import compare_identities
 
 _PLAN = "plan.json"
 
@@ -134,8 +134,8 @@ class PartFolder:
             plan = None
         if plan is None:
             return None
-        if changes := differences(plan["identity"], self.identity):
-            what = f"an interrupted command has left parts of this output ({'; '.join(changes[:4])})"
+        if changes := compare_identities(plan["identity"], self.identity):
+            what = f"an interrupted command has left parts of this output ({'; '.join(map(str, changes[:4]))})"
             remedy = f"repeat that command, or delete {self.folder.name} to start over"
             raise UsageError(what, remedy, file=self.output)
         return str(plan["precision"])

@@ -29,12 +29,12 @@ class RunSummary:
 
     folder: str
     state: str
-    """``finished``, ``running``, ``stopped``, ``failed``, ``diverged`` or ``damaged``; of seeds, how many are what."""
+    """``finished``, ``running``, ``stopped``, ``failed``, ``diverged`` or ``damaged``; for seeds, a count per state."""
     recipe: str = ""
     model: str = ""
     metric: str = ""
     score: float | None = None
-    """Score by the best metric on the first split; of seeds, the mean."""
+    """Score by the best metric on the first split; for a folder of seeds, the mean."""
     interval: list[float] | None = None
     lower_is_better: bool = False
     epochs: float | None = None
@@ -45,7 +45,7 @@ class RunSummary:
     seeds: int | None = None
     """How many runs it holds, of a folder of seeds."""
     reason: str = ""
-    """Why it failed, or what is wrong with the folder."""
+    """Reason why it failed, or the damage of the folder."""
 
 
 def find_runs(folder: Path) -> Iterator[RunSummary]:
@@ -54,21 +54,21 @@ def find_runs(folder: Path) -> Iterator[RunSummary]:
     Folders that hold no run are looked into, one level deep. Nothing is raised for a damaged run: it is a row too.
     """
     for entry in _subfolders(folder):
-        if (found := summarize(entry)) is not None:
-            yield found
+        if (summary := summarize(entry)) is not None:
+            yield summary
         else:
             yield from filter(None, map(summarize, _subfolders(entry)))
 
 
 def summarize(folder: Path) -> RunSummary | None:
-    """Summarize a run folder or a folder of seeds; None for any other folder."""
+    """Summarize a run folder or a folder of seeds, or return None for any other folder."""
     if os.path.lexists(folder / runs.RECORD):
         return _summarize_run(folder)
     return _summarize_seeds(folder) if is_seeds_folder(folder) else None
 
 
 def read_state(folder: Path, record: RunRecord) -> str:
-    """Return the state of a run; one whose record says that it runs and whose lock is free was killed: stopped."""
+    """Return the state of a run. A run that is recorded as running but holds no lock was killed: ``stopped``."""
     if record["status"] == "running" and not is_locked(folder / runs.LOCK):
         return "stopped"
     return str(record["status"])
@@ -77,8 +77,8 @@ def read_state(folder: Path, record: RunRecord) -> str:
 def list_settings(records: Mapping[str, RunRecord]) -> list[dict[str, str]]:
     """List what differs between runs: rows of `setting`, and the value of each run under its name.
 
-    Of a recipe, data, model, versions and machine; the seed counts as a setting, the output folder does not. What not
-    every run has recorded is one row, the last.
+    Settings of the recipe, data, model, versions and machine are compared, including the seed but not the output
+    folder. Settings that only some runs have recorded share the last row.
     """
     flat = {name: _flatten_texts(_settings(record)) for name, record in records.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
@@ -88,15 +88,17 @@ def list_settings(records: Mapping[str, RunRecord]) -> list[dict[str, str]]:
         for key in shared
         if len({values[key] for values in flat.values()}) > 1
     ]
-    if others := [key for key in keys if key not in shared]:
-        own = {name: [f"{key} {values[key]}" for key in others if key in values] for name, values in flat.items()}
-        not_shared = {name: shorten(", ".join(found), 60) or "-" for name, found in own.items()}
-        rows.append({"setting": f"{len(others)} that only some record", **not_shared})
+    if extra_keys := [key for key in keys if key not in shared]:
+        row = {"setting": f"{len(extra_keys)} that only some record"}
+        for name, values in flat.items():
+            settings = ", ".join(f"{key} {values[key]}" for key in extra_keys if key in values)
+            row[name] = shorten(settings, 60) or "-"
+        rows.append(row)
     return rows
 
 
 def list_changes(record: RunRecord) -> list[dict[str, str]]:
-    """List the settings of a run that differ from the shipped recipe of its name; none where none is called so."""
+    """List the settings of a run that differ from the shipped recipe of its name; empty without such a recipe."""
     from bertkit.recipe.load import load_any_recipe, recipe_names
 
     settings = record.get("identity", {}).get("recipe", {})
@@ -117,17 +119,17 @@ def sort_runs(listed: Sequence[RunSummary], key: str) -> list[RunSummary]:
     """
     if key in ("score", "time", "size", "date"):
         name = {"time": "seconds", "size": "bytes"}.get(key, key)
-        known = [run for run in listed if getattr(run, name) not in (None, "")]
-        unknown = [run for run in listed if getattr(run, name) in (None, "")]
-        known.sort(key=lambda run: getattr(run, name), reverse=True)
+        with_value = [run for run in listed if getattr(run, name) not in (None, "")]
+        without_value = [run for run in listed if getattr(run, name) in (None, "")]
+        with_value.sort(key=lambda run: getattr(run, name), reverse=True)
         if key == "score":
-            known.sort(key=lambda run: (-1 if run.lower_is_better else 1) * (run.score or 0.0), reverse=True)
-        return known + unknown
+            with_value.sort(key=lambda run: (-1 if run.lower_is_better else 1) * (run.score or 0.0), reverse=True)
+        return with_value + without_value
     return sorted(listed, key=lambda run: (getattr(run, {"name": "folder"}.get(key, key)), run.folder))
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Read the numbers of the training log of a run; empty where there is none, and without what is damaged."""
+    """Read the numbers of a run's training log, without damaged lines; a missing log is empty."""
     try:
         lines = split_lines((folder / _LOG).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -144,7 +146,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_number(value: object) -> bool:
-    # which infinity and NaN are not
+    # Infinity and NaN fail this comparison.
     return isinstance(value, (int, float)) and abs(value) < 2**63
 
 
@@ -241,7 +243,7 @@ def _summarize_seeds(folder: Path) -> RunSummary:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    """Return the folders in a folder, by name; none where it cannot be read."""
+    """Return the folders in a folder, sorted by name; empty if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
@@ -251,7 +253,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def count_bytes(folder: Path) -> int:
-    """Add up the sizes of all files below a folder; what cannot be read, or goes meanwhile, counts nothing."""
+    """Add up the sizes of all files below a folder, except files that cannot be read or disappear."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -289,7 +291,7 @@ def check_removable(folder: Path) -> None:
         raise UsageError("the working directory is in it", "change to another directory", file=folder)
     for part in _parts(folder):
         if is_locked(part / runs.LOCK):
-            raise _refuse_written(part, "a process")
+            raise _locked_error(part, "a process")
 
 
 def remove_run(folder: Path) -> None:
@@ -305,14 +307,16 @@ def remove_run(folder: Path) -> None:
         if folder.is_dir():
             with ExitStack() as held:
                 for part in _parts(folder):
-                    held.enter_context(locked(part / runs.LOCK, refuse=partial(_refuse_written, part)))
+                    held.enter_context(locked(part / runs.LOCK, refuse=partial(_locked_error, part)))
                 # A rename is atomic: from here on the folder is not a run, even if this process is killed.
                 folder.rename(aside)
             sync_folder(folder.parent)
             shutil.rmtree(aside)
     except OSError as error:
-        what = f"cannot be deleted: {error.strerror}"
-        raise ResourceError(what, "delete it by hand, or repeat the command", file=error.filename or folder) from None
+        message = f"cannot be deleted: {error.strerror}"
+        raise ResourceError(
+            message, "delete it by hand, or repeat the command", file=error.filename or folder
+        ) from None
 
 
 def _aside(folder: Path) -> Path:
@@ -324,5 +328,5 @@ def _parts(folder: Path) -> list[Path]:
     return [folder, *(seed_folder(folder, seed) for seed in find_seeds(folder))]
 
 
-def _refuse_written(folder: Path, holder: str) -> ResourceError:
+def _locked_error(folder: Path, holder: str) -> ResourceError:
     return ResourceError(f"{holder} is writing this run", "stop it first, or wait for it", file=folder)

@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PureWindowsPath
@@ -33,7 +33,8 @@ from bertkit.storage.fingerprints import read_signed, write_signed
 RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
-_SCHEMA = 1
+IDENTITY_VERSION = 2
+"""Raised if a run that computes the same has another identity in ``run.json``."""
 _NAME = "the run folder"
 SEVERAL = "the folder of the runs"
 """Name of a folder of several runs in messages."""
@@ -52,7 +53,7 @@ _PACKAGES = (
 class RunRecord(TypedDict, total=False):
     """Record of a run or an evaluation (``run.json``, ``evaluation.json``), as JSON values."""
 
-    schema_version: int
+    identity_version: int
     status: str
     """running, stopped, failed, diverged or finished."""
     error: str
@@ -115,17 +116,17 @@ class RunRecord(TypedDict, total=False):
 
 
 def take(record: RunRecord, *names: str) -> RunRecord:
-    """Return some entries of a record, those that it has."""
+    """Return the named entries of a record, without those that it lacks."""
     return cast(RunRecord, {name: value for name, value in record.items() if name in names})
 
 
 def without_folder(result: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as a record keeps them: a folder that names itself could not be moved."""
+    """Return the fields of a dataclass as a record keeps them: a folder could not be moved if it contained its name."""
     return {name: value for name, value in asdict(result).items() if name != "folder"}
 
 
 def is_main_process() -> bool:
-    """Tell whether this process is the one of its launch that writes files and prints."""
+    """Return whether this process is the main process of its launch, which writes files and prints."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
@@ -133,25 +134,25 @@ def run_folder(output: str | Path | None, name: str) -> Path:
     """Return the folder of a run: the one of `--output`, or one named after its recipe.
 
     Raises:
-        UsageError: the home of an unknown user, or a path as Windows writes it on another system.
+        UsageError: If it is the home of an unknown user, or a Windows path on another system.
     """
     from bertkit.recipe.sections import typed_path
 
     if output and os.sep == "/" and "\\" in str(output):
         raise UsageError(f"--output {output} has a backslash", f"write {PureWindowsPath(output).as_posix()}")
     folder = typed_path(output) if output else Path("runs") / name
-    # `.` has no name that another could stand beside
+    # `.` has no name to which a number could be added.
     return folder if folder.name.strip(".") else folder.resolve()
 
 
 def read_record(folder: Path) -> RunRecord | None:
-    """Read a run's record; None where the folder is not a run.
+    """Read a run's record, or return None if the folder is not a run.
 
-    It has a checksum of itself: scores, options that were tuned and other checksums come from it, and a run that is
-    resumed takes its precision from it.
+    It contains its own checksum, because scores, tuned options and other checksums come from it, and so does the
+    precision of a resumed run.
 
     Raises:
-        ResourceError: the record is damaged.
+        ResourceError: If the record is damaged.
     """
     damaged = ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
     return cast("RunRecord | None", read_signed(folder / RECORD, damaged))
@@ -163,8 +164,8 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecor
     With `fresh`, an earlier run is moved aside, never deleted.
 
     Raises:
-        UsageError: the folder holds another run, or something that is not a run.
-        ResourceError: the folder cannot be created or written, or another process is writing it.
+        UsageError: If the folder holds another run, or something that is not a run.
+        ResourceError: If the folder cannot be created or written, or another process is writing it.
     """
     if fresh and (folder / RECORD).is_file():
         with locked(folder):
@@ -176,9 +177,10 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecor
     return record
 
 
-def foresee_claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
+def check_unclaimed(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
     """Check, without writing, that `claim` and `locked` would succeed now."""
-    if not (fresh and (folder / RECORD).is_file()):  # which would be moved aside
+    # --fresh moves an existing run aside, so it cannot conflict.
+    if not (fresh and (folder / RECORD).is_file()):
         record = check_claim(folder, identity)
         if record is not None and record["status"] == "finished":
             return
@@ -190,27 +192,31 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
     """Check, without writing, that a folder may be used for the run with this identity; see `claim`."""
     check_writable(folder, _NAME)
     record = read_record(folder)
-    # what a run leaves that was killed before its record was written
-    left = files.temporary_of(folder / RECORD).name
+    # A run that is killed before it writes its record leaves this file.
+    unfinished = files.temporary_of(folder / RECORD).name
     entries = [entry.name for entry in folder.iterdir()] if record is None and folder.is_dir() else []
-    if not all(name.startswith(LOCK) or name == left for name in entries):
-        # The folder may hold work of others: what is not known to be ours is never written into.
+    if not all(name.startswith(LOCK) or name == unfinished for name in entries):
+        # The folder may hold other work, so bertkit writes only into folders that it knows to be runs.
         names = runs_in(folder)
         listed = shorten(", ".join(names), 40)
         inside = f"several runs ({listed})" if names else "something that is not a run of bertkit"
         raise UsageError(f"the folder holds {inside}", "choose another --output", file=folder)
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
-        # it never saved a checkpoint: there is nothing to resume and nothing to lose
+        # Without a checkpoint there is nothing to resume and nothing to lose.
         return None
     if record is not None:
         files.refuse_links(folder)
-    # Any other difference would mix two runs in one folder, and no error would ever say so.
-    changed = differences(record["identity"], identity) if record is not None else []
-    if changed:
-        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        what = f"the folder holds another run ({'; '.join(changed[:4])}{more})"
+        if record.get("identity_version") != IDENTITY_VERSION:
+            message = "the folder holds a run of another version of bertkit"
+            remedy = f"use that version to resume it, or --output {free_name(folder)} for a new run"
+            raise UsageError(message, remedy, file=folder)
+    # Any other difference would mix two runs in one folder without an error.
+    changes = compare_identities(record["identity"], identity) if record is not None else []
+    if changes:
+        more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
+        message = f"the folder holds another run ({'; '.join(map(str, changes[:4]))}{more})"
         remedy = f"--output {free_name(folder)} for a new run, or --fresh to move the old one aside"
-        raise UsageError(what, remedy, file=folder)
+        raise UsageError(message, remedy, file=folder)
     return record
 
 
@@ -232,27 +238,40 @@ def free_name(folder: Path) -> Path:
     return free
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """List what differs between two nested mappings as ``key: old there, new asked``.
+@dataclass(frozen=True)
+class Change:
+    """A value that differs between two nested mappings, such as the identities of two runs."""
 
-    >>> differences({"training": {"seed": 1}}, {"training": {"seed": 2}})
-    ['training.seed: 1 there, 2 asked']
+    key: str
+    """The dotted key, such as ``recipe.training.seed``."""
+    before: object
+    after: object
+
+    def __str__(self) -> str:
+        return f"{self.key}: {shorten(str(self.before), 40)} there, {shorten(str(self.after), 40)} asked"
+
+
+def compare_identities(stored: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[Change]:
+    """List the values that differ between two nested mappings, sorted by key. A missing value counts as None.
+
+    >>> compare_identities({"training": {"seed": 1}}, {"training": {"seed": 2}})
+    [Change(key='training.seed', before=1, after=2)]
     """
-    lines = []
-    for key in sorted({*old, *new}):
-        before, after = old.get(key), new.get(key)
+    changes = []
+    for key in sorted({*stored, *new}):
+        before, after = stored.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            lines += differences(before, after, f"{prefix}{key}.")
+            changes += compare_identities(before, after, f"{prefix}{key}.")
         elif before != after:
-            lines.append(f"{prefix}{key}: {shorten(str(before), 40)} there, {shorten(str(after), 40)} asked")
-    return lines
+            changes.append(Change(f"{prefix}{key}", before, after))
+    return changes
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
-    """Hold the folder's lock; the system releases it when the process ends, however it ends.
+    """Hold the folder's lock, which the system releases when the process ends for any reason.
 
     Raises:
-        ResourceError: another process holds it; the message names its id and host.
+        ResourceError: If another process holds it; the message names its id and host.
     """
     return files.locked(folder / LOCK, refuse=partial(_held, folder))
 
@@ -262,7 +281,7 @@ def _held(folder: Path, holder: str) -> ResourceError:
 
 
 def move_aside(folder: Path) -> None:
-    """Rename a folder, with a number where that name is taken."""
+    """Rename a folder; the new name gets a number if it is taken."""
     folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
 
 
@@ -271,7 +290,7 @@ def new_record(identity: Mapping[str, Any], **facts: object) -> RunRecord:
     import platform
 
     record = RunRecord(
-        schema_version=_SCHEMA,
+        identity_version=IDENTITY_VERSION,
         status="running",
         started=now(),
         command=command(),
@@ -283,7 +302,7 @@ def new_record(identity: Mapping[str, Any], **facts: object) -> RunRecord:
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    """Write a run's record, whole or not at all, in the main process only."""
+    """Write a run's record atomically, in the main process only."""
     if is_main_process():
         write_signed(folder / RECORD, record)
 
@@ -315,10 +334,10 @@ def now() -> str:
 
 
 def check_writable(folder: Path, name: str) -> None:
-    """Check, without writing, that a folder can be written, or be created below the first that is there."""
+    """Check, without writing, that a folder can be written, or be created in an existing folder."""
     if folder.exists() and not folder.is_dir():
         raise ResourceError(f"there is a file where {name} should be", "choose another --output", file=folder)
-    # The nearest folder that is there decides whether the missing ones can be created.
+    # The nearest existing folder decides whether the missing ones can be created.
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     with creating(folder, name):
         if place != folder and not place.is_dir():
@@ -329,17 +348,15 @@ def check_writable(folder: Path, name: str) -> None:
 
 @contextmanager
 def creating(folder: Path, name: str) -> Iterator[None]:
-    """Raise ResourceError, with what the folder is called, where the system refuses to write it."""
+    """Raise ResourceError, with a name for the folder, if the system does not allow writing it."""
     try:
         yield
     except OSError as error:
-        what = f"{name} cannot be written: {error.strerror}"
-        raise ResourceError(what, "choose another --output", file=folder) from None
+        message = f"{name} cannot be written: {error.strerror}"
+        raise ResourceError(message, "choose another --output", file=folder) from None
 
 
-def find_machine(
-    folders: Iterable[Path], is_alike: Callable[[Mapping[str, Any]], bool] = bool
-) -> dict[str, Any] | None:
-    """Return the machine of the first run whose record is alike: all others compute as it did; None without a run."""
+def find_machine(folders: Iterable[Path], matches: Callable[[Mapping[str, Any]], bool] = bool) -> dict[str, Any] | None:
+    """Return the machine of the first run whose record matches, which other runs must share, or None without a run."""
     records = (record for record in map(read_record, folders) if record and "machine" in record)
-    return next((dict(record["machine"]) for record in records if is_alike(record)), None)
+    return next((dict(record["machine"]) for record in records if matches(record)), None)

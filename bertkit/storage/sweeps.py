@@ -79,8 +79,8 @@ def check_space(folder: Path, space: Mapping[str, Any]) -> None:
     before = _read_file(folder / SPACE)
     # JSON turns tuples into lists and keys into text.
     searched = json.loads(files.to_json(space))
-    if before is not None and (changed := runs.differences({key: before.get(key) for key in space}, searched)):
-        what = f"the folder holds another sweep ({'; '.join(changed)})"
+    if before is not None and (changes := runs.compare_identities({key: before.get(key) for key in space}, searched)):
+        what = f"the folder holds another sweep ({'; '.join(map(str, changes))})"
         remedy = f"--output {runs.free_name(folder)} for a new sweep, or --fresh to move the old one aside"
         raise UsageError(what, remedy, file=folder)
 

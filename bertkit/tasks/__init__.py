@@ -299,8 +299,8 @@ def load_family(recipe: Recipe) -> Task:
     if recipe.task in (shipped := task_names()):
         module = import_module(f"{__name__}.{recipe.task}")
     else:
-        page, may_run_code = "docs/own-task.md", recipe._may_run_code
-        module = load_module("task family", recipe.task, shipped, required, page, may_run_code)
+        page, trusted = "docs/own-task.md", recipe.trusted
+        module = load_module("task family", recipe.task, shipped, required, page, trusted)
     task = cast(Task, module)
     for name, default in _DEFAULTS.items():
         vars(task).setdefault(name, default)

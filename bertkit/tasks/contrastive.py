@@ -43,8 +43,8 @@ TYPES: Mapping[str, Any] = {"margin": list[float], "prediction": float, "negativ
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10", "triple_accuracy")
 OPTIONS: Mapping[str, Any] = {
     "loss": Option("mnrl", choices=("mnrl", "margin_mse")),
-    "mine": Option(0, least=0),
-    "mine_margin": Option(0.05, least=0, most=1),
+    "mine": Option(0, minimum=0),
+    "mine_margin": Option(0.05, minimum=0, maximum=1),
     **texts.OPTIONS,
 }
 

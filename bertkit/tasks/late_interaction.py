@@ -25,8 +25,8 @@ COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
 METRICS: tuple[str, ...] = contrastive.METRICS
 OPTIONS: Mapping[str, Any] = {
-    "scale": Option(1.0, least=0.01, most=1000),
-    "dimension": Option(None, least=1),
+    "scale": Option(1.0, minimum=0.01, maximum=1000),
+    "dimension": Option(None, minimum=1),
     "prompts": texts.OPTIONS["prompts"],
     "mini_batch": texts.OPTIONS["mini_batch"],
 }

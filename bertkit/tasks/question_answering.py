@@ -52,8 +52,8 @@ METRICS: tuple[str, ...] = ("exact_match", "f1", *_BY_ANSWER, *_BY_THRESHOLD)
 OPTIONS: Mapping[str, object] = {
     "no_answer": False,
     "overlap": 128,
-    "n_best": Option(20, least=1),
-    "max_answer_length": Option(30, least=1),
+    "n_best": Option(20, minimum=1),
+    "max_answer_length": Option(30, minimum=1),
     "null_threshold": None,
 }
 

@@ -36,9 +36,9 @@ TYPES = {**contrastive.TYPES, **dict.fromkeys(_ACTIVE, int)}
 METRICS: tuple[str, ...] = (*contrastive.METRICS, *_ACTIVE)
 OPTIONS: Mapping[str, Any] = {
     "loss": contrastive.OPTIONS["loss"],
-    "query_weight": Option(5e-5, least=0),
-    "document_weight": Option(3e-5, least=0),
-    "warmup": Option(1 / 3, least=0, most=1),
+    "query_weight": Option(5e-5, minimum=0),
+    "document_weight": Option(3e-5, minimum=0),
+    "warmup": Option(1 / 3, minimum=0, maximum=1),
     "prompts": texts.OPTIONS["prompts"],
     "mini_batch": texts.OPTIONS["mini_batch"],
 }

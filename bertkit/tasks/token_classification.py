@@ -86,7 +86,7 @@ OPTIONS: Mapping[str, object] = {
     "overlap": 64,
     "layers": Option(None, choices=(None, *LAYER_CHOICES)),
     "tagger": Option("bilstm", choices=TAGGERS),
-    "tagger_size": Option(256, least=2),
+    "tagger_size": Option(256, minimum=2),
     "temperature": calibration.OPTIONS["temperature"],
 }
 

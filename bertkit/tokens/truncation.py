@@ -38,7 +38,7 @@ WAYS = (*SHORTENED, *WINDOWS, HIERARCHICAL)
 OPTIONS: Mapping[str, object] = {
     "long_text": Option("head", choices=WAYS),
     # 128 of 510 tokens, as in Sun et al. 2019, section 5.3.1
-    "head_share": Option(0.25, least=0.01, most=0.99),
+    "head_share": Option(0.25, minimum=0.01, maximum=0.99),
     "overlap": 64,
 }
 """Options of the families that read a text or a pair as one row of classes or as a number."""

@@ -23,7 +23,7 @@ from bertkit.modeling.info import is_sharded
 from bertkit.modeling.load import weights_to_save
 from bertkit.modeling.sharding import gather
 from bertkit.progress import get_progress
-from bertkit.recipe.sections import LEAST_LOGS, CommonTraining, Pretraining
+from bertkit.recipe.sections import MIN_LOGS, CommonTraining, Pretraining
 from bertkit.storage import checkpoints
 from bertkit.storage.files import check_space, null_for_nan, to_json, write_text
 from bertkit.training.stopping import StopFlag
@@ -102,10 +102,10 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if isinstance(self.training, Pretraining):
             state.epoch = cast("PretrainBatches", self.batches).epochs(state.global_step)
         if self.budget:
-            before = int(LEAST_LOGS * self.budget.share)
+            before = int(MIN_LOGS * self.budget.share)
             self.budget.read()
             # With a budget of time, the number of steps is unknown, so log lines follow the clock.
-            if self.training.log_every == "auto" and int(LEAST_LOGS * self.budget.share) > before:
+            if self.training.log_every == "auto" and int(MIN_LOGS * self.budget.share) > before:
                 control.should_log = True
             control.should_training_stop = control.should_training_stop or self.budget.is_over
         is_due = self._is_time_to_evaluate(state)

@@ -11,7 +11,7 @@ from bertkit.errors import RecipeError
 from bertkit.metrics.linear import find_scale
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.progress import log
-from bertkit.recipe.plugins import load_own
+from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.sections import Row, Training
 from bertkit.tasks import Task
 from bertkit.tokens.features import IGNORED, ROW_MASK, Batch, count_items
@@ -27,7 +27,7 @@ Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Sum over the labels that are not ignored, of logits ``(..., labels)`` and labels."""
 
 
-def check_loss(training: Training, task: Task, *, may_run_code: bool) -> None:
+def check_loss(training: Training, task: Task, *, trusted: bool) -> None:
     """Check that a task family can be trained with the loss that a recipe names, and load one of your own.
 
     Raises:
@@ -41,7 +41,7 @@ def check_loss(training: Training, task: Task, *, may_run_code: bool) -> None:
     if training.loss == FOCAL and training.label_smoothing:
         raise RecipeError("training.label_smoothing does not go with focal loss", "leave one of them out")
     if training.loss and training.loss != FOCAL:
-        load_own("loss", training.loss, may_run_code)
+        load_custom("loss", training.loss, trusted)
         if len(keys) > 1:
             raise RecipeError(f"training.{keys[1]} does not go with a loss of your own", "leave one of them out")
 
@@ -218,7 +218,7 @@ def _lacking(losses: torch.Tensor) -> torch.Tensor:
 
 def _sum_own_loss(name: str, labels: int) -> Loss:
     """Return the sum of the losses of your own function, of logits (n, labels), over the labels that count."""
-    function = load_own("loss", name)
+    function = load_custom("loss", name)
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         logits = logits.reshape(-1, labels)

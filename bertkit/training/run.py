@@ -6,7 +6,7 @@ import json
 import pickle
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -26,7 +26,7 @@ from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.runs import RunRecord
+from bertkit.storage.runs import Change, RunRecord
 from bertkit.tokens.features import Tokenizer
 from bertkit.training.trackers import FOLDER, tracked
 
@@ -321,10 +321,10 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
         threads = None if asked_threads() else before["threads"]
         machine = restore_hardware(before, "as before", threads)
         machine.announce(f"resuming {folder}; ")
-        changes = runs.differences(record["versions"], runs.versions())
-        changes += runs.differences(before, {**asdict(machine), "reason": before["reason"]})
+        changes = runs.compare_identities(record["versions"], runs.versions())
+        changes += runs.compare_identities(before, {**asdict(machine), "reason": before["reason"]})
         if changes:
-            log.info(f"not bit-identical to an unbroken run: {'; '.join(changes)}")
+            log.info(f"not bit-identical to an unbroken run: {'; '.join(map(str, changes))}")
         # the backend of before may not be exact on this machine; of another device, nothing holds but the precision
         backend = {**record["machine"], "matmul_backend": machine.matmul_backend}
         hardware = backend if machine.device == before["device"] else asdict(machine)
@@ -351,17 +351,16 @@ def check_pinned(identity: Mapping[str, Any], pinned: Path) -> None:
     if record is None:
         raise ModelError("not a run folder, so it pins nothing", "name a folder with run.json", file=pinned)
     before = {**record["identity"], "recipe": {}, "versions": record["versions"]}
-    changes, fault = compare_identities(before, {**identity, "recipe": {}, "versions": runs.versions()})
+    changes = runs.compare_identities(before, {**identity, "recipe": {}, "versions": runs.versions()})
     if changes:
-        raise fault(f"differs from {pinned}: {'; '.join(changes)}", "restore what differs, or pin to another run")
+        what = f"differs from {pinned}: {'; '.join(map(str, changes))}"
+        raise changed_inputs(changes, what, "restore what differs, or pin to another run")
 
 
-def compare_identities(
-    old: Mapping[str, Any], new: Mapping[str, Any]
-) -> tuple[list[str], type[DataError] | type[ModelError]]:
-    """Return the differences between two identities, and the class of the error that they cause."""
-    changes = runs.differences(old, new)
-    return changes, DataError if all(change.startswith("data.") for change in changes) else ModelError
+def changed_inputs(changes: Sequence[Change], what: str, remedy: str) -> DataError | ModelError:
+    """Return the error for inputs that have changed since a run: a DataError if only its rows have."""
+    are_rows = all(change.key.startswith("data.") for change in changes)
+    return (DataError if are_rows else ModelError)(what, remedy)
 
 
 def find_machine(plan: RunPlan) -> Machine:

@@ -19,7 +19,7 @@ from typing import Any
 
 from bertkit.errors import RecipeError, UnavailableError, message_of
 from bertkit.progress import log
-from bertkit.recipe.plugins import load_own, own_fault
+from bertkit.recipe.plugins import custom_code_error, load_custom
 from bertkit.recipe.sections import CommonTraining
 from bertkit.storage import runs
 from bertkit.storage.runs import RunRecord
@@ -132,19 +132,19 @@ class Session:
 _OPEN: dict[Path, Session] = {}
 
 
-def check_callbacks(training: CommonTraining, *, may_run_code: bool) -> None:
+def check_callbacks(training: CommonTraining, *, trusted: bool) -> None:
     """Check the custom callbacks that a recipe names, and, without importing them, that its trackers are installed.
 
     Args:
         training: Settings of the recipe.
-        may_run_code: Whether a module may be imported that is not imported yet.
+        trusted: Whether a module may be imported that is not imported yet.
 
     Raises:
         RecipeError: If a callback must not run, does not exist, is not a callback, or replaces a key of the recipe.
         UnavailableError: If the package of a tracker is missing.
     """
     for name in training.callbacks or ():
-        callback = load_own("callback", name, may_run_code)
+        callback = load_custom("callback", name, trusted)
         from transformers import EarlyStoppingCallback, TrainerCallback
 
         if callback is EarlyStoppingCallback:
@@ -166,9 +166,9 @@ def make_callback(name: str) -> Any:
         RecipeError: If it cannot be created without arguments.
     """
     try:
-        return load_own("callback", name)()
+        return load_custom("callback", name)()
     except Exception as error:  # A custom callback can raise anything.
-        raise own_fault(f"the callback {name}", error) from error
+        raise custom_code_error(f"the callback {name}", error) from error
 
 
 def session_of(folder: Path) -> Session | None:

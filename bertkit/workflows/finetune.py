@@ -26,7 +26,7 @@ from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.modeling.tokenizer import load_tokenizer, report_tokens
 from bertkit.progress import log, stage
-from bertkit.recipe.plugins import load_own
+from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.records import Recipe
 from bertkit.storage.cache import say_once
 from bertkit.storage.runs import is_main_process
@@ -287,7 +287,7 @@ def training_job(
             loss_terms, data_collator = hooks.enter_context(teaching)
         if recipe.training.collator:
             # A custom collator gets the features and bertkit's collator.
-            data_collator = partial(load_own("collator", recipe.training.collator), collate=data_collator)
+            data_collator = partial(load_custom("collator", recipe.training.collator), collate=data_collator)
         yield TrainingJob(
             model=checkpoint.model,
             processing_class=setup.tokenizer,

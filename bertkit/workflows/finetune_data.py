@@ -18,7 +18,7 @@ from bertkit.data.checks import (
     refuse_swapped,
 )
 from bertkit.data.columns import PAIR, describe_unread
-from bertkit.data.draw import DRAWS, check_draw, draw_training_rows, oversample
+from bertkit.data.draw import check_draw, draw_training_rows, oversample
 from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Digests, Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
@@ -28,9 +28,9 @@ from bertkit.hardware.device import check_asked_device, check_launch
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import check_layers, count_layers
-from bertkit.recipe.plugins import load_own
+from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import WHAT_IS_KEPT, typed_path
+from bertkit.recipe.sections import KEEPING_KEYS, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.fingerprints import file_fingerprint
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # The run's identity has the content of the model and the rows. It has neither their location, nor how they are checked,
 # nor whether features are kept.
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
-_NOT_IDENTITY["training"] = WHAT_IS_KEPT
+_NOT_IDENTITY["training"] = KEEPING_KEYS
 _LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
 
 
@@ -167,10 +167,10 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     if recipe.data.draws:
         check_draw(recipe, task.COLUMNS, named=task.NAMED)
     if recipe.training.callbacks or recipe.training.report_to:
-        check_callbacks(recipe.training, may_run_code=recipe._may_run_code)
+        check_callbacks(recipe.training, trusted=recipe.trusted)
     if recipe.training.collator:
-        load_own("collator", recipe.training.collator, recipe._may_run_code)
-    check_loss(recipe.training, task, may_run_code=recipe._may_run_code)
+        load_custom("collator", recipe.training.collator, recipe.trusted)
+    check_loss(recipe.training, task, trusted=recipe.trusted)
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
     checkpoints, chunks = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
@@ -285,7 +285,7 @@ def _find_identity(
         "data": {name: split.fingerprint() for name, split in splits.items()},
         "model": fingerprint(model_folder),
         "labels": list(labels),
-        **({"hold_out": DRAWS[recipe.data.hold_out]} if splits["validation"].is_held_out else {}),
+        **({"hold_out": recipe.data.hold_out} if splits["validation"].is_held_out else {}),
     }
 
 

@@ -19,7 +19,7 @@ from bertkit.pretraining.objectives import Objective, PretrainSetup, load_object
 from bertkit.pretraining.tokenized import TokenizedCorpus, read_corpus
 from bertkit.progress import log, stage
 from bertkit.recipe.records import PretrainRecipe
-from bertkit.recipe.sections import WHAT_IS_KEPT
+from bertkit.recipe.sections import KEEPING_KEYS
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
 from bertkit.training.run import RunPlan
@@ -29,7 +29,7 @@ from bertkit.training.trackers import check_callbacks
 # whichever checkpoints are kept.
 _NOT_IDENTITY: dict[str, Any] = {
     **dict.fromkeys(("about", "model", "tokenizer", "data"), True),
-    "training": {"workers", *WHAT_IS_KEPT},
+    "training": {"workers", *KEEPING_KEYS},
 }
 
 _DOCUMENTS, _TOKENS = 100, 2000  # searched for unknown tokens
@@ -78,7 +78,7 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
         remedy = "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
         raise RecipeError("a new model needs a tokenizer", remedy)
     if recipe.training.callbacks or recipe.training.report_to:
-        check_callbacks(recipe.training, may_run_code=recipe._may_run_code)
+        check_callbacks(recipe.training, trusted=recipe.trusted)
     check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_launch(fsdp=recipe.training.fsdp)
     # a missing file ends in its error before anything heavy is imported

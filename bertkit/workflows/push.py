@@ -29,7 +29,7 @@ CARD = "README.md"
 _SCORES = ("all_results.json", "eval_results.json", "train_results.json")
 _OF_ROWS = {runs.TRAINING_ROWS, BASELINES_FILE, "parity.json"}
 """Files of a model that stay here: digests, words and answers of single rows."""
-_OF_RUN = ("schema_version", "status", "finished", "seconds", "versions", "machine", "split_file", "steps", "tuned")
+_OF_RUN = ("identity_version", "status", "finished", "seconds", "versions", "machine", "split_file", "steps", "tuned")
 _OF_RESULT = ("recipe", "split", "rows", "scores", "intervals")
 
 

@@ -20,7 +20,7 @@ from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.run_list import flatten_keys, read_log
 from bertkit.storage.runs import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
-from bertkit.training.run import compare_identities, wait_for_all
+from bertkit.training.run import changed_inputs, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
 _RECIPE = "recipe.yaml"
@@ -233,13 +233,13 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
         what = "the clock ended the run (training.budget), so no repetition has the same steps"
         raise UsageError(what, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
     try:
-        recipe = (PretrainRecipe if "objective" in values else Recipe).model_validate(values)
+        record_type = PretrainRecipe if "objective" in values else Recipe
+        recipe = record_type.model_validate(values, context={"trusted": trusts_folders()})
     except ValidationError as error:
         first = error.errors()[0]
         what = f"this release cannot read {'.'.join(map(str, first['loc']))} of the run's recipe: {first['msg']}"
         version = record.get("versions", {}).get("bertkit", "the release that trained it")
         raise RecipeError(what, f"repeat it with bertkit {version}", file=file) from None
-    recipe._may_run_code = trusts_folders()
     return recipe
 
 
@@ -252,11 +252,12 @@ def _check_inputs(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool)
     """
     names = [name for name in _INPUTS if name in old and name in new]
     before, now = ({name: identity[name] for name in names} for identity in (old, new))
-    changes, fault = compare_identities(before, now)
+    changes = runs.compare_identities(before, now)
     if not changes:
         return
-    message = f"not the inputs of the run: {'; '.join(changes)}"
+    message = f"not the inputs of the run: {'; '.join(map(str, changes))}"
     if ignored:
         log.warning(f"warning: {message}")
         return
-    raise fault(message, "restore them, name them with --data and --model, or --ignore-changes to repeat it anyway")
+    remedy = "restore them, name them with --data and --model, or --ignore-changes to repeat it anyway"
+    raise changed_inputs(changes, message, remedy)

@@ -25,7 +25,6 @@ from bertkit.hardware.launch import is_one_of_several
 from bertkit.modeling.checkpoint import loaded_weight_bytes
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import ProgressWrapper, log, use_progress
-from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import hub, runs
@@ -102,7 +101,7 @@ def dry_run(
         from bertkit.training.arguments import make_arguments
         from bertkit.training.micro_batches import check_shares
 
-        runs.foresee_claim(folder, data.plan.identity, fresh=fresh)
+        runs.check_unclaimed(folder, data.plan.identity, fresh=fresh)
         setup = load_setup(data)
         model = load_model(data, setup)
         machine = find_machine(data.plan)
@@ -202,9 +201,7 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
         with stages.stage("predict"):
             gold = data.task.COLUMNS.gold
             row = {name: value for name, value in data.validation.rows[0].items() if name != gold}
-            trained = load_recipe(str(run / "recipe.yaml"), {"model": str(run)})
-            trained._may_run_code = recipe._may_run_code
-            list(predict(trained, row=row))
+            list(predict(data.recipe.model_copy(update={"model": str(run)}), row=row))
         with stages.stage("export to onnx", is_optional=True):
             from bertkit.workflows.export import GraphFormat, Source, export_source
 

@@ -440,7 +440,7 @@ def test_errors_as_json(run):
         (["finetune", "cola", "--epochs"], "--epochs needs a value - write --epochs VALUE"),
         (
             ["finetune", "cola", "--seed", "abc"],
-            "--seed = 'abc' is wrong: must be a whole number - see `bertkit finetune --help`",
+            "--seed = 'abc' is wrong: must be an integer - see `bertkit finetune --help`",
         ),
         (
             ["serve", "run", "--port", "99999"],

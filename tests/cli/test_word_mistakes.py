@@ -173,8 +173,8 @@ def test_sentences_without_a_tag_are_left_out_and_counted(run, tiny_model):
     ("setting", "expected"),
     [
         ("options.scheme=iob3", "options.scheme is 'iob3' - did you mean iob2 or iob1?"),
-        ("options.overlap=.inf", "options.overlap is inf - give a whole number of at least 0"),
-        ("options.overlap=-1", "options.overlap is -1 - give a whole number of at least 0"),
+        ("options.overlap=.inf", "options.overlap is inf - give an integer of at least 0"),
+        ("options.overlap=-1", "options.overlap is -1 - give an integer of at least 0"),
         ("options.sceme=iob1", "unknown key 'options.sceme' - did you mean scheme?"),
         ("metrics=[exact_match]", "no metric is called 'exact_match' - there are: f1, "),
     ],

@@ -122,7 +122,7 @@ def test_options_set_any_field_by_either_of_its_names():
         ("base", {"hidden_size": "wide"}, "'hidden_size' expected int, got str"),
         ("base", {"hidden_size": 100}, "hidden_size 100 cannot be shared by 12 heads"),
         ("distilbert", {"n_heads": 5}, "hidden_size 768 cannot be shared by 5 heads"),
-        ("base", {"num_hidden_layers": 0}, "num_hidden_layers is 0 - give a whole number"),
+        ("base", {"num_hidden_layers": 0}, "num_hidden_layers is 0 - give an integer"),
         ("base", {"hidden_dropout_prob": 1.5}, "hidden_dropout_prob is 1.5 - give a share"),
         ("base", {"layer_norm_eps": float("nan")}, "layer_norm_eps is nan"),
         ("base", {"hidden_act": "gellu"}, "hidden_act is 'gellu' - did you mean"),

@@ -54,13 +54,13 @@ def test_the_recipe_of_a_run_keeps_its_language(here):
     [
         (
             {"data.source": "rows", "data.language": "en"},
-            r"no \{language\} in rows, so .* put 'en' into - write e\.g\. --",
+            r"no \{language\} in rows, so .* has no effect - write e\.g\. --",
         ),
-        ({"data.language": "en"}, r"no \{language\} in the recipe's data, so there is nothing to put 'en' into"),
+        ({"data.language": "en"}, r"no \{language\} in the recipe's data, so data.language=en has no effect"),
         ({"data.source": "demo", "data.language": "en"}, r"no \{language\} in demo, so"),
         (
             {"data.source": "rows/{language}"},
-            r"has \{language\} in its name, and the recipe no data\.language - --set ",
+            r"has \{language\} in its name, but the recipe has no data\.language - --set ",
         ),
         (
             {"data.source": "rows/{language}", "data.language": "../en"},

@@ -76,7 +76,7 @@ def test_recipes_and_the_cache_may_be_in_a_home(home, monkeypatch):
 def test_the_home_of_nobody_ends_in_one_line(run, words):
     ended = run(*words)
     assert (ended.code, ended.out) == (2, ""), ended.err
-    assert f"~unknown is the home of no user here - write {Path.cwd()}/~unknown/x" in ended.last
+    assert f"~unknown is not the home directory of a user - write {Path.cwd()}/~unknown/x" in ended.last
     assert list(Path().iterdir()) == []
 
 
@@ -94,5 +94,5 @@ def test_files_are_written_and_read_in_a_home(run, home, trained):
 
 
 def test_what_is_no_home_raises_a_usage_error():
-    with pytest.raises(UsageError, match="~unknown is the home of no user here"):
+    with pytest.raises(UsageError, match="~unknown is not the home directory of a user"):
         typed_path("~unknown")

@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import load_recipe
-from bertkit.recipe.plugins import fault_of_own_module, load_module, load_own, own_modules
+from bertkit.recipe.plugins import custom_modules, find_custom_error, load_custom, load_module
 from bertkit.tasks import load_task
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
@@ -79,13 +79,13 @@ def test_an_error_in_a_function_of_your_own_names_its_line(mypackage, tmp_path):
     module = load("mypackage.late", "read")
     with pytest.raises(TypeError) as raised:
         module.read()
-    fault = fault_of_own_module(raised.value)
+    fault = find_custom_error(raised.value)
     assert str(fault).startswith("the format mypackage.late failed: TypeError: string indices must be integers")
     assert (fault.file, fault.row, fault.exit_code) == (str(file), 6, 2)
     with pytest.raises(ZeroDivisionError) as raised:
         1 / 0  # noqa: B018
-    assert fault_of_own_module(raised.value) is None
-    assert "the format mypackage.late" in own_modules()
+    assert find_custom_error(raised.value) is None
+    assert "the format mypackage.late" in custom_modules()
 
 
 def test_of_several_in_one_file_the_one_that_was_called_has_failed(mypackage, tmp_path):
@@ -94,11 +94,11 @@ def test_of_several_in_one_file_the_one_that_was_called_has_failed(mypackage, tm
     )
     (tmp_path / "mypackage" / "tricks.py").write_text(code)
     for role, name in (("metric", "score"), ("loss", "loss"), ("callback", "Bell")):
-        loaded = load_own(role, f"mypackage.tricks.{name}")
+        loaded = load_custom(role, f"mypackage.tricks.{name}")
         if role != "metric":
             with pytest.raises(ZeroDivisionError) as raised:
                 loaded().ring() if role == "callback" else loaded()
-            assert str(fault_of_own_module(raised.value)).startswith(f"the {role} mypackage.tricks.{name} failed: Zero")
+            assert str(find_custom_error(raised.value)).startswith(f"the {role} mypackage.tricks.{name} failed: Zero")
 
 
 @pytest.fixture

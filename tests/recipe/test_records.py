@@ -125,8 +125,8 @@ def even(value):
 
 OPTIONS = {
     "flag": False,
-    "count": Option(5, least=2),
-    "share": Option(0.5, most=1),
+    "count": Option(5, minimum=2),
+    "share": Option(0.5, maximum=1),
     "word": "|",
     "mode": Option("a", choices=("a", "b")),
     "threshold": None,
@@ -156,9 +156,9 @@ def test_values_of_the_right_type_are_accepted(name, values):
     ("name", "value", "remedy"),
     [
         ("flag", 1, "give true or false"),
-        ("count", 1, "give a whole number of at least 2"),
-        ("count", 2.5, "give a whole number of at least 2"),
-        ("count", True, "give a whole number of at least 2"),
+        ("count", 1, "give an integer of at least 2"),
+        ("count", 2.5, "give an integer of at least 2"),
+        ("count", True, "give an integer of at least 2"),
         ("share", 1.1, "give a number from 0 to 1"),
         ("share", float("nan"), "give a number from 0 to 1"),
         ("word", 3, "give text"),

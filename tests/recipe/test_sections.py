@@ -31,8 +31,8 @@ def test_a_section_cannot_be_changed():
     ("changes", "message"),
     [
         ({"freeze": 0}, "training.freeze = 0 is wrong: must be `embeddings`, `encoder`, or a number of layers of"),
-        ({"freeze": "pooler"}, "training.freeze = 'pooler' is wrong: must be 'embeddings' or 'encoder' or a whole"),
-        ({"head_only_epochs": 3}, "must be less than training.epochs (3); `freeze: encoder` trains the head alone"),
+        ({"freeze": "pooler"}, "training.freeze = 'pooler' is wrong: must be 'embeddings' or 'encoder' or an integer"),
+        ({"head_only_epochs": 3}, "must be less than training.epochs (3); `freeze: encoder` trains only the head"),
         ({"gradual_unfreezing": 0}, "training.gradual_unfreezing = 0 is wrong: must be `epoch` or a number of steps"),
         (
             {"layerwise_lr_decay": 2},

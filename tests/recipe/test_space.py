@@ -59,7 +59,7 @@ def test_a_logarithmic_range_has_as_many_points_in_each_order_of_magnitude():
         ("grid", ["a=1,2", "a=3,4"], None, "names a twice"),
         ("grid", ["a=float:0..1"], None, "there is no grid"),
         ("random", ["a=log:1..x"], None, "not a range of numbers"),
-        ("random", ["a=int:1..2.5"], None, "not a range of whole numbers"),
+        ("random", ["a=int:1..2.5"], None, "not a range of integers"),
         ("random", ["a=log:1"], None, "not a range of numbers"),
         ("random", ["a=log:0..1"], None, "begins above zero"),
         ("random", ["a=float:2..1"], None, "not below the second"),

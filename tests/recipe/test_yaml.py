@@ -47,7 +47,7 @@ def test_every_key_has_its_line():
         ("a: !!int '1'\n", "the tag tag:yaml.org,2002:int is not read (r.yaml:1)"),
         ("a:\n\tb: 1\n", "a tab where YAML needs spaces (r.yaml:2) - indent with spaces"),
         ("a: [1\n", "not YAML: "),
-        ('a: 1\n"\\ud800": 1\n', "half a character (a lone surrogate), which is no text (r.yaml:2)"),
+        ('a: 1\n"\\ud800": 1\n', "half a character (a lone surrogate), which is not text (r.yaml:2)"),
         ("a: 1\n" * 50_000, "a file of 250,000 characters (r.yaml) - at most 200,000 are read"),
     ],
 )

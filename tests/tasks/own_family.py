@@ -32,7 +32,7 @@ from bertkit.tasks import (
 
 COLUMNS = Columns(given=("text",), gold="label")
 METRICS: tuple[str, ...] = ("mean_absolute_error", "accuracy", "spearmanr")
-OPTIONS: Mapping[str, Any] = {"highest": Option(5, least=2)}
+OPTIONS: Mapping[str, Any] = {"highest": Option(5, minimum=2)}
 
 
 def read(row: Row, recipe: Recipe) -> Row:

@@ -100,7 +100,7 @@ def test_a_family_of_ones_own_loads_a_model_with_its_head(recipe, setup, tiny_mo
         ({"task": "tests.tasks.spans_of_mine"}, "no task family is called 'tests.tasks.spans_of_mine'"),
         ({"task": "tests.kills"}, "the task family tests.kills lacks read, load_model, encode"),
         ({"options.higest": 3}, "unknown key 'options.higest' - did you mean highest"),
-        ({"options.highest": 1}, "options.highest is 1 - give a whole number of at least 2"),
+        ({"options.highest": 1}, "options.highest is 1 - give an integer of at least 2"),
         ({"data.columns": {"texts": "a"}}, "unknown key 'data.columns.texts' - did you mean text"),
         ({"metrics": ["acuracy"], "best_metric": "acuracy"}, "no metric is called 'acuracy' - did you mean accuracy"),
         (

@@ -770,7 +770,7 @@ def test_a_row_to_predict_whose_text_is_none_ends_in_one_line(run, tagger):
 def test_an_endless_overlap_is_refused(run, tagger, data):
     ended = run("eval", "tag", "--model", tagger, "--data", data, "--set", "options.overlap=.inf")
     assert ended.code == 2
-    assert ended.err == "error: options.overlap is inf - give a whole number of at least 0\n"
+    assert ended.err == "error: options.overlap is inf - give an integer of at least 0\n"
 
 
 # --- spans of characters

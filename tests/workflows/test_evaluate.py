@@ -174,7 +174,7 @@ def test_a_run_keeps_its_draw(run, tiny_model, tmp_path):
     recipe = Path("old/recipe.yaml").read_text()
     assert "hold_out: by_label" in recipe and "hold_out" not in Path("new/recipe.yaml").read_text()
     record = runs.read_record(Path("old"))
-    assert record["identity"]["hold_out"] == "by text and label"
+    assert record["identity"]["hold_out"] == "by_label"
     assert "hold_out" not in record["identity"]["recipe"]["data"]
     record["files"].pop("recipe.yaml")
     Path("old/recipe.yaml").write_text(recipe.replace("  hold_out: by_label\n", ""))

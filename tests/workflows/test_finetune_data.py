@@ -140,7 +140,7 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     from bertkit.storage.seeds import seed_folders
     from bertkit.workflows import finetune_data, sweep
 
-    earlier = {"status": "stopped", "identity": {"hold_out": "by text and label"}}
+    earlier = {"status": "stopped", "identity": {"hold_out": "by_label"}}
     recipe = load_recipe("classify")
     for folder in ("seed-3", "trial-0001"):
         (tmp_path / folder).mkdir()

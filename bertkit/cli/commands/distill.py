@@ -111,7 +111,12 @@ def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke
         print_result(plan, print_dry_run)
     else:
         distilled = distill(recipe, output=output, fresh=fresh)
-        print_gated(distilled, print_distilled, [case for result in distilled.results for case in result.gates])
+
+        def print_all(distilled: Distilled) -> None:
+            print_distilled(distilled)
+            print_next_steps(recipe, distilled.results)
+
+        print_gated(distilled, print_all, [case for result in distilled.results for case in result.gates])
 
 
 def print_distilled(distilled: Distilled) -> None:
@@ -127,7 +132,6 @@ def print_distilled(distilled: Distilled) -> None:
         if metric in result.baseline:
             scores.append({"model": "baseline", "score": format_number(result.baseline[metric])})
     print_table(f"{metric} with 95% CI (of differences: bootstrap)", scores)
-    print_next_steps(distilled.results)
 
 
 def _name_model(model: ComparedModel) -> str:

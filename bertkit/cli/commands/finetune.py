@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,7 +106,8 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
         return
     results = finetune(recipe, output=output, fresh=fresh, pinned=pinned)
     gates = [case for result in results for case in result.gates]
-    print_gated({"results": results}, lambda _: print_results(results, lambda: print_next_steps(results)), gates)
+    next_steps = partial(print_next_steps, recipe, results)
+    print_gated({"results": results}, lambda _: print_results(results, next_steps), gates)
 
 
 def _finetune_seeds(
@@ -154,16 +156,16 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     print_line("Nothing was written. `bertkit bench` with the same recipe compares batch sizes and precisions.")
 
 
-def print_next_steps(results: Sequence[Result]) -> None:
+def print_next_steps(recipe: Recipe, results: Sequence[Result]) -> None:
     """Print the commands that a user may want to run after a training."""
     if not results:
         return
     from bertkit.recipe.load import load_recipe
     from bertkit.tasks import load_task, next_commands
 
-    recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
-    recipe._may_run_code = True  # it has been run just now
-    print_next(*next_commands(load_task(recipe), recipe, str(results[0].folder)))
+    # The recipe of the run names the columns that it has found.
+    folder = str(results[0].folder)
+    print_next(*next_commands(load_task(recipe), load_recipe(f"{folder}/recipe.yaml"), folder))
 
 
 _MAX_SEEDS = 100

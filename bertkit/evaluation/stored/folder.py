@@ -68,7 +68,8 @@ def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
     if before is not None and before["made_by"] != made_by:
         what = f"of another model ({before['model']})"
         if before["made_by"]["model"] == made_by["model"]:
-            what = f"by other settings ({'; '.join(runs.differences(before['made_by'], made_by)[:4])})"
+            changes = runs.compare_identities(before["made_by"], made_by)
+            what = f"by other settings ({'; '.join(map(str, changes[:4]))})"
         raise UsageError(f"the folder has an evaluation {what}", _ANOTHER, file=folder)
     record: RunRecord = before or {"results": [], "predictions": {}, "identity": {"data": {}}}
     record |= {"format": _FORMAT, "status": "running", "model": saved.recipe.model, "made_by": made_by}

@@ -41,13 +41,13 @@ def _are_prompts(value: object) -> bool:
 
 
 OPTIONS: Mapping[str, Option] = {
-    "scale": Option(20.0, least=0.1, most=1000),
+    "scale": Option(20.0, minimum=0.1, maximum=1000),
     "dimensions": Option([], read=_read_dimensions),
     "pooling": Option(None, choices=POOLING_MODES),
     "normalize": Option(None, read=accept(lambda value: value in (None, True, False), "give true or false")),
     "prompts": Option({}, read=accept(_are_prompts, _PROMPTS)),
-    "mini_batch": Option(None, least=1),
-    "dropout": Option(None, least=0.01, most=0.9),
+    "mini_batch": Option(None, minimum=1),
+    "dropout": Option(None, minimum=0.01, maximum=0.9),
 }
 
 

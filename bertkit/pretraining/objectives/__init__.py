@@ -235,8 +235,8 @@ def load_objective(recipe: PretrainRecipe) -> Objective:
     if recipe.objective in (shipped := objective_names()):
         module = import_module(f"{__name__}.{recipe.objective}")
     else:
-        page, may_run_code = "docs/pretraining.md", recipe._may_run_code
-        module = load_module("objective", recipe.objective, shipped, members, page, may_run_code)
+        page, trusted = "docs/pretraining.md", recipe.trusted
+        module = load_module("objective", recipe.objective, shipped, members, page, trusted)
     objective = cast(Objective, module)
     check_options(recipe.options, objective.OPTIONS)
     return objective

@@ -31,7 +31,7 @@ from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, 
 
 OPTIONS: Mapping[str, object] = {
     **mlm.OPTIONS,
-    "temperature": Option(2.0, least=0.1, most=100.0),
+    "temperature": Option(2.0, minimum=0.1, maximum=100.0),
     "student_layers": Option(None, read=read_layers),
 }
 TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}

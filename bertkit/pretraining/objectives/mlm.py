@@ -36,8 +36,8 @@ from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, object] = {
-    "mask_rate": Option(0.15, least=0.01, most=0.9),
-    "last_mask_rate": Option(None, least=0.01, most=0.9),
+    "mask_rate": Option(0.15, minimum=0.01, maximum=0.9),
+    "last_mask_rate": Option(None, minimum=0.01, maximum=0.9),
     "whole_words": False,
     "mask_random_keep": Option(MASK_RANDOM_KEEP, read=read_shares),
 }

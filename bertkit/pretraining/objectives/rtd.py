@@ -27,7 +27,7 @@ from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, object] = {
     **{name: mlm.OPTIONS[name] for name in ("mask_rate", "last_mask_rate", "whole_words")},
-    "generator_size": Option(0.25, least=0.125, most=1.0),
+    "generator_size": Option(0.25, minimum=0.125, maximum=1.0),
 }
 TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
 """The weights of the paper (section 3.1): the discriminator's loss is far smaller than the generator's."""

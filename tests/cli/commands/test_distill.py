@@ -26,11 +26,10 @@ STUDENT = ComparedModel(
 )
 
 
-def test_teachers_and_student_are_compared_within_80_columns(capsys, monkeypatch):
+def test_teachers_and_student_are_compared_within_80_columns(capsys):
     result = Result(
         "cola", "m", "validation", {}, 100, 1.0, baselines={"most frequent label": {"accuracy": 0.6}}, folder=""
     )
-    monkeypatch.setattr("bertkit.cli.commands.distill.print_next_steps", lambda results: None)
     print_distilled(Distilled([result], [TEACHER, STUDENT], "accuracy"))
     _, *lines = capsys.readouterr().out.splitlines()
     assert lines == [

@@ -153,7 +153,7 @@ def test_languages_stand_in_one_table_with_their_mean(capsys):
             ["--languages", "en", "--set", "data.language=de"],
             "--set data.language with --languages - leave one of them out",
         ),
-        (["--languages", "en", "--data", "demo"], "no {language} in demo, so there is nothing to put 'en' into"),
+        (["--languages", "en", "--data", "demo"], "no {language} in demo, so data.language=en has no effect"),
     ],
 )
 def test_languages_that_go_nowhere_are_refused(run, options, message):

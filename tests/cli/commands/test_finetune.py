@@ -56,7 +56,7 @@ def test_a_plan_has_the_time_and_memory_of_timed_steps_or_why_it_has_none(capsys
 def test_next_steps_say_that_a_metric_of_your_own_needs_trust(tmp_path, capsys, metric, trust):
     recipe = load_recipe("classify", {"metrics": ["accuracy", metric], "best_metric": "accuracy"})
     write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), tmp_path / "recipe.yaml")
-    print_next_steps([SimpleNamespace(folder=tmp_path)])
+    print_next_steps(recipe, [SimpleNamespace(folder=tmp_path)])
     out = capsys.readouterr().out
     assert f"bertkit eval {tmp_path}{trust}\n" in out and f'bertkit predict {tmp_path} --text "..."\n' in out
 
@@ -69,7 +69,7 @@ def test_errors_are_next_if_answers_can_be_wrong_row_by_row(name, has_errors):
 
 
 def test_no_results_have_no_next_steps(capsys):
-    print_next_steps([])
+    print_next_steps(load_recipe("classify"), [])
     assert capsys.readouterr().out == ""
 
 
@@ -81,7 +81,7 @@ def test_no_results_have_no_next_steps(capsys):
         (["--seeds", "3", "--seed", "1"], "one seed and --seeds are both given"),
         (["--seeds", "3", "--set", "training.seed=1"], "one seed and --seeds are both given"),
         (["--seeds", "three"], "--seeds 'three' is neither a number of seeds nor a list"),
-        (["--batch-size", "x"], "--batch-size = 'x' is wrong: must be a whole number"),
+        (["--batch-size", "x"], "--batch-size = 'x' is wrong: must be an integer"),
     ],
 )
 def test_bad_options_are_refused(run, options, message):
