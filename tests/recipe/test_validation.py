@@ -10,14 +10,13 @@ from bertkit.recipe import load_recipe, parse_changes
 WRONG = {
     "training.seed=abc": "training.seed = 'abc' is wrong - give an integer of at least 0 and below 4,294,967,296",
     "training.seed=1.5": "training.seed = 1.5 is wrong - give an integer of at least 0 and below 4,294,967,296",
-    "training.seed=-1": "training.seed = -1 is out of range - give an integer of at least 0 and below "
-    "4,294,967,296",
+    "training.seed=-1": "training.seed = -1 is out of range - give an integer of at least 0 and below 4,294,967,296",
     "training.epochs=.nan": "training.epochs = nan is out of range - give a number above 0 and at most 10,000, or auto",
     "training.evaluate_every=abc": "training.evaluate_every = 'abc' is wrong: must be 'epoch' or an integer",
     "training.schedule=cosin": "training.schedule = 'cosin' is wrong: must be 'linear', 'cosine', 'constant', "
     "'constant_with_warmup' or 'warmup_stable_decay' - did you mean cosine?",
-    "training.freeze=encodr": "training.freeze = 'encodr' is wrong: must be 'embeddings' or 'encoder' or an integer "
-    "number - did you mean encoder?",
+    "training.freeze=encodr": "training.freeze = 'encodr' is wrong: must be 'embeddings' or 'encoder' or an integer - did "
+    "you mean encoder?",
     "training.report_to=[wandb, mflo]": "training.report_to.1 = 'mflo' is wrong: must be 'tensorboard', 'wandb', "
     "'mlflow', 'trackio', 'azure_ml', 'clearml', 'codecarbon', 'comet_ml', 'dagshub', 'dvclive', 'flyte', "
     "'kubeflow', 'neptune' or 'swanlab' - did you mean mlflow?",
