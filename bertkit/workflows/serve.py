@@ -16,7 +16,7 @@ from bertkit.storage.files import to_json
 
 if TYPE_CHECKING:
     from bertkit.server.batching import Limits
-    from bertkit.server.service import Service
+    from bertkit.server.models import Service
 
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
@@ -43,20 +43,20 @@ def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str 
         BertkitError: If a run cannot be served.
     """
     check_packages()
-    from bertkit.server.runs import find_models
+    from bertkit.server.models import find_models
 
     models = find_models(runs, recipe)
     from bertkit.server.run import DrainingServer, bind
 
     with bind(address.host, address.port) as socket:
-        from bertkit.server.app import app_of
-        from bertkit.server.service import load_service
+        from bertkit.server.app import build_app
+        from bertkit.server.models import load_service
 
         uvicorn_log = logging.getLogger("uvicorn")
         uvicorn_log.handlers, uvicorn_log.propagate = log.handlers, False
         uvicorn_log.setLevel(logging.ERROR)
         service = load_service(models, limits, api_key=address.api_key)
-        app = app_of(service, address.cors_origins, address.root_path)
+        app = build_app(service, address.cors_origins, address.root_path)
         url = f"http://{address.host}:{socket.getsockname()[1]}"
         DrainingServer(app, partial(_announce_models, url, service)).run([socket])
     log.info("stopped")
