@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from bertkit.errors import BertkitError
 from bertkit.hardware.process import CoreWatch
 from bertkit.progress import log
@@ -49,14 +51,6 @@ class Limits:
     """Maximum number of open connections; requests on further connections get 503."""
     drain_seconds: float = 1.0
     """Time after SIGTERM in which requests are still accepted, so that a load balancer can read ``/ready``."""
-
-
-class BusyError(Exception):
-    """The queue is full; the same request may fit after `seconds`."""
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(f"full for about {seconds} s")
-        self.seconds = seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -117,11 +111,13 @@ class RequestQueue:
         """Add a request; the event loop calls this, and then awaits `PendingRequest.done`.
 
         Raises:
-            BusyError: If the queue is full.
+            HTTPException: If the queue is full.
         """
         # Answering too late would only make all other requests wait longer as well.
         if (waiting := self.rows) + len(values) > self.limits.queue_rows:
-            raise BusyError(max(1, math.ceil(waiting * self.seconds_per_row)))
+            seconds = max(1, math.ceil(waiting * self.seconds_per_row))
+            message = f"the queue of the model is full: try again in {seconds} s"
+            raise HTTPException(429, message, {"Retry-After": str(seconds)})
         request = PendingRequest(asyncio.get_running_loop().create_future(), render, time.perf_counter())
         request.inputs = [Input(value, request, n, self.engine.group(value)) for n, value in enumerate(values)]
         request.answers = [None] * len(values)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool
 from starlette.exceptions import HTTPException
@@ -25,21 +25,6 @@ Predict = Callable[[dict[str, Any]], Awaitable[tuple[dict[str, Any], int]]]
 """Function that predicts a row, and returns the prediction and the number of tokens."""
 
 
-class Predicate(BaseModel):
-    """Question for yes or no, in OpenAI's shape."""
-
-    type: Literal["predicate"]
-    instructions: Content
-    name: Text | None = None
-
-    def options(self) -> None:
-        """Return None, because the options are always yes and no."""
-
-    def show(self, decision: Decision) -> dict[str, Any]:
-        """Return the answer."""
-        return {"probability": decision["probability"]}
-
-
 class ChoiceValue(BaseModel):
     """Label of a choice."""
 
@@ -52,26 +37,6 @@ class ChoiceValue(BaseModel):
         return str(self.value).lower() if isinstance(self.value, bool) else self.value
 
 
-class Choice(BaseModel):
-    """Question for one of several labels, in OpenAI's shape."""
-
-    type: Literal["choice"]
-    instructions: Content
-    name: Text | None = None
-    choices: list[ChoiceValue] = Field(min_length=1)
-
-    def options(self) -> dict[str, str | None]:
-        """Return the labels and their descriptions."""
-        return {choice.label: choice.description for choice in self.choices}
-
-    def show(self, decision: Decision) -> dict[str, Any]:
-        """Return the answer."""
-        scores = [(choice.value, decision["probabilities"][choice.label]) for choice in self.choices]
-        best, _ = max(scores, key=lambda item: float(item[1]))
-        probabilities = [{"value": value, "probability": probability} for value, probability in scores]
-        return {"choice": best, "confidence": decision["confidence"], "probabilities": probabilities}
-
-
 class Level(BaseModel):
     """Level of a score."""
 
@@ -79,24 +44,35 @@ class Level(BaseModel):
     description: Text | None = None
 
 
-class Score(BaseModel):
-    """Question for one of several ordered levels, in OpenAI's shape."""
+class DecisionsQuestion(BaseModel):
+    """Question for yes or no (predicate), one of several labels (choice), or one of several ordered levels (score)."""
 
-    type: Literal["score"]
+    type: Literal["predicate", "choice", "score"]
     instructions: Content
     name: Text | None = None
-    levels: list[Level] = Field(min_length=1)
+    choices: list[ChoiceValue] = []
+    levels: list[Level] = []
 
-    def options(self) -> list[str]:
-        """Return the texts of the levels."""
-        return [": ".join(filter(None, (level.label, level.description))) for level in self.levels]
+    @property
+    def criteria(self) -> Any:
+        """The options and their descriptions, in TypeSafe's shape."""
+        if self.type == "choice":
+            return {choice.label: choice.description for choice in self.choices}
+        levels = [": ".join(filter(None, (level.label, level.description))) for level in self.levels]
+        return levels if self.type == "score" else None
 
     def show(self, decision: Decision) -> dict[str, Any]:
         """Return the answer."""
-        scores = enumerate(zip(self.levels, decision["probabilities"], strict=True))
-        probabilities = [{"label": level.label, "value": n, "probability": p} for n, (level, p) in scores]
-        confidence = max(decision["probabilities"])
-        return {"score": decision["expected"], "confidence": confidence, "probabilities": probabilities}
+        if self.type == "predicate":
+            return {"probability": decision["probability"]}
+        scores = decision["probabilities"]
+        if self.type == "choice":
+            probabilities = [{"value": choice.value, "probability": scores[choice.label]} for choice in self.choices]
+            best = max(self.choices, key=lambda choice: float(scores[choice.label])).value
+            return {"choice": best, "confidence": decision["confidence"], "probabilities": probabilities}
+        levels = enumerate(zip(self.levels, scores, strict=True))
+        probabilities = [{"label": level.label, "value": n, "probability": score} for n, (level, score) in levels]
+        return {"score": decision["expected"], "confidence": max(scores), "probabilities": probabilities}
 
 
 class DecisionsRequest(BaseModel):
@@ -104,9 +80,7 @@ class DecisionsRequest(BaseModel):
 
     input: Text | list[dict[str, Any]]
     model: Text
-    questions: list[Annotated[Predicate | Choice | Score, Field(discriminator="type")]] = Field(
-        min_length=1, max_length=_MAX_QUESTIONS
-    )
+    questions: list[DecisionsQuestion] = Field(min_length=1, max_length=_MAX_QUESTIONS)
 
     def read(self) -> tuple[str, list[Question]]:
         """Return the state and the questions in their order, whose names are their indices.
@@ -116,7 +90,7 @@ class DecisionsRequest(BaseModel):
             DataError: If the questions are not valid.
         """
         for index, question in enumerate(self.questions):
-            if isinstance(question, Choice) and len(question.options()) < len(question.choices):
+            if len({choice.label for choice in question.choices}) < len(question.choices):
                 raise HTTPException(422, f"questions[{index}].choices: two have one value")
         state = self.input if isinstance(self.input, str) else [_read_message(item) for item in self.input]
         return read_state(state), _read_questions({str(n): each for n, each in enumerate(self.questions)})
@@ -134,59 +108,26 @@ class DecisionsRequest(BaseModel):
         return {"answers": answers, "usage": usage | {"output_tokens_details": {"reasoning_tokens": 0}}}
 
 
-class Noul(BaseModel):
-    """Question for yes or no, in TypeSafe's shape."""
+class SystemOneQuestion(BaseModel):
+    """Question for yes or no (noul), one of several labels (choice), or one of several ordered levels (score)."""
 
+    type: Literal["noul", "choice", "score"]
     instructions: Content | None = None
-    type: Literal["noul"]
-    criteria: dict[Literal["true", "false"], Content | None] | None = None
-
-    def options(self) -> dict[str, str | None] | None:
-        """Return the texts of yes and no, or None if there are none."""
-        return self.criteria and {label: as_text(text) for label, text in self.criteria.items()}
+    criteria: dict[Text, Content | None] | list[Content] | None = None
 
     def show(self, decision: Decision) -> dict[str, Any]:
         """Return the answer."""
-        return {"type": "noul", "noul": decision["probability"]}
-
-
-class NamedChoice(BaseModel):
-    """Question for one of several labels, in TypeSafe's shape."""
-
-    instructions: Content | None = None
-    type: Literal["choice"]
-    criteria: dict[Text, Content | None] = Field(min_length=1)
-
-    def options(self) -> dict[str, str | None]:
-        """Return the labels and their descriptions."""
-        return {label: as_text(text) for label, text in self.criteria.items()}
-
-    def show(self, decision: Decision) -> dict[str, Any]:
-        """Return the answer."""
+        answer = {"type": self.type}
+        if self.type == "noul":
+            return answer | {"noul": decision["probability"]}
         scores = decision["probabilities"]
-        best = max(scores, key=scores.__getitem__)
-        return {"type": "choice", "choice": best, "confidence": decision["confidence"], "probabilities": scores}
-
-
-class Rating(BaseModel):
-    """Question for one of several ordered levels, in TypeSafe's shape."""
-
-    instructions: Content | None = None
-    type: Literal["score"]
-    criteria: list[Content] = Field(min_length=1)
-
-    def options(self) -> list[str | None]:
-        """Return the texts of the levels."""
-        return list(map(as_text, self.criteria))
-
-    def show(self, decision: Decision) -> dict[str, Any]:
-        """Return the answer."""
-        scores = decision["probabilities"]
-        return {
-            "type": "score",
+        if self.type == "choice":
+            best = max(scores, key=scores.__getitem__)
+            return answer | {"choice": best, "confidence": decision["confidence"], "probabilities": scores}
+        return answer | {
             "score": decision["expected"],
             "confidence": max(scores),
-            "legend": {str(level): text for level, text in enumerate(self.criteria)},
+            "legend": {str(level): text for level, text in enumerate(self.criteria or ())},
             "probabilities": {str(level): probability for level, probability in enumerate(scores)},
         }
 
@@ -196,9 +137,7 @@ class SystemOneRequest(BaseModel):
 
     state: Content
     model: Text | None = None
-    questions: dict[Text, Annotated[Noul | NamedChoice | Rating, Field(discriminator="type")]] = Field(
-        min_length=1, max_length=_MAX_QUESTIONS
-    )
+    questions: dict[Text, SystemOneQuestion] = Field(min_length=1, max_length=_MAX_QUESTIONS)
 
     def read(self) -> tuple[str, list[Question]]:
         """Return the state and the questions; raises as `DecisionsRequest.read` does."""
@@ -219,17 +158,17 @@ class SystemOneRequest(BaseModel):
         return {"answers": answers, "usage": {"input_tokens": tokens, "output_tokens": 0}}
 
 
-def _read_questions(questions: Mapping[str, Any]) -> list[Question]:
-    return read_questions(
-        {
-            name: {
-                "type": "yes_no" if question.type in ("predicate", "noul") else question.type,
-                "instructions": as_text(question.instructions),
-                "criteria": question.options(),
-            }
-            for name, question in questions.items()
-        }
-    )
+def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestion]) -> list[Question]:
+    fields = dict[str, Any]()
+    for name, question in questions.items():
+        kind = "yes_no" if question.type in ("predicate", "noul") else question.type
+        criteria = question.criteria
+        if isinstance(criteria, dict):
+            criteria = {label: as_text(text) for label, text in criteria.items()}
+        elif criteria is not None:
+            criteria = list(map(as_text, criteria))
+        fields[name] = {"type": kind, "instructions": as_text(question.instructions), "criteria": criteria}
+    return read_questions(fields)
 
 
 def as_text(content: Any) -> str | None:

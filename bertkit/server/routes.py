@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -19,7 +20,7 @@ from bertkit.data.columns import PAIR
 from bertkit.errors import BertkitError, shorten
 from bertkit.metrics import Numbers
 from bertkit.server.access import CLIENT_GONE, NOTES
-from bertkit.server.batching import BusyError, RequestQueue
+from bertkit.server.batching import RequestQueue
 from bertkit.server.decisions import DecisionsRequest, SystemOneRequest, answer_questions
 from bertkit.server.models import ServedModel, Service, choose_model
 from bertkit.server.schemas import (
@@ -41,47 +42,37 @@ _Answer = Callable[[Request, ServedModel, Any], Awaitable[str]]
 
 def add_routes(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
     """Add the address of each model that predicts, with the schema of its rows, and the addresses of other servers."""
+    add_route = partial(app.add_api_route, methods=["POST"])
     for name, model in models.items():
         if model.checkpoint is not None:
-            recipe = model.checkpoint.setup.recipe
-            schema = row_schema(name, model.checkpoint.task, recipe)
-            path, summary = f"/v1/models/{name}:predict", f"Predict rows with {name}: {recipe.about or recipe.task}"
-            _add_route(app, path, schema, _predict, {name: model}, summary)
+            schema = row_schema(name, model.checkpoint.task, model.checkpoint.setup.recipe)
+            endpoint = _make_endpoint(schema, _predict, {name: model})
+            add_route(f"/v1/models/{name}:predict", endpoint, summary=f"Predict rows with {name}")
     shared: dict[str, tuple[type[BaseModel], _Answer]] = {
+        "/embed": (EmbedRequest, _embed),
         "/predict": (ClassifyRequest, _classify),
         "/rerank": (RerankRequest, _rerank),
-        "/embed": (EmbedRequest, _embed),
         "/v1/embeddings": (EmbeddingsRequest, _embed_openai),
         "/v1/decisions": (DecisionsRequest, _decide),
         "/v1/systemone": (SystemOneRequest, _decide),
     }
-    at_root = {
-        next((path for path in ("/embed", "/predict", "/rerank") if path in model.routes), "")
-        for model in models.values()
-    }
     for path, (schema, answer) in shared.items():
         if answering := {name: model for name, model in models.items() if path in model.routes}:
-            _add_route(app, path, schema, answer, answering, schema.__doc__)
-            # TEI answers at / as well. With models of several kinds, the kind of a request would be unknown.
-            if at_root == {path}:
-                _add_route(app, "/", schema, answer, answering)
+            add_route(path, _make_endpoint(schema, answer, answering), summary=schema.__doc__)
+    # TEI answers at / as well. With models of several kinds, the kind of a request would be unknown.
+    kinds = {next((path for path in list(shared)[:3] if path in model.routes), "") for model in models.values()}
+    if len(kinds) == 1 and (path := kinds.pop()):
+        add_route("/", _make_endpoint(*shared[path], models), include_in_schema=False)
 
 
-def _add_route(
-    app: FastAPI,
-    path: str,
-    schema: type[BaseModel],
-    answer: _Answer,
-    models: Mapping[str, ServedModel],
-    summary: str | None = None,
-) -> None:
+def _make_endpoint(schema: type[BaseModel], answer: _Answer, models: Mapping[str, ServedModel]) -> Any:
     async def endpoint(request: Request, body: Any) -> Response:
         model = choose_model(models, getattr(body, "model", None))
         # Answers are JSON already, because a response model of FastAPI would check and write them in the event loop.
         return Response(await answer(request, model, body), media_type="application/json")
 
     endpoint.__annotations__ = {"request": Request, "body": schema, "return": Response}
-    app.add_api_route(path, endpoint, methods=["POST"], summary=summary, include_in_schema=path != "/")
+    return endpoint
 
 
 async def _predict(request: Request, model: ServedModel, body: Any) -> str:
@@ -125,6 +116,7 @@ async def _rerank(request: Request, model: ServedModel, body: RerankRequest) -> 
 
 
 async def _embed(request: Request, model: ServedModel, body: EmbedRequest) -> str:
+    assert model.embedder is not None
     modules, prompt = model.embedder.modules, body.prompt_name
     if not body.normalize and modules.is_normal:
         raise HTTPException(422, "normalize: the model itself makes vectors of length 1")
@@ -181,7 +173,8 @@ async def compute(
     the event loop only writes bytes.
 
     Raises:
-        HTTPException: If there are too many inputs, the answers take too long, or the client has disconnected.
+        HTTPException: If there are too many inputs, the queue is full, the answers take too long, or the client has
+            disconnected.
         BertkitError: If an input is not valid.
     """
     assert queue is not None
@@ -194,11 +187,7 @@ async def compute(
         raise HTTPException(422, "inputs: give at least one text")
     if len(values) > max_rows:
         raise HTTPException(413, f"{len(values):,} inputs: send at most {max_rows:,}")
-    try:
-        pending = service.worker.submit(queue, values, render)
-    except BusyError as busy:
-        message = f"{model.name} is busy: try again in {busy.seconds} s"
-        raise HTTPException(429, message, {"Retry-After": str(busy.seconds)}) from None
+    pending = service.worker.submit(queue, values, render)
     # 2. Wait for the answers, but not longer than the client waits. The remaining inputs are then dropped.
     gone = asyncio.ensure_future(_wait_until_gone(request))
     try:

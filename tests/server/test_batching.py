@@ -7,9 +7,10 @@ import random
 import threading
 
 import pytest
+from starlette.exceptions import HTTPException
 
 from bertkit.errors import DataError
-from bertkit.server.batching import BusyError, Limits, RequestQueue, WorkerThread
+from bertkit.server.batching import Limits, RequestQueue, WorkerThread
 from bertkit.server.engines import Encoded
 
 
@@ -122,12 +123,12 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(computing):
     async def too_many():
         task = asyncio.create_task(ask(worker, queue, ["a", "b"]))
         await asyncio.sleep(0)
-        with pytest.raises(BusyError) as busy:
+        with pytest.raises(HTTPException) as busy:
             worker.submit(queue, ["c", "d"], str)
         queue.engine.gate.set()
-        return busy.value.seconds, await task
+        return busy.value.status_code, busy.value.headers["Retry-After"], await task
 
-    assert asyncio.run(too_many()) == (5, ["aa", "bb"])
+    assert asyncio.run(too_many()) == (429, "5", ["aa", "bb"])
     assert asyncio.run(ask(worker, queue, ["c", "d", "e"])) == ["cc", "dd", "ee"]
 
 

@@ -151,9 +151,10 @@ def test_a_classifier_answers_a_choice_among_its_labels_and_refuses_the_rest(ask
     [
         ({"model": "none"}, 404, "model: no model is called 'none' here; there are any, film"),
         ({"questions": []}, 422, "questions: List should have at least 1 item"),
-        ({"questions": [{"type": "box", "instructions": "x"}]}, 422, "questions\\[0\\]: .* 'box'"),
+        ({"questions": [{"type": "box", "instructions": "x"}]}, 422, "\\[0\\].type: .*'predicate', 'choice'"),
         ({"questions": [{"type": "predicate"}]}, 422, "questions\\[0\\].*instructions: Field required"),
         ({"questions": [{**OPENAI[1], "choices": [{"value": "a"}, {"value": "a"}]}]}, 422, "two have one value"),
+        ({"questions": [{"type": "choice", "instructions": "x"}]}, 422, "the criteria '{}'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 422, "'input_image': only text"),
         (
             {"questions": [{**OPENAI[1], "choices": [{"value": f"{n} good film"} for n in range(40)]}]},
