@@ -30,6 +30,9 @@ from bertkit.hardware.process import CoreWatch
 from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
 
+# A short request waits for the batch before its own and for the long inputs in its own. On a CPU, larger batches are
+# not faster per token. An accelerator would be idle with smaller batches.
+CPU_TOKENS, GPU_TOKENS = 1024, 4096
 _ENCODED_TOGETHER = 64  # inputs per call of a tokenizer
 
 
@@ -45,8 +48,8 @@ class Limits:
     """Maximum bytes of a request's body; more get 413."""
     answer_seconds: float = 30.0
     """Maximum time from a request's last byte to its answer; later answers get 504."""
-    batch_tokens: int = 4096
-    """Maximum tokens of a batch; a longer input is a batch on its own."""
+    batch_tokens: int | None = None
+    """Maximum tokens of a batch, by default `CPU_TOKENS` or `GPU_TOKENS`; a longer input is a batch on its own."""
     connections: int = 1024
     """Maximum number of open connections; requests on further connections get 503."""
     drain_seconds: float = 1.0
@@ -94,7 +97,10 @@ class RequestQueue:
     """Requests for one engine, and their batches."""
 
     engine: Engine
-    limits: Limits
+    max_rows: int
+    """Maximum number of rows that wait or are computed."""
+    max_tokens: int
+    """Maximum tokens of a batch."""
     observe: Callable[[int, int, float], None] = lambda rows, tokens, seconds: None
     """Function that is called with the rows, tokens and seconds of each batch."""
     requests: dict[PendingRequest, None] = field(default_factory=dict)
@@ -114,7 +120,7 @@ class RequestQueue:
             HTTPException: If the queue is full.
         """
         # Answering too late would only make all other requests wait longer as well.
-        if (waiting := self.rows) + len(values) > self.limits.queue_rows:
+        if (waiting := self.rows) + len(values) > self.max_rows:
             seconds = max(1, math.ceil(waiting * self.seconds_per_row))
             message = f"the queue of the model is full: try again in {seconds} s"
             raise HTTPException(429, message, {"Retry-After": str(seconds)})
@@ -144,7 +150,7 @@ class RequestQueue:
         in_turn = chain.from_iterable(zip_longest(*(request.inputs for request in requests)))
         group = requests[0].inputs[0].group if requests else None
         inputs = [entry for entry in in_turn if entry is not None and entry.group == group]
-        batch, budget = list[Input](), self.limits.batch_tokens
+        batch, budget = list[Input](), self.max_tokens
         for start in range(0, len(inputs), _ENCODED_TOGETHER):
             part = inputs[start : start + _ENCODED_TOGETHER]
             # Inputs that did not fit into an earlier batch are encoded already.

@@ -14,10 +14,11 @@ from starlette.exceptions import HTTPException
 from bertkit.errors import ModelError, UsageError, shorten
 from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.hardware.device import find_device
 from bertkit.modeling.sentence.folder import DENSE, find_format
 from bertkit.progress import stage
 from bertkit.recipe.load import load_recipe, recipe_command
-from bertkit.server.batching import Limits, RequestQueue, WorkerThread
+from bertkit.server.batching import CPU_TOKENS, GPU_TOKENS, Limits, RequestQueue, WorkerThread
 from bertkit.server.engines import Predictor, Vectorizer
 from bertkit.server.schemas import classifies_texts, pair_to_rank
 from bertkit.storage import hub, runs
@@ -218,15 +219,17 @@ def load_service(saved: Sequence[SavedModel], limits: Limits, *, api_key: str | 
 
 def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
     checkpoint = embedder = rows = texts = None
+    is_on_cpu = is_exported(model.folder) or find_device().is_cpu
+    max_tokens = limits.batch_tokens or (CPU_TOKENS if is_on_cpu else GPU_TOKENS)
     observe = partial(metrics.observe_batch, model.name)
     if model.saved is not None:
         checkpoint = model.saved.load(inference=True)
         checkpoint.pack_texts()
-        rows = RequestQueue(Predictor(checkpoint), limits, observe)
+        rows = RequestQueue(Predictor(checkpoint), limits.queue_rows, max_tokens, observe)
     if model.has_vectors:
         embedder = Embedder(str(model.folder))
         embedder.load()
-        texts = RequestQueue(Vectorizer(embedder), limits, observe)
+        texts = RequestQueue(Vectorizer(embedder), limits.queue_rows, max_tokens, observe)
     identity = _identify_model(model)
     metrics.add_model(model.name, identity, lambda: sum(queue.rows for queue in (rows, texts) if queue))
     return ServedModel(model.name, identity, checkpoint, embedder, rows, texts)

@@ -94,7 +94,7 @@ async def _classify(request: Request, model: ServedModel, body: ClassifyRequest)
         raise HTTPException(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
     if PAIR in columns and columns[PAIR][1] and any(len(row) == 1 for row in texts):
         raise HTTPException(422, "inputs: the model reads pairs [text, text], and this is a single text")
-    count = body.parameters and body.parameters.top_k
+    count = body.parameters.top_k if body.parameters else None
 
     def render(prediction: Mapping[str, Any]) -> str:
         ordered = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])[:count]
@@ -148,7 +148,7 @@ async def _embed_openai(request: Request, model: ServedModel, body: EmbeddingsRe
 
 def _finish_vector(vector: Numbers, dimension: int | None, is_normal: bool) -> Numbers:
     """Return a vector with the dimension and the length that a request specifies."""
-    vectors = truncate(vector[None], dimension, is_normal=is_normal)
+    vectors: Numbers = truncate(vector[None], dimension, is_normal=is_normal)
     return (to_unit_length(vectors) if is_normal else vectors)[0]
 
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from bertkit.errors import DataError
-from bertkit.server.batching import Limits, RequestQueue, WorkerThread
+from bertkit.server.batching import RequestQueue, WorkerThread
 from bertkit.server.engines import Encoded
 
 
@@ -46,7 +46,7 @@ def computing():
     workers = []
 
     def start(**limits):
-        queue = RequestQueue(Doubling(), Limits(**limits))
+        queue = RequestQueue(Doubling(), **{"max_rows": 1024, "max_tokens": 4096, **limits})
         workers.append(WorkerThread([queue]))
         workers[-1].start()
         return workers[-1], queue
@@ -65,7 +65,7 @@ async def ask(worker, queue, values):
 
 
 def test_every_request_gets_its_own_answers_in_order(computing):
-    worker, queue = computing(batch_tokens=40)
+    worker, queue = computing(max_tokens=40)
     draw = random.Random(0)
     requests = [
         [draw.choice([draw.randrange(999), "ab" * draw.randrange(1, 9)]) for _ in range(draw.randrange(1, 6))]
@@ -116,7 +116,7 @@ def test_a_bad_input_fails_its_own_request_alone(bad, error, computing):
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again(computing):
-    worker, queue = computing(queue_rows=3)
+    worker, queue = computing(max_rows=3)
     queue.engine.gate.clear()
     queue.seconds_per_row = 2.5
 
@@ -152,7 +152,7 @@ def test_what_nobody_waits_for_is_not_computed(computing):
 
 
 def test_a_batch_takes_one_input_of_each_request_in_turn(computing):
-    worker, queue = computing(batch_tokens=40)
+    worker, queue = computing(max_tokens=40)
     queue.engine.gate.clear()
     rows = [f"long {number:05}" for number in range(7)]  # with 10 tokens each
 
@@ -178,7 +178,7 @@ def test_a_batch_takes_one_input_of_each_request_in_turn(computing):
 
 
 def test_requests_that_do_not_fit_into_a_batch_are_first_in_the_next(computing):
-    worker, queue = computing(batch_tokens=20)
+    worker, queue = computing(max_tokens=20)
     queue.engine.gate.clear()
 
     async def ask_all():
@@ -210,7 +210,7 @@ def test_a_stop_computes_what_is_waiting(computing):
 
 
 def test_queues_take_turns_however_much_one_has_to_compute():
-    queues = [RequestQueue(Doubling(), Limits(batch_tokens=4)) for _ in range(2)]
+    queues = [RequestQueue(Doubling(), max_rows=1024, max_tokens=4) for _ in range(2)]
     order = []
     for queue, letter in zip(queues, "ab", strict=True):
         queue.observe = lambda rows, tokens, seconds, letter=letter: order.append(letter)

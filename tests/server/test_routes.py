@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertkit.recipe import load_recipe
-from bertkit.server.batching import Limits, RequestQueue
+from bertkit.server.batching import RequestQueue
 from bertkit.workflows.predict import predict
 from tests.conftest import toy_rows, write_csv
 
@@ -167,7 +167,7 @@ def test_a_client_that_has_gone_disturbs_nothing(client):
 
 
 def test_a_full_queue_says_when_to_come_again(changed_client, service):
-    full = RequestQueue(None, Limits(queue_rows=0))
+    full = RequestQueue(None, max_rows=0, max_tokens=1)
     model = replace(service.models["run"], rows=full)
     reply = changed_client(models={"run": model}).post("/predict", {"inputs": "a"})
     assert (reply.status, reply.json["error_type"]) == (429, "overloaded")

@@ -35,7 +35,9 @@ def command(
     request_rows: Annotated[int, option("Rows of a request; more get 413.", "ROWS", min=1)] = 256,
     body_bytes: Annotated[int, option("Bytes of a request; more get 413.", "BYTES", min=1024)] = 1 << 20,
     timeout: Annotated[float, option("Time until an answer; later ones get 504.", "SECONDS", min=0.1)] = 30.0,
-    batch_tokens: Annotated[int, option("Tokens that are computed at a time.", "N", min=1)] = 4096,
+    batch_tokens: Annotated[
+        int | None, option("Maximum tokens of a batch.", "N", "1024 on a CPU, 4096 on a GPU", min=1)
+    ] = None,
     connections: Annotated[int, option("Maximum number of open connections; further ones get 503.", "N", min=1)] = 1024,
     drain: DrainOption = 1.0,
     log: LogOption = "text",
