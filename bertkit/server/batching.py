@@ -132,7 +132,7 @@ class RequestQueue:
 
     def compute_batch(self, requests: Sequence[PendingRequest]) -> list[PendingRequest]:
         """Compute the next batch of some requests, and return the requests that had a turn in it."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         batch = self._next_batch([request for request in requests if not request.is_finished])
         served = list(dict.fromkeys(entry.request for entry in batch))
         if not batch:
@@ -140,7 +140,7 @@ class RequestQueue:
         for request in served:
             request.started = request.started or time.perf_counter()
         self._do_safely(batch, self._answer)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
         self.observe(len(batch), sum(entry.tokens for entry in batch), seconds)
         return served

@@ -93,7 +93,7 @@ class DecisionsRequest(BaseModel):
             if len({choice.label for choice in question.choices}) < len(question.choices):
                 raise HTTPException(422, f"questions[{index}].choices: two have one value")
         state = self.input if isinstance(self.input, str) else [_read_message(item) for item in self.input]
-        return read_state(state), _read_questions({str(n): each for n, each in enumerate(self.questions)})
+        return read_state(state), _read_questions({str(n): question for n, question in enumerate(self.questions)})
 
     def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return the answers, with a refusal for each question without a decision."""
@@ -172,7 +172,7 @@ def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestio
 
 
 def as_text(content: Any) -> str | None:
-    """Return a text, the joined texts of a list of parts, or other JSON, as text; or None if the content is None.
+    """Return a text, the joined texts of a list of parts, or other JSON, as text. None remains None.
 
     Raises:
         HTTPException: If a part is an image, or anything other than text.
