@@ -55,8 +55,8 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
     """
     models: list[SavedModel] = []
     for argument in names:
-        name, _, path = argument.rpartition("=")
-        model = _find_model(path, name, recipe)
+        name, equals, path = argument.partition("=")
+        model = _find_model(path, name, recipe) if equals else _find_model(argument, "", recipe)
         if not model.name or not all(letter.isalnum() or letter in "-_." for letter in model.name):
             message = f"{model.name!r} cannot be the name of a model, because it is a part of addresses"
             raise UsageError(message, f"use letters, digits, '-', '_' and '.': NAME={model.folder}")

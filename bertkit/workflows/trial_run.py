@@ -206,10 +206,9 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
             trained._may_run_code = recipe._may_run_code
             list(predict(trained, row=row))
         with stages.stage("export to onnx", is_optional=True):
-            from bertkit.workflows.export import GraphFormat, Source, export_source
+            from bertkit.workflows.export import export
 
-            source = Source(str(run), limit=SMOKE_ROWS)
-            export_source(source, stages.folder / "exported", GraphFormat("onnx", timed=False))
+            export(run, stages.folder / "exported", limit=SMOKE_ROWS, timed=False)
     return result, stages.error
 
 

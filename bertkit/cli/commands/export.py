@@ -44,10 +44,10 @@ def export_run(
     The folder has the graph, the tokenizer, the recipe, labels and thresholds. `eval` and `predict` take it as a model,
     and say the same: the outputs, scores and speed of both are compared, and kept in parity.json.
     """
-    from bertkit.workflows.export import GraphFormat, Source, export_source
+    from bertkit.workflows.export import export
 
-    target = GraphFormat(to, copied=("baselines.json",) if with_baselines else ())
-    result = export_source(Source(run, recipe, data, limit), output, target)
+    copied = ["baselines.json"] if with_baselines else []
+    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, copied=copied)
     print_gated(result, print_export, result.gates)
 
 
@@ -120,11 +120,12 @@ def quantize_run(
     Both models are scored on validation rows. Nothing is written unless the paired 95% interval of the loss is within
     the margin, and, of vectors, the least cosine is at least 0.98.
     """
-    from bertkit.workflows.export import QUANTIZED, GraphFormat, MarginError, Source, export_source
+    from bertkit.workflows.export import MarginError, export
 
     try:
-        target = GraphFormat(*QUANTIZED[to], margin=margin, rows=rows)
-        exported = export_source(Source(run, recipe, data, limit), output, target)
+        backend, precision = to.split("-")
+        target = {"to": backend, "precision": precision, "margin": margin, "rows": rows}
+        exported = export(run, output, recipe=recipe, data=data, limit=limit, **target)
     except MarginError as error:
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)

@@ -75,7 +75,7 @@ def refused(monkeypatch):
     def refuse(*_, **__):
         raise workflow.MarginError("accuracy may lose 0.0200", "nothing was written", PARITY)
 
-    monkeypatch.setattr(workflow, "export_source", refuse)
+    monkeypatch.setattr(workflow, "export", refuse)
 
 
 def test_a_refusal_has_the_table_and_its_exit_code(run, refused):
