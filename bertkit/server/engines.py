@@ -1,10 +1,14 @@
-"""Engines that compute answers: a checkpoint that predicts rows, or an encoder that embeds texts."""
+"""Engines that compute answers: a checkpoint that predicts rows, or an encoder that embeds texts.
+
+An engine encodes inputs, and computes the answers to a batch of encoded inputs of one group. All calls come from the
+same thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import answer_rows
@@ -15,27 +19,10 @@ from bertkit.vectors.embedder import Embedder
 
 
 class Encoded(NamedTuple):
-    """Input in the form that `Engine.answer` takes, and its number of tokens."""
+    """Input in the form that `answer` takes, and its number of tokens."""
 
     content: Any
     tokens: int
-
-
-class Engine(Protocol):
-    """Model that computes answers, always in the same thread."""
-
-    def group(self, value: Any) -> Hashable:
-        """Return the property that all inputs of a batch have in common."""
-
-    def encode(self, values: Sequence[Any]) -> list[Encoded]:
-        """Encode inputs of one group.
-
-        Raises:
-            DataError: If an input is not valid.
-        """
-
-    def answer(self, encoded: Sequence[Encoded]) -> list[Any]:
-        """Compute the answer to each input of a batch of one group."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +36,11 @@ class Predictor:
         return tuple(sorted(value))
 
     def encode(self, values: Sequence[Row]) -> list[Encoded]:
-        """Check rows, and return each with its features."""
+        """Check rows, and return each with its features.
+
+        Raises:
+            DataError: If a row is not valid.
+        """
         task, setup = self.checkpoint.task, self.checkpoint.setup
         rows = [task.read(row, setup.recipe) or row for row in values]
         features: list[list[Any]] = [[] for _ in rows]
@@ -103,3 +94,6 @@ class Vectorizer:
         if name not in self._by_prompt:
             self._by_prompt[name] = self.embedder if name is None else self.embedder.with_prompt(name)
         return self._by_prompt[name]
+
+
+Engine = Predictor | Vectorizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.options import CheckpointRecipeOption, LimitOption, TrainedArgument, argument, option, output_option
 from bertkit.cli.output import (
@@ -80,26 +80,22 @@ def print_parity(parity: Parity, after: str) -> None:
     ]
     print_table("milliseconds per batch", speed)
     print_notes(describe_spreads(row["spread"] for row in parity.latency))
-    print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, "torch", after))
+    scores = [
+        {
+            "metric": name,
+            "torch": score["before"],
+            after: score["after"],
+            "difference": format_signed(score["difference"]),
+            "95% CI": score["interval"],
+        }
+        for name, score in parity.scores.items()
+    ]
+    print_table(f"{parity.split}, {format_rows(parity.rows)}", scores)
     # Outputs may differ in the fifth digit and labels in none: the latter are what users see.
     for name, whose in _FLIPS.items():
         if name in parity.flips:
             print_text(f"  labels that differ {whose}: {parity.flips[name]} of {format_rows(parity.rows)}")
     print_notes(parity.notes)
-
-
-def tabulate_scores(parity: Parity, before: str, after: str) -> list[dict[str, Any]]:
-    """Return the rows of the table of scores before and after."""
-    return [
-        {
-            "metric": name,
-            before: found["before"],
-            after: found["after"],
-            "difference": format_signed(found["difference"]),
-            "95% CI": found["interval"],
-        }
-        for name, found in parity.scores.items()
-    ]
 
 
 def quantize_run(
