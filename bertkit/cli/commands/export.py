@@ -120,8 +120,17 @@ def quantize_run(
 
     try:
         backend, precision = to.split("-")
-        target = {"to": backend, "precision": precision, "margin": margin, "rows": rows}
-        exported = export(run, output, recipe=recipe, data=data, limit=limit, **target)
+        exported = export(
+            run,
+            output,
+            to=backend,
+            precision=precision,
+            recipe=recipe,
+            data=data,
+            limit=limit,
+            margin=margin,
+            rows=rows,
+        )
     except MarginError as error:
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)
