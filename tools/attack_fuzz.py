@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.server.conftest import Client, Reply, make_sentence_folder
 from tests.server.test_questions import OPENAI, STATE, TYPESAFE
+
+from tests.server.conftest import Client, Reply, make_sentence_folder
 from tests.server.test_run import served
 from tools.attack_targets import Target, all_targets, try_target, warm_up
 from tools.attack_yard import Yard, find_crash
@@ -264,10 +265,9 @@ def fuzz_file(targets: dict[str, Target], folder: Path, rng: random.Random) -> I
 
 def fuzz(yard: Yard, tally: Any, deadline: float, only: list[int] | None) -> None:
     """Feed all of it: of 400 trials, 320 are files, 72 are eight requests each, 6 go over a socket, 2 to a command."""
-    from bertkit.server.app import app_of
+    from bertkit.server.app import build_app
     from bertkit.server.batching import Limits
-    from bertkit.server.runs import find_models
-    from bertkit.server.service import load_service
+    from bertkit.server.models import find_models, load_service
     from bertkit.storage.hub import find_model
 
     logging.disable(logging.CRITICAL)
@@ -276,8 +276,8 @@ def fuzz(yard: Yard, tally: Any, deadline: float, only: list[int] | None) -> Non
         vectors = make_sentence_folder(find_model("demo"), folder / "vectors")
         runs = [str(yard.store / "run"), f"asked={yard.store / 'of-decide'}", str(vectors)]
         service = load_service(find_models(runs), Limits(request_rows=64))
-        service.computer.start()
-        targets, client = all_targets(folder / "kept", yard.store), Client(app_of(service))
+        service.worker.start()
+        targets, client = all_targets(folder / "kept", yard.store), Client(build_app(service))
         for target in targets.values():
             warm_up(target, folder)
         known = list(know_answers(client))
@@ -297,4 +297,4 @@ def fuzz(yard: Yard, tally: Any, deadline: float, only: list[int] | None) -> Non
                     tried = fuzz_command(yard, targets, rng)
                 for of_name, kind, outcome, how, wrong in tried:
                     tally.add(number, of_name, kind, outcome, how, wrong)
-        service.computer.stop()
+        service.worker.stop()

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.progress import log
-from bertkit.server.service import Service
+from bertkit.server.models import Service
 
 OPEN_PATHS = ("/", "/health", "/ready")
 """Paths that need no API key: health checks, and the page, which shows nothing about the models."""
@@ -49,7 +49,7 @@ class AccessMiddleware:
 
     Args:
         app: App to protect.
-        service: Service that has the API key, the limits and the metrics.
+        service: Service with the API key, the limits and the metrics.
         root_path: Prefix under which a proxy shows the server, whether or not the proxy removes it.
     """
 
@@ -95,7 +95,7 @@ class AccessMiddleware:
                 fault = HTTPException(500, "bertkit failed; the log of the server has the reason")
                 await error_response(scope["path"], fault)(scope, receive, send_with_id)
         seconds = time.perf_counter() - start
-        self.service.metrics.count(getattr(scope.get("route"), "path", "other"), status, seconds)
+        self.service.metrics.observe_request(getattr(scope.get("route"), "path", "other"), status, seconds)
         _log_request(scope, request_id, status, seconds)
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:

@@ -1,13 +1,14 @@
-"""Inputs of many requests computed together: batches are formed while the last one is computed.
+"""Inputs of many requests computed in common batches: a batch is formed while the last one is computed.
 
-The event loop puts requests into the lane of their model, and one thread computes the lanes in turn. Nothing waits for
-a batch to become full: a batch is what has arrived since the last one began. Requests share it, so that a short one
-does not wait for all rows of a long one. With 100 tokens, of which a request gets 25 at a time, in inputs of 10:
+The event loop adds requests to the queue of their model, and one thread computes the queues of all models. It never
+waits for a batch to become full: the next batch comes from the requests that have arrived. A batch takes one input
+of each request in turn, so that a short request does not wait for all rows of a long one. With a budget of 40 tokens
+and inputs of 10:
 
-request   inputs left   batch 1   batch 2   batch 3
-a                 7     a a       a a       a a
-b, later          1     b
-c, after 1        2               c c
+request              inputs    batch 1    batch 2    batch 3
+a                    7         a a a a    a a        a
+b, after batch 1     1                    b
+c, after batch 1     2                    c          c
 """
 
 from __future__ import annotations
@@ -17,288 +18,232 @@ import contextlib
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import Any
+
+from starlette.exceptions import HTTPException
 
 from bertkit.errors import BertkitError
 from bertkit.hardware.process import CoreWatch
 from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
 
-_ENCODED_AT_ONCE = 128  # inputs that are tokenized together; a request gets its share of them
-SHARES = 4  # of a batch on a CPU: a request gets one at a time
-_PATIENCE = 1.0  # seconds after which a request has its turn before shorter ones
+# A short request waits for the batch before its own and for the long inputs in its own. On a CPU, larger batches are
+# not faster per token. An accelerator would be idle with smaller batches.
+CPU_TOKENS, GPU_TOKENS = 1024, 4096
+_ENCODED_TOGETHER = 64  # inputs per call of a tokenizer
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one server; each has its own status where a request exceeds it."""
+    """Limits of a server; each has a status for requests that exceed it."""
 
     queue_rows: int = 1024
-    """Rows of one model that wait or are computed; a request that does not fit gets 429."""
+    """Maximum rows of one model that wait or are computed; a request that does not fit gets 429."""
     request_rows: int = 256
-    """Rows, or texts, of one request; more get 413."""
+    """Maximum rows, or texts, of one request; more get 413."""
     body_bytes: int = 1 << 20
-    """Bytes of a request's body; more get 413."""
+    """Maximum bytes of a request's body; more get 413."""
     answer_seconds: float = 30.0
-    """From a request's last byte to its answer; later ones get 504."""
-    batch_tokens: int = 4096
-    """Tokens that are computed at a time."""
+    """Maximum time from a request's last byte to its answer; later answers get 504."""
+    batch_tokens: int | None = None
+    """Maximum tokens of a batch, by default `CPU_TOKENS` or `GPU_TOKENS`; a longer input is a batch on its own."""
     connections: int = 1024
-    """Maximum number of open connections; requests on further ones get 503."""
+    """Maximum number of open connections; requests on further connections get 503."""
     drain_seconds: float = 1.0
-    """For which the server goes on accepting requests after SIGTERM, so that a load balancer sees it is not ready."""
-
-
-class BusyError(Exception):
-    """The lane is full; the same request may fit in so many seconds."""
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(f"full for about {seconds} s")
-        self.seconds = seconds
+    """Time after SIGTERM in which requests are still accepted, so that a load balancer can read ``/ready``."""
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """One request in a lane: its answers, and the future that is done when all of them are there."""
+class PendingRequest:
+    """Request in a queue: its inputs without an answer, its answers, and a future that is done when all are there."""
 
     done: asyncio.Future[None]
-    answers: list[Any]
     render: Callable[[Any], Any]
-    """Makes of an answer what the request needs of it, in the computing thread."""
+    """Function that turns an answer into the form that the request needs; the computing thread calls it."""
     arrived: float
-    missing: int
-    served: float
-    """When a batch last had inputs of it; at first, when it came."""
-    waiting: deque[_Input] = field(default_factory=deque)
-    """Inputs in their order; only the computing thread takes them, also those that are encoded."""
-    encoded: deque[_Input] = field(default_factory=deque)
-    begun: float = 0.0
+    inputs: list[Input] = field(default_factory=list)
+    """Inputs without an answer, in their order."""
+    answers: list[Any] = field(default_factory=list)
+    started: float = 0.0
+    """Time when its first batch started, or 0 if none has."""
     tokens: int = 0
     error: Exception | None = None
     is_abandoned: bool = False
-    """Whether nobody waits for the answers any more; inputs that are not computed yet are dropped."""
+    """Whether the client no longer waits; the remaining inputs are dropped."""
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether its inputs are worth computing."""
-        return not self.is_abandoned and self.error is None
-
-    @property
-    def left(self) -> int:
-        """How many inputs are not computed yet."""
-        return len(self.waiting) + len(self.encoded)
+    def is_finished(self) -> bool:
+        """Whether none of its inputs should be computed anymore."""
+        return self.is_abandoned or self.error is not None or not self.inputs
 
 
 @dataclass(slots=True, eq=False)
-class _Input:
+class Input:
+    """Input of a request, at `index` of its answers; a batch has inputs of one group."""
+
     value: Any
-    ticket: Ticket
-    number: int
+    request: PendingRequest
+    index: int
     group: Hashable
     encoded: Encoded | None = None
-
-
-def _tokens(one: _Input) -> int:
-    return one.encoded.tokens if one.encoded is not None else 0
+    tokens: int = 0
 
 
 @dataclass(eq=False)
-class Lane:
-    """The inputs of one model, and what computes them."""
+class RequestQueue:
+    """Requests for one engine, and their batches."""
 
     engine: Engine
-    limits: Limits
+    max_rows: int
+    """Maximum number of rows that wait or are computed."""
+    max_tokens: int
+    """Maximum tokens of a batch."""
     observe: Callable[[int, int, float], None] = lambda rows, tokens, seconds: None
-    shares: int = SHARES
-    """Into how many shares a batch is divided; a request gets one at a time."""
-    tickets: dict[Ticket, None] = field(default_factory=dict)
-    """Requests without all their answers, as they came."""
-    computed: float = 0.0
-    """When its last batch began."""
-    rows: int = 0
-    """Inputs that are waiting or computed."""
+    """Function that is called with the rows, tokens and seconds of each batch."""
+    requests: dict[PendingRequest, None] = field(default_factory=dict)
+    """Unfinished requests, the next one first."""
     seconds_per_row: float = 0.0
-
-    def admit(self, count: int) -> None:
-        """Reserve space for inputs.
-
-        Raises:
-            BusyError: there is not enough.
-        """
-        # Refused now rather than answered too late: a queue without an end only adds to the time of all requests.
-        if self.rows + count > self.limits.queue_rows:
-            raise BusyError(max(1, math.ceil(self.rows * self.seconds_per_row)))
-        self.rows += count
-
-    def compute(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], int]:
-        """Encode and compute the next batch of requests, and drop those that nobody waits for.
-
-        Returns:
-            the tickets that are done, and how many inputs have left the lane.
-        """
-        began = self.computed = time.perf_counter()
-        before = sum(ticket.left for ticket in tickets)
-        wanted = [ticket for ticket in tickets if ticket.is_wanted]
-        # shortest first, after those that have waited too long for that
-        wanted.sort(key=lambda one: (1, one.left) if began - one.served < _PATIENCE else (0, one.served))
-        self._encode_inputs(self._take(wanted))
-        now = time.perf_counter()
-        batch = self._choose([ticket for ticket in wanted if ticket.is_wanted])
-        for one in batch:
-            one.ticket.begun, one.ticket.served = one.ticket.begun or now, now
-        if batch:
-            self._do_safely(batch, self._answer_batch)
-        seconds = time.perf_counter() - began
-        if batch:
-            # A moving average: recent batches tell best how long the queue will take.
-            self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
-            self.observe(len(batch), sum(map(_tokens, batch)), seconds)
-        for ticket in tickets:
-            if not ticket.is_wanted:
-                ticket.waiting.clear()
-                ticket.encoded.clear()
-        done = [ticket for ticket in tickets if not ticket.is_wanted or not ticket.missing]
-        return done, before - sum(ticket.left for ticket in tickets)
+    """Moving average over batches, which estimates how long the queue takes."""
 
     @property
-    def _share(self) -> int:
-        return max(1, self.limits.batch_tokens // self.shares)
+    def rows(self) -> int:
+        """Number of inputs that wait or are computed."""
+        return sum(len(request.inputs) for request in list(self.requests))
 
-    def _take(self, tickets: Sequence[Ticket]) -> list[_Input]:
-        """Take inputs to encode, of requests that have no share of a batch encoded yet."""
-        taken = list[_Input]()
-        for ticket in tickets:
-            if sum(map(_tokens, ticket.encoded)) < self._share:
-                count = min(len(ticket.waiting), _ENCODED_AT_ONCE // self.shares)
-                taken += [ticket.waiting.popleft() for _ in range(count)]
-            if len(taken) >= _ENCODED_AT_ONCE:
-                break
-        return taken
+    def add(self, values: Sequence[Any], render: Callable[[Any], Any]) -> PendingRequest:
+        """Add a request; the event loop calls this, and then awaits `PendingRequest.done`.
 
-    def _choose(self, tickets: Sequence[Ticket]) -> list[_Input]:
-        """Take a batch of inputs of one group: requests that fit, and a share of one that does not."""
-        batch, budget, is_shared = list[_Input](), self.limits.batch_tokens, False
-        for ticket in tickets:
-            share = min(self._share, budget)
-            is_whole = not ticket.waiting and sum(map(_tokens, ticket.encoded)) <= share
-            # Of requests with more than a share, one has its turn, so that however many there are, a batch is short.
-            if is_shared and not is_whole:
-                continue
-            is_shared = is_shared or not is_whole
-            while ticket.encoded:
-                first = ticket.encoded[0]
-                if batch and (first.group != batch[0].group or _tokens(first) > share):
-                    break
-                batch.append(ticket.encoded.popleft())
-                share, budget = share - _tokens(first), budget - _tokens(first)
+        Raises:
+            HTTPException: If the queue is full.
+        """
+        # Answering too late would only make all other requests wait longer as well.
+        if (waiting := self.rows) + len(values) > self.max_rows:
+            seconds = max(1, math.ceil(waiting * self.seconds_per_row))
+            message = f"the queue of the model is full: try again in {seconds} s"
+            raise HTTPException(429, message, {"Retry-After": str(seconds)})
+        request = PendingRequest(asyncio.get_running_loop().create_future(), render, time.perf_counter())
+        request.inputs = [Input(value, request, n, self.engine.group(value)) for n, value in enumerate(values)]
+        request.answers = [None] * len(values)
+        self.requests[request] = None
+        return request
+
+    def compute_batch(self, requests: Sequence[PendingRequest]) -> list[PendingRequest]:
+        """Compute the next batch of some requests, and return the requests that had a turn in it."""
+        start = time.perf_counter()
+        batch = self._next_batch([request for request in requests if not request.is_finished])
+        served = list(dict.fromkeys(entry.request for entry in batch))
+        if not batch:
+            return served
+        for request in served:
+            request.started = request.started or time.perf_counter()
+        self._do_safely(batch, self._answer)
+        seconds = time.perf_counter() - start
+        self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
+        self.observe(len(batch), sum(entry.tokens for entry in batch), seconds)
+        return served
+
+    def _next_batch(self, requests: Sequence[PendingRequest]) -> list[Input]:
+        """Take one input of each request in turn, of the group of the first, until the token budget is full."""
+        in_turn = chain.from_iterable(zip_longest(*(request.inputs for request in requests)))
+        group = requests[0].inputs[0].group if requests else None
+        inputs = [entry for entry in in_turn if entry is not None and entry.group == group]
+        batch, budget = list[Input](), self.max_tokens
+        for start in range(0, len(inputs), _ENCODED_TOGETHER):
+            part = inputs[start : start + _ENCODED_TOGETHER]
+            # Inputs that did not fit into an earlier batch are encoded already.
+            if new := [entry for entry in part if entry.encoded is None]:
+                self._do_safely(new, self._encode)
+            for entry in part:
+                if entry.encoded is not None:
+                    if batch and entry.tokens > budget:
+                        return batch
+                    batch.append(entry)
+                    budget -= entry.tokens
         return batch
 
-    def _encode_inputs(self, inputs: Sequence[_Input]) -> None:
-        """Encode inputs group by group; where one of a group is wrong, each alone."""
-        groups: dict[Hashable, list[_Input]] = {}
-        for one in inputs:
-            groups.setdefault(one.group, []).append(one)
-        for group in groups.values():
-            self._do_safely(group, self._encode_group)
+    def _encode(self, inputs: Sequence[Input]) -> None:
+        encoded = self.engine.encode([entry.value for entry in inputs])
+        for entry, content in zip(inputs, encoded, strict=True):
+            entry.encoded, entry.tokens = content, content.tokens
+            entry.request.tokens += content.tokens
 
-    def _encode_group(self, group: Sequence[_Input]) -> None:
-        for one, encoded in zip(group, self.engine.encode([one.value for one in group]), strict=True):
-            one.encoded = encoded
-            one.ticket.encoded.append(one)
-            one.ticket.tokens += encoded.tokens
+    def _answer(self, batch: Sequence[Input]) -> None:
+        answers = self.engine.answer([entry.encoded for entry in batch if entry.encoded is not None])
+        rendered = [entry.request.render(answer) for entry, answer in zip(batch, answers, strict=True)]
+        for entry, answer in zip(batch, rendered, strict=True):
+            entry.request.answers[entry.index] = answer
+            entry.request.inputs.remove(entry)
 
-    def _answer_batch(self, batch: Sequence[_Input]) -> None:
-        encoded = [one.encoded for one in batch if one.encoded is not None]
-        answers = self.engine.answer([one.value for one in batch], encoded)
-        rendered = [one.ticket.render(answer) for one, answer in zip(batch, answers, strict=True)]
-        for one, answer in zip(batch, rendered, strict=True):
-            one.ticket.answers[one.number] = answer
-            one.ticket.missing -= 1
+    def _do_safely(self, inputs: Sequence[Input], do: Callable[[Sequence[Input]], None]) -> None:
+        """Call a function with all inputs, or with each one if that fails, so that a bad input fails only its request.
 
-    def _do_safely(self, inputs: Sequence[_Input], do: Callable[[Sequence[_Input]], None]) -> None:
-        """Do something with inputs together; where that fails, with each alone, so that one disturbs no other."""
+        The error does not name the input that caused it.
+        """
         try:
             do(inputs)
-        except Exception as error:
-            # The error does not tell whose input it is, so each is tried alone.
+        except Exception as error:  # A bug fails one request, which gets a 500, and not the thread of all models.
             if len(inputs) > 1:
-                for one in inputs:
-                    self._do_safely([one], do)
+                for entry in inputs:
+                    self._do_safely([entry], do)
                 return
             if not isinstance(error, BertkitError):
                 log.exception("a request failed")
-            inputs[0].ticket.error = error
+            inputs[0].request.error = error
 
 
-class Computer:
-    """The thread that computes the lanes of all models."""
+class WorkerThread(threading.Thread):
+    """Thread that computes the queues of all models."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.lanes = lanes
+    def __init__(self, queues: Sequence[RequestQueue]) -> None:
+        super().__init__(name="bertkit-compute", daemon=True)
+        self.queues = list(queues)
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._answer_batches, name="bertkit-compute", daemon=True)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can compute."""
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        """Begin to compute."""
-        self._thread.start()
 
     def stop(self) -> None:
-        """Compute what is waiting, and end."""
+        """Compute all waiting requests, and end."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
-        self._thread.join()
+        self.join()
 
-    def submit(self, lane: Lane, values: Sequence[Any], render: Callable[[Any], Any]) -> Ticket:
-        """Put the inputs of a request into a lane; called by the event loop, which then awaits the ticket.
-
-        Raises:
-            BusyError: the lane is full.
-        """
-        done, now = asyncio.get_running_loop().create_future(), time.perf_counter()
-        ticket = Ticket(done, [None] * len(values), render, now, len(values), now)
-        ticket.waiting.extend(
-            _Input(value, ticket, number, lane.engine.group(value)) for number, value in enumerate(values)
-        )
+    def submit(self, queue: RequestQueue, values: Sequence[Any], render: Callable[[Any], Any]) -> PendingRequest:
+        """Add a request to a queue; raises as `RequestQueue.add` does."""
         with self._changed:
-            lane.admit(len(values))
-            lane.tickets[ticket] = None
+            request = queue.add(values, render)
             self._changed.notify()
-        return ticket
+        return request
 
-    def _answer_batches(self) -> None:
+    def run(self) -> None:
+        """Compute batches until `stop` is called and no request waits."""
         cores = CoreWatch()
         while True:
             with self._changed:
-                while not any(lane.tickets for lane in self.lanes):
+                while not (queue := next((queue for queue in self.queues if queue.requests), None)):
                     if self._is_stopping:
                         return
                     self._changed.wait()
-                # Models take turns, so that a busy one does not starve the others.
-                lane = min((lane for lane in self.lanes if lane.tickets), key=lambda lane: lane.computed)
-                tickets = list(lane.tickets)
-            # Computed without the lock: requests are admitted meanwhile, and make up the next batch.
-            finished, count = lane.compute(tickets)
+                # Models take turns, so that a busy model does not starve the others.
+                self.queues.remove(queue)
+                self.queues.append(queue)
+                requests = list(queue.requests)
+            # The lock is free while a batch is computed, so requests can arrive. They form the next batch.
+            served = queue.compute_batch(requests)
             with self._changed:
-                lane.rows -= count
-                for ticket in finished:
-                    del lane.tickets[ticket]
-            # Tell each event loop which of its tickets are done.
-            loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-            for ticket in finished:
-                loops.setdefault(ticket.done.get_loop(), []).append(ticket.done)
-            for loop, futures in loops.items():
-                # the loop is closed, and nobody waits
-                with contextlib.suppress(RuntimeError):
+                # Requests that had a turn go to the end of the queue, and finished requests leave it.
+                for request in served:
+                    del queue.requests[request]
+                    queue.requests[request] = None
+                finished = [request for request in requests if request.is_finished]
+                for request in finished:
+                    del queue.requests[request]
+            # One call per event loop: each call can hand the interpreter lock to the loop's thread for 5 ms.
+            for loop in {request.done.get_loop() for request in finished}:
+                futures = [request.done for request in finished if request.done.get_loop() is loop]
+                with contextlib.suppress(RuntimeError):  # The loop is closed, so nothing waits.
                     loop.call_soon_threadsafe(_finish_futures, futures)
             cores.look()
 

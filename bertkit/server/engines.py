@@ -1,14 +1,17 @@
-"""What computes answers: a checkpoint that predicts rows, or an encoder that embeds texts."""
+"""Engines that compute answers: a checkpoint that predicts rows, or an encoder that embeds texts.
+
+An engine encodes inputs, and computes the answers to a batch of encoded inputs of one group. All calls come from the
+same thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import answer_rows
-from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, use_progress
 from bertkit.recipe.sections import Row
 from bertkit.tokens.features import count_tokens
@@ -16,27 +19,10 @@ from bertkit.vectors.embedder import Embedder
 
 
 class Encoded(NamedTuple):
-    """An input as the model reads it."""
+    """Input in the form that `answer` takes, and its number of tokens."""
 
     content: Any
     tokens: int
-
-
-class Engine(Protocol):
-    """Computes answers, always in the same thread."""
-
-    def group(self, value: Any) -> Hashable:
-        """Return what the inputs of a batch must have in common."""
-
-    def encode(self, values: Sequence[Any]) -> list[Encoded]:
-        """Encode inputs of one group.
-
-        Raises:
-            DataError: one is wrong.
-        """
-
-    def answer(self, values: Sequence[Any], encoded: Sequence[Encoded]) -> list[Any]:
-        """Compute the answer to each input of a batch of one group."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +36,11 @@ class Predictor:
         return tuple(sorted(value))
 
     def encode(self, values: Sequence[Row]) -> list[Encoded]:
-        """Check rows, and return each with its features."""
+        """Check rows, and return each with its features.
+
+        Raises:
+            DataError: If a row is not valid.
+        """
         task, setup = self.checkpoint.task, self.checkpoint.setup
         rows = [task.read(row, setup.recipe) or row for row in values]
         features: list[list[Any]] = [[] for _ in rows]
@@ -61,7 +51,7 @@ class Predictor:
             for row, row_features in zip(rows, features, strict=True)
         ]
 
-    def answer(self, values: Sequence[Row], encoded: Sequence[Encoded]) -> list[Any]:
+    def answer(self, encoded: Sequence[Encoded]) -> list[Any]:
         """Run the model over the features of all rows, and decode its outputs."""
         rows = [content[0] for content, _ in encoded]
         # Features were encoded in other batches, so they get the index of their row in this batch.
@@ -72,43 +62,38 @@ class Predictor:
 
 @dataclass(frozen=True)
 class Vectorizer:
-    """Embeds texts as `bertkit embed` does; an input is a text and the name of its prompt, an answer is a vector."""
+    """Engine that embeds texts as `bertkit embed` does.
+
+    An input is a text and the name of its prompt or None. An answer is a vector and the number of tokens.
+    """
 
     embedder: Embedder
-    _by_prompt: dict[str, Embedder] = field(default_factory=dict)
-
-    @property
-    def prompts(self) -> list[str]:
-        """The names of the prompts that texts may begin with."""
-        return list(self.embedder.modules.prompts)
-
-    @property
-    def is_normal(self) -> bool:
-        """Whether its vectors have length 1."""
-        return self.embedder.modules.is_normal
+    _by_prompt: dict[str | None, Embedder] = field(default_factory=dict)
 
     def group(self, value: tuple[str, str | None]) -> Hashable:
         """Return the name of the prompt."""
         return value[1]
 
     def encode(self, values: Sequence[tuple[str, str | None]]) -> list[Encoded]:
-        """Count the tokens that are read of each text with its prompt."""
+        """Count the tokens of each text with its prompt, after truncation."""
         embedder = self._with_prompt(values[0][1])
         texts = [f"{embedder.prompt_text}{text}" for text, _ in values]
-        # Only their number is needed here, to fill a batch; `Embedder.encode` tokenizes once more.
+        # Only the number of tokens is needed here, to fill a batch; `Embedder.encode` tokenizes again.
         ids = embedder.tokenizer(
             texts, truncation=True, split_special_tokens=True, return_attention_mask=False, return_token_type_ids=False
         )["input_ids"]
-        return [Encoded(text, len(of_text)) for (text, _), of_text in zip(values, ids, strict=True)]
+        return [Encoded(value, len(text_ids)) for value, text_ids in zip(values, ids, strict=True)]
 
-    def answer(self, values: Sequence[tuple[str, str | None]], encoded: Sequence[Encoded]) -> list[tuple[Any, int]]:
-        """Return the vector of each text, and how many tokens were read of it."""
-        vectors: Numbers = self._with_prompt(values[0][1]).encode([one.content for one in encoded])
-        return [(vector, one.tokens) for vector, one in zip(vectors, encoded, strict=True)]
+    def answer(self, encoded: Sequence[Encoded]) -> list[tuple[Any, int]]:
+        """Embed texts with one prompt."""
+        embedder = self._with_prompt(encoded[0].content[1])
+        vectors = embedder.encode([content[0] for content, _ in encoded])
+        return [(vector, tokens) for vector, (_, tokens) in zip(vectors, encoded, strict=True)]
 
     def _with_prompt(self, name: str | None) -> Embedder:
-        if name is None:
-            return self.embedder
         if name not in self._by_prompt:
-            self._by_prompt[name] = self.embedder.with_prompt(name)
+            self._by_prompt[name] = self.embedder if name is None else self.embedder.with_prompt(name)
         return self._by_prompt[name]
+
+
+Engine = Predictor | Vectorizer

@@ -1,14 +1,14 @@
-"""What models answer at which address."""
+"""Answers of models at their addresses."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -19,273 +19,214 @@ from starlette.responses import Response
 from bertkit.data.columns import PAIR
 from bertkit.errors import BertkitError, shorten
 from bertkit.metrics import Numbers
-from bertkit.recipe.sections import Row
 from bertkit.server.access import CLIENT_GONE, NOTES
-from bertkit.server.batching import BusyError, Lane
-from bertkit.server.questions import (
-    DecisionsRequest,
-    SystemOneRequest,
-    can_answer,
-    decision_of,
-    row_of,
-)
+from bertkit.server.batching import RequestQueue
+from bertkit.server.decisions import DecisionsRequest, SystemOneRequest, answer_questions
+from bertkit.server.models import ServedModel, Service, choose_model
 from bertkit.server.schemas import (
     ClassifyRequest,
     EmbeddingsRequest,
     EmbedRequest,
-    Refusal,
     RerankRequest,
-    answer_schema,
     column_types,
     pair_to_rank,
     row_schema,
 )
-from bertkit.server.service import ServedModel, Service, choose_model
 from bertkit.storage.files import to_json
 from bertkit.vectors.vector_files import to_unit_length, truncate
 
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Refusal} for status in (400, 401, 413, 422, 429, 500, 503, 504)
-}
 TIMEOUT = "X-Request-Timeout"
-"""Header with the seconds after which nobody needs the answer any more."""
-_Render = Callable[[Any], Any]
-_Answer = Callable[..., Awaitable[Response]]
+"""Header with the seconds after which the client no longer needs the answer."""
+_Answer = Callable[[Request, ServedModel, Any], Awaitable[str]]
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
-    """Add the addresses of all models, each with the schema of its rows, and those that other servers have."""
-    for model in service.models.values():
-        if model.rows is not None:
-            _add_rows(app, service, model)
-    shared: list[tuple[str, type[BaseModel], _Answer]] = [
-        ("/predict", ClassifyRequest, _classify),
-        ("/rerank", RerankRequest, _rerank),
-        ("/embed", EmbedRequest, _embed),
-        ("/v1/embeddings", EmbeddingsRequest, _openai_embed),
-        ("/v1/decisions", DecisionsRequest, _decide),
-        ("/v1/systemone", SystemOneRequest, _decide),
-    ]
-    mains = {model.main_route for model in service.models.values()}
-    for route, request_schema, answer in shared:
-        if service.find(route):
-            endpoint = _make_endpoint(service, route, request_schema, answer)
-            about = request_schema.__doc__
-            app.add_api_route(route, endpoint, methods=["POST"], responses=REFUSALS, summary=about)
-            # TEI answers at / as well; with models of several kinds, nobody could tell which one is meant.
-            if mains == {route}:
-                app.add_api_route("/", endpoint, methods=["POST"], include_in_schema=False)
+def add_routes(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
+    """Add the address of each model that predicts, with the schema of its rows, and the addresses of other servers."""
+    add_route = partial(app.add_api_route, methods=["POST"])
+    for name, model in models.items():
+        if model.checkpoint is not None:
+            schema = row_schema(name, model.checkpoint.task, model.checkpoint.setup.recipe)
+            endpoint = _make_endpoint(schema, _predict, {name: model})
+            add_route(f"/v1/models/{name}:predict", endpoint, summary=f"Predict rows with {name}")
+    shared: dict[str, tuple[type[BaseModel], _Answer]] = {
+        "/embed": (EmbedRequest, _embed),
+        "/predict": (ClassifyRequest, _classify),
+        "/rerank": (RerankRequest, _rerank),
+        "/v1/embeddings": (EmbeddingsRequest, _embed_openai),
+        "/v1/decisions": (DecisionsRequest, _decide),
+        "/v1/systemone": (SystemOneRequest, _decide),
+    }
+    for path, (schema, answer) in shared.items():
+        if answering := {name: model for name, model in models.items() if path in model.routes}:
+            add_route(path, _make_endpoint(schema, answer, answering), summary=schema.__doc__)
+    # TEI answers at / as well. With models of several kinds, the kind of a request would be unknown.
+    kinds = {next((path for path in list(shared)[:3] if path in model.routes), "") for model in models.values()}
+    if len(kinds) == 1 and (path := kinds.pop()):
+        add_route("/", _make_endpoint(*shared[path], models), include_in_schema=False)
 
 
-def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
-    assert model.checkpoint is not None
-    task, recipe = model.checkpoint.task, model.checkpoint.setup.recipe
-    request_schema = row_schema(model.name, task, recipe)
-
+def _make_endpoint(schema: type[BaseModel], answer: _Answer, models: Mapping[str, ServedModel]) -> Any:
     async def endpoint(request: Request, body: Any) -> Response:
-        rows = [row.model_dump(exclude_none=True) for row in body.instances]
-        # Answers are rendered in the computing thread, so that the event loop writes bytes and computes nothing.
-        answers = await predict(service, request, model, rows, to_json)
-        return json_response(f'{{"predictions": [{", ".join(answers)}]}}')
+        model = choose_model(models, getattr(body, "model", None))
+        # Answers are JSON already, because a response model of FastAPI would check and write them in the event loop.
+        return Response(await answer(request, model, body), media_type="application/json")
 
-    endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
-    app.add_api_route(
-        f"/v1/models/{model.name}:predict",
-        endpoint,
-        methods=["POST"],
-        response_model=answer_schema(model.name, task),
-        responses=REFUSALS,
-        summary=f"Predict rows with {model.name}",
-        description=recipe.about or recipe.task,
-        operation_id=f"predict_{model.name}",
-    )
-
-
-def _make_endpoint(service: Service, route: str, request_schema: type[BaseModel], answer: _Answer) -> Any:
-    models = {model.name: model for model in service.find(route)}
-
-    async def endpoint(request: Request, body: Any) -> Response:
-        return await answer(service, request, choose_model(models, body.model), body)
-
-    endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
+    endpoint.__annotations__ = {"request": Request, "body": schema, "return": Response}
     return endpoint
 
 
-async def _classify(service: Service, request: Request, model: ServedModel, body: ClassifyRequest) -> Response:
-    given = body.inputs
-    # TEI takes a text, a pair or a batch of both, and answers a batch by a list of lists.
-    is_batch = not isinstance(given, str) and bool(given) and not isinstance(given[0], str)
-    texts: Sequence[Any] = given if is_batch else [[given] if isinstance(given, str) else given]
-    if not texts or not all(1 <= len(of_row) <= 2 for of_row in texts):
+async def _predict(request: Request, model: ServedModel, body: Any) -> str:
+    rows = [row.model_dump(exclude_none=True) for row in body.instances]
+    answers = await compute(request, model, model.rows, rows, to_json)
+    return f'{{"predictions": [{", ".join(answers)}]}}'
+
+
+async def _classify(request: Request, model: ServedModel, body: ClassifyRequest) -> str:
+    inputs = body.inputs
+    # TEI takes a text, a pair, or a list of lists with a text or a pair, and answers a list by a list of lists.
+    is_batch = not isinstance(inputs, str) and bool(inputs) and not isinstance(inputs[0], str)
+    texts: Sequence[Any] = inputs if is_batch else [[inputs] if isinstance(inputs, str) else inputs]
+    if not texts or not all(1 <= len(row) <= 2 for row in texts):
         raise HTTPException(422, "inputs: give a text, a pair [text, text], or a list of [text] or [text, text]")
     assert model.checkpoint is not None
-    takes = column_types(model.checkpoint.task, model.checkpoint.setup.recipe)
-    if PAIR not in takes and any(len(of_row) == 2 for of_row in texts):
+    columns = column_types(model.checkpoint.task, model.checkpoint.setup.recipe)
+    if PAIR not in columns and any(len(row) == 2 for row in texts):
         raise HTTPException(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
-    if PAIR in takes and takes[PAIR][1] and any(len(of_row) == 1 for of_row in texts):
+    if PAIR in columns and columns[PAIR][1] and any(len(row) == 1 for row in texts):
         raise HTTPException(422, "inputs: the model reads pairs [text, text], and this is a single text")
-    rows = [dict(zip(("text", PAIR), of_row, strict=False)) for of_row in texts]
-    count = None if body.parameters is None else body.parameters.top_k
-    answers = await predict(service, request, model, rows, lambda one: _label_scores(one, count))
-    return json_response(f"[{', '.join(answers)}]" if is_batch or body.parameters else answers[0])
+    count = body.parameters.top_k if body.parameters else None
+
+    def render(prediction: Mapping[str, Any]) -> str:
+        ordered = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])[:count]
+        return to_json([{"label": label, "score": score} for label, score in ordered])
+
+    rows = [dict(zip(("text", PAIR), row, strict=False)) for row in texts]
+    answers = await compute(request, model, model.rows, rows, render)
+    return f"[{', '.join(answers)}]" if is_batch or body.parameters else answers[0]
 
 
-def _label_scores(prediction: Mapping[str, Any], count: int | None) -> str:
-    """Write the highest probabilities of a prediction in their order, all of them without a count."""
-    ordered = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])[:count]
-    return to_json([{"label": label, "score": score} for label, score in ordered])
-
-
-async def _rerank(service: Service, request: Request, model: ServedModel, body: RerankRequest) -> Response:
-    assert model.task is not None
-    query, passage = pair_to_rank(model.task) or ("", "")
+async def _rerank(request: Request, model: ServedModel, body: RerankRequest) -> str:
+    assert model.checkpoint is not None
+    query, passage = pair_to_rank(model.checkpoint.task) or ("", "")
     rows = [{query: body.query, passage: text} for text in body.texts]
-    scores = await predict(service, request, model, rows, lambda prediction: prediction["prediction"])
-    ranked = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
-    own = ({"text": body.texts[number]} if body.return_text else {} for number in ranked)
-    return json_response(
-        to_json([{"index": n, "score": scores[n], **text} for n, text in zip(ranked, own, strict=True)])
-    )
+    scores = await compute(request, model, model.rows, rows, lambda prediction: prediction["prediction"])
+    ranked = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    texts = ({"text": body.texts[index]} if body.return_text else {} for index in ranked)
+    return to_json([{"index": n, "score": scores[n], **text} for n, text in zip(ranked, texts, strict=True)])
 
 
-async def _embed(service: Service, request: Request, model: ServedModel, body: EmbedRequest) -> Response:
-    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    finish = _finisher(model, is_normal=body.normalize, dimension=body.dimensions)
-    if not body.normalize and model.vectorizer is not None and model.vectorizer.is_normal:
+async def _embed(request: Request, model: ServedModel, body: EmbedRequest) -> str:
+    assert model.embedder is not None
+    modules, prompt = model.embedder.modules, body.prompt_name
+    if not body.normalize and modules.is_normal:
         raise HTTPException(422, "normalize: the model itself makes vectors of length 1")
-    inputs = [(text, body.prompt_name) for text in texts]
-    answers = await _vectors(service, request, model, inputs, lambda answer: json.dumps(finish(answer[0]).tolist()))
-    return json_response(f"[{', '.join(answers)}]")
+    if prompt is not None and prompt not in modules.prompts:
+        names = ", ".join(modules.prompts) or "none"
+        raise HTTPException(422, f"prompt_name: no prompt is called {prompt!r}; there are {names}")
+
+    def render(answer: tuple[Numbers, int]) -> str:
+        return json.dumps(_finish_vector(answer[0], body.dimensions, body.normalize).tolist())
+
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    answers = await compute(request, model, model.texts, [(text, prompt) for text in texts], render)
+    return f"[{', '.join(answers)}]"
 
 
-async def _openai_embed(service: Service, request: Request, model: ServedModel, body: EmbeddingsRequest) -> Response:
+async def _embed_openai(request: Request, model: ServedModel, body: EmbeddingsRequest) -> str:
+    def render(answer: tuple[Numbers, int]) -> str:
+        vector: Any = _finish_vector(answer[0], body.dimensions, True)
+        is_packed = body.encoding_format == "base64"
+        return json.dumps(base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_packed else vector.tolist())
+
     texts = [body.input] if isinstance(body.input, str) else body.input
-    finish = _finisher(model, is_normal=True, dimension=body.dimensions)
-
-    def render(answer: tuple[Any, int]) -> tuple[str, int]:
-        vector = finish(answer[0])
-        if body.encoding_format == "base64":
-            return json.dumps(base64.b64encode(vector.astype("<f4").tobytes()).decode()), answer[1]
-        return json.dumps(vector.tolist()), answer[1]
-
-    answers = await _vectors(service, request, model, [(text, None) for text in texts], render)
-    data = ", ".join(
-        f'{{"object": "embedding", "index": {number}, "embedding": {vector}}}'
-        for number, (vector, _) in enumerate(answers)
-    )
-    tokens = sum(count for _, count in answers)
+    vectors = await compute(request, model, model.texts, [(text, None) for text in texts], render)
+    items = (f'{{"object": "embedding", "index": {n}, "embedding": {vector}}}' for n, vector in enumerate(vectors))
+    tokens = request.scope[NOTES]["tokens"]
     usage = json.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
-    return json_response(f'{{"object": "list", "data": [{data}], "model": {json.dumps(model.name)}, "usage": {usage}}}')
+    return f'{{"object": "list", "data": [{", ".join(items)}], "model": {json.dumps(model.name)}, "usage": {usage}}}'
 
 
-async def _decide(
-    service: Service, request: Request, model: ServedModel, body: DecisionsRequest | SystemOneRequest
-) -> Response:
-    state, questions = body.read()
-    asked = [question for question in questions if can_answer(model, question)]
-    decisions, tokens = dict[str, Any](), 0
-    if asked:
-        [prediction] = await predict(service, request, model, [row_of(model, state, asked)], dict)
-        decisions = {question.name: decision_of(model, prediction, question) for question in asked}
-        tokens = request.scope[NOTES]["tokens"]
-    return json_response(to_json({"model": model.name, **body.show(decisions, tokens)}))
+def _finish_vector(vector: Numbers, dimension: int | None, is_normal: bool) -> Numbers:
+    """Return a vector with the dimension and the length that a request specifies."""
+    vectors: Numbers = truncate(vector[None], dimension, is_normal=is_normal)
+    return (to_unit_length(vectors) if is_normal else vectors)[0]
 
 
-def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> _Render:
-    """Return what makes of a vector the one that a request asks for."""
+async def _decide(request: Request, model: ServedModel, body: DecisionsRequest | SystemOneRequest) -> str:
+    async def predict(row: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        [prediction] = await compute(request, model, model.rows, [row], dict)
+        return prediction, request.scope[NOTES]["tokens"]
 
-    def finish(vector: Numbers) -> Any:
-        vectors = truncate(vector[None], dimension, is_normal=is_normal)
-        return (to_unit_length(vectors) if is_normal else vectors)[0]
-
-    return finish
-
-
-async def _vectors(
-    service: Service, request: Request, model: ServedModel, inputs: Sequence[Any], render: _Render
-) -> list[Any]:
-    assert model.texts is not None and model.vectorizer is not None
-    prompts = model.vectorizer.prompts
-    if not inputs:
-        raise HTTPException(422, "inputs: give at least one text")
-    if (name := inputs[0][1]) is not None and name not in prompts:
-        raise HTTPException(422, f"prompt_name: none is called {name!r}; there are {', '.join(prompts) or 'none'}")
-    return await compute(service, request, model, model.texts, inputs, render)
-
-
-async def predict(
-    service: Service, request: Request, model: ServedModel, rows: Sequence[Row], render: _Render
-) -> list[Any]:
-    """Let rows be predicted; raises as `compute` does."""
-    assert model.rows is not None
-    return await compute(service, request, model, model.rows, rows, render)
+    return to_json({"model": model.name, **await answer_questions(model, body, predict)})
 
 
 async def compute(
-    service: Service, request: Request, model: ServedModel, lane: Lane, values: Sequence[Any], render: _Render
+    request: Request,
+    model: ServedModel,
+    queue: RequestQueue | None,
+    values: Sequence[Any],
+    render: Callable[[Any], Any],
 ) -> list[Any]:
-    """Let the answers to inputs be computed among those of other requests, and wait for them.
+    """Compute the answers to the inputs of a request, in batches with other requests.
+
+    `render` turns an answer into the form that the request needs, such as JSON. The computing thread calls it, so that
+    the event loop only writes bytes.
 
     Raises:
-        HTTPException: If there are too many inputs, the answers take too long, or the client has disconnected.
-        BertkitError: If an input is wrong.
+        HTTPException: If there are too many inputs, the queue is full, the answers take too long, or the client has
+            disconnected.
+        BertkitError: If an input is not valid.
     """
-    limits, notes, seconds = service.limits, request.scope[NOTES], _read_timeout(request, service.limits.answer_seconds)
+    assert queue is not None
+    service: Service = request.app.state.service
+    # 1. Check the request, and add it to the queue.
+    limits, notes = service.limits, request.scope[NOTES]
+    seconds, max_rows = _read_timeout(request, limits.answer_seconds), min(limits.request_rows, limits.queue_rows)
     notes.update(model=model.name, rows=len(values))
-    if len(values) > min(limits.request_rows, limits.queue_rows):
-        raise HTTPException(
-            413, f"{len(values):,} inputs: send at most {min(limits.request_rows, limits.queue_rows):,}"
-        )
-    try:
-        ticket = service.computer.submit(lane, values, render)
-    except BusyError as busy:
-        what = f"{model.name} is busy: try again in {busy.seconds} s"
-        raise HTTPException(429, what, {"Retry-After": str(busy.seconds)}) from None
-    # Waiting ends with the answer, the client or the time, whichever is first; the rest of its inputs is then dropped.
+    if not values:
+        raise HTTPException(422, "inputs: give at least one text")
+    if len(values) > max_rows:
+        raise HTTPException(413, f"{len(values):,} inputs: send at most {max_rows:,}")
+    pending = service.worker.submit(queue, values, render)
+    # 2. Wait for the answers, but not longer than the client waits. The remaining inputs are then dropped.
     gone = asyncio.ensure_future(_wait_until_gone(request))
     try:
-        await asyncio.wait((ticket.done, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((pending.done, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
-        ticket.is_abandoned = True
+        pending.is_abandoned = True
+    # 3. Note the times for the log, and return the answers.
     now = time.perf_counter()
-    waited, total = (ticket.begun or now) - ticket.arrived, now - ticket.arrived
-    notes.update(tokens=ticket.tokens, waited_ms=round(1000 * waited, 2), total_ms=round(1000 * total, 2))
-    if not ticket.done.done():
+    waited, total = (pending.started or now) - pending.arrived, now - pending.arrived
+    notes.update(tokens=pending.tokens, waited_ms=round(1000 * waited, 2), total_ms=round(1000 * total, 2))
+    if not pending.done.done():
         if gone.done() and not gone.cancelled():
             raise HTTPException(CLIENT_GONE, "the client has gone")
         raise HTTPException(504, f"no answer within {seconds:g} s")
-    if isinstance(ticket.error, BertkitError):
-        raise ticket.error
-    if ticket.error is not None:
+    if isinstance(pending.error, BertkitError):
+        raise pending.error
+    if pending.error is not None:
         raise HTTPException(500, "the model failed on this input; the log of the server has the reason")
-    return ticket.answers
+    return pending.answers
 
 
-def _read_timeout(request: Request, most: float) -> float:
-    """Return how many seconds a request waits for its answer: as its header says, and no longer than the server allows.
+def _read_timeout(request: Request, max_seconds: float) -> float:
+    """Return the number of seconds that a request waits for its answer: its header's, or the maximum.
 
     Raises:
         HTTPException: If the header is not a number of seconds.
     """
-    given = request.headers.get(TIMEOUT)
-    if given is None:
-        return most
-    seconds = float(given) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", given) else 0.0
+    text = request.headers.get(TIMEOUT)
+    if text is None:
+        return max_seconds
+    seconds = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else 0.0
     if seconds == 0:
-        raise HTTPException(
-            422, f"the header {TIMEOUT}: {shorten(repr(given))} is not a number of seconds, such as 0.5"
-        )
-    return min(seconds, most)
+        message = f"the header {TIMEOUT}: {shorten(repr(text))} is not a number of seconds, such as 0.5"
+        raise HTTPException(422, message)
+    return min(seconds, max_seconds)
 
 
 async def _wait_until_gone(request: Request) -> None:
     """Return when the client has closed the connection."""
-    with contextlib.suppress(Exception):
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-
-def json_response(content: str) -> Response:
-    """Build the answer of what is JSON already."""
-    return Response(content.encode(), media_type="application/json")
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

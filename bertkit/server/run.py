@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.server.service import Service
+from bertkit.server.models import Service
 
 
 def bind(host: str, port: int) -> socket.socket:

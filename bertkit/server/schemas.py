@@ -1,4 +1,4 @@
-"""What requests and answers look like: the rows of a task family, and the shapes that other servers have."""
+"""Shapes of requests: the rows of a task family, and the requests that other servers take."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
+from starlette.exceptions import HTTPException
 
 from bertkit.recipe.records import Recipe
 from bertkit.tasks import Task, row_columns
 
 
 def _check_text(text: str) -> str:
-    """Refuse text that `bertkit predict` refuses: with a NUL, or one that JSON can write and UTF-8 cannot."""
+    """Reject text that `bertkit predict` rejects: with a NUL, or with half of a surrogate pair."""
     if "\0" in text:
         raise ValueError("a NUL character: remove it")
     try:
@@ -23,34 +24,29 @@ def _check_text(text: str) -> str:
 
 
 Text = Annotated[StrictStr, AfterValidator(_check_text)]
-
-
-_TRIED = {"str", "int", "float", "bool"}
+Model = Annotated[Text | None, Field(description="Name of the model, if several models answer at this address.")]
+Truncate = Annotated[Literal[True] | None, Field(description="Texts are truncated as in training.")]
 
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
 class ClassifyParameters(_Request):
-    """What clients of the Hugging Face hub ask for beside texts."""
+    """Parameters that clients of the Hugging Face Hub send next to texts."""
 
-    top_k: StrictInt | None = Field(None, ge=1, description="How many labels to tell, the highest first.")
+    top_k: StrictInt | None = Field(None, ge=1, description="Number of labels to return, the most probable first.")
 
 
 class ClassifyRequest(_Request):
     """Texts to classify, as text-embeddings-inference takes them: one, a pair, or a list of lists of one or two."""
 
     inputs: Text | list[Text] | list[list[Text]]
-    model: Text | None = Field(None, description="Name of the model, where several classify texts.")
-    truncate: Literal[True] | None = Field(None, description="Texts are read as in training: that cannot be changed.")
+    model: Model = None
+    truncate: Truncate = None
     raw_scores: Literal[False] = False
     parameters: ClassifyParameters | None = Field(
-        None, description="With it, a single text has a list of lists too, as in the hub's own API."
+        None, description="With it, the answer to a single text is a list of lists too, as in the API of the Hub."
     )
 
 
@@ -59,8 +55,8 @@ class RerankRequest(_Request):
 
     query: Text
     texts: list[Text] = Field(min_length=1)
-    model: Text | None = Field(None, description="Name of the model, where several rank texts.")
-    truncate: Literal[True] | None = Field(None, description="Texts are read as in training: that cannot be changed.")
+    model: Model = None
+    truncate: Truncate = None
     raw_scores: Literal[False] = False
     return_text: StrictBool = False
 
@@ -69,9 +65,9 @@ class EmbedRequest(_Request):
     """Texts to embed, as text-embeddings-inference takes them."""
 
     inputs: Text | list[Text]
-    model: Text | None = Field(None, description="Name of the model, where several embed texts.")
+    model: Model = None
     normalize: StrictBool = Field(True, description="Whether vectors have length 1.")
-    truncate: Literal[True] | None = Field(None, description="Texts are read as in training: that cannot be changed.")
+    truncate: Truncate = None
     prompt_name: Text | None = None
     dimensions: StrictInt | None = Field(None, ge=1)
 
@@ -88,82 +84,66 @@ class EmbeddingsRequest(BaseModel):
     user: Text | None = None
 
 
-class Refusal(_Answer):
-    """Why there is no answer."""
-
-    error: str
-    error_type: str
-
-
 def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
-    """Return the columns of a row to predict: name -> its type, and whether it must be there.
+    """Return the columns of a row to predict: name -> its type, and whether it is required.
 
-    Of two columns that stand for each other, such as words and plain text, neither must.
+    If two columns replace each other, such as words and plain text, both are optional.
     """
-    columns, own = task.COLUMNS, task.TYPES
-    return {
-        name: (own.get(name, list[Text] if name in columns.lists else Text), must and name not in columns.text_instead)
-        for name, must in row_columns(task, recipe).items()
-    }
+    columns, types = task.COLUMNS, dict[str, tuple[Any, bool]]()
+    for name, required in row_columns(task, recipe).items():
+        text = list[Text] if name in columns.lists else Text
+        types[name] = task.TYPES.get(name, text), required and name not in columns.text_instead
+    return types
 
 
 def form_fields(task: Task, recipe: Recipe) -> list[dict[str, Any]]:
     """Describe the columns of a row for a form: ``name``, ``type`` (text, texts or json), and ``required``."""
-    plain = {Text: "text", list[Text]: "texts"}
+    types = column_types(task, recipe).items()
     return [
-        {
-            "name": name,
-            "type": next((word for one, word in plain.items() if one == of_column), "json"),
-            "required": required,
-        }
-        for name, (of_column, required) in column_types(task, recipe).items()
+        {"name": name, "type": {Text: "text", list[Text]: "texts"}.get(column, "json"), "required": required}
+        for name, (column, required) in types
     ]
 
 
 def row_schema(name: str, task: Task, recipe: Recipe) -> type[BaseModel]:
     """Build the schema of a request with rows of a task family, in the shape of KServe: ``instances``."""
     fields: dict[str, Any] = {
-        column: (of_column, ...) if required else (of_column | None, None)
-        for column, (of_column, required) in column_types(task, recipe).items()
+        column: (type_, ...) if required else (type_ | None, None)
+        for column, (type_, required) in column_types(task, recipe).items()
     }
     row = create_model(f"{name}_row", __base__=_Request, **fields)
     return create_model(f"{name}_request", __base__=_Request, instances=(list[row], Field(min_length=1)))
 
 
-def answer_schema(name: str, task: Task) -> type[BaseModel]:
-    """Build the schema of the answer to `row_schema`: ``predictions``, in the order of the rows."""
-    own = {column: of_column for column, of_column in task.TYPES.items() if column not in task.COLUMNS.names}
-    fields: dict[str, Any] = {
-        column: (own.get(column, Any), ...) if column == "prediction" else (own.get(column, Any), None)
-        for column in dict.fromkeys(("prediction", *task.COLUMNS.predicted, *own))
-    }
-    record = create_model(f"{name}_prediction", __base__=_Answer, **fields)
-    return create_model(f"{name}_answer", __base__=_Answer, predictions=(list[record], ...))
-
-
 def classifies_texts(task: Task) -> bool:
-    """Tell whether a family reads a text and answers with the probabilities of labels."""
+    """Return whether a family reads a text and answers with the probabilities of labels."""
     return task.COLUMNS.given == ("text",) and "probabilities" in task.COLUMNS.predicted
 
 
 def pair_to_rank(task: Task) -> tuple[str, str] | None:
-    """Return the two columns of a family that answers with a number for two texts; None for others."""
+    """Return the two columns of a family that answers with a number for two texts, or None for other families."""
     given = task.COLUMNS.given
     return (given[0], given[1]) if len(given) == 2 and task.TYPES.get("prediction") is float else None
 
 
-def describe_faults(faults: Sequence[Mapping[str, Any]]) -> str:
-    """Write what is wrong with a request in one line: the first fault that pydantic lists of the first value.
+def explain_faults(faults: Sequence[Mapping[str, Any]]) -> HTTPException:
+    """Return the error of a request whose body has faults, as pydantic lists them, in one line.
 
-    Of the types that a value may have, the one that fits best has the fault that is furthest inside.
-
-    >>> describe_faults([{"loc": ("instances", 0, "text"), "msg": "Field required"}])
+    >>> explain_faults([{"loc": ("body", "instances", 0, "text"), "msg": "Field required", "type": "missing"}]).detail
     'instances[0].text: Field required'
     """
-    of_value = [fault for fault in faults if fault["loc"][:1] == faults[0]["loc"][:1]]
-    first = max(of_value, key=lambda fault: len(fault["loc"]))
-    # pydantic adds which type of several it tried, such as `list[str]`
-    parts = [part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part not in _TRIED)]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        return HTTPException(400, f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][1]}")
+    if isinstance(first.get("input"), bytes) or (first["type"] == "missing" and len(first["loc"]) == 1):
+        return HTTPException(422, "send JSON, with the header Content-Type: application/json")
+    # If a value may have several types, the type that fits best has its fault furthest inside.
+    first = max(
+        (fault for fault in faults if fault["loc"][:2] == first["loc"][:2]), key=lambda fault: len(fault["loc"])
+    )
+    # pydantic adds the type that it tried, such as `list[str]`.
+    types = {"str", "int", "float", "bool"}
+    parts = [part for part in first["loc"][1:] if isinstance(part, int) or (part.isidentifier() and part not in types)]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
     message = str(first["msg"]).removeprefix("Value error, ")
-    return f"{where}: {message}" if where else message
+    return HTTPException(422, f"{place}: {message}" if place else message)

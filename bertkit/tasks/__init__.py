@@ -137,7 +137,7 @@ class TaskExtras(Protocol):
     NAMED: bool
     """Whether gold values are label names, or lists of them; where it is not said, they are not."""
     TYPES: Mapping[str, Any]
-    """Column of a row, or field of a prediction -> its type, for those that say it."""
+    """Column of a row, or `prediction` -> its type; other columns are texts, or lists of texts."""
     HIGHEST: float
     """The highest value of its metrics."""
     EXPORTED_AS: str | None

@@ -39,7 +39,7 @@ COLUMNS: Columns = Columns(
     predicted=("negative_scores",),
     together=("anchor",),
 )
-TYPES: Mapping[str, Any] = {"margin": list[float], "prediction": float, "negative_scores": list[float]}
+TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10", "triple_accuracy")
 OPTIONS: Mapping[str, Any] = {
     "loss": Option("mnrl", choices=("mnrl", "margin_mse")),

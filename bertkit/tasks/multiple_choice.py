@@ -41,13 +41,7 @@ COLUMNS = Columns(
     lists=("choices",),
     predicted=("choice", "choice_probabilities"),
 )
-TYPES: Mapping[str, Any] = {
-    "prediction": int,
-    "choice": str,
-    "choice_probabilities": list[float],
-    "abstain": bool,
-    "prediction_set": list[int],
-}
+TYPES: Mapping[str, Any] = {"prediction": int}
 METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 

@@ -44,7 +44,7 @@ from bertkit.tokens.truncation import find_lost_answers
 
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
-TYPES: Mapping[str, Any] = {"prediction": str, "start": int | None, "end": int | None, "null_odds": float}
+TYPES: Mapping[str, Any] = {"prediction": str}
 HIGHEST = 100.0  # scores are in percent
 _BY_ANSWER = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 _BY_THRESHOLD = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _ACTIVE = ("query_active_dims", "document_active_dims")
 
 COLUMNS = contrastive.COLUMNS
-TYPES = {**contrastive.TYPES, **dict.fromkeys(_ACTIVE, int)}
+TYPES = contrastive.TYPES
 METRICS: tuple[str, ...] = (*contrastive.METRICS, *_ACTIVE)
 OPTIONS: Mapping[str, Any] = {
     "loss": contrastive.OPTIONS["loss"],

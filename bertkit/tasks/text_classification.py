@@ -47,12 +47,7 @@ COLUMNS: Columns = Columns(
     given=("text",), gold="label", optional=("text_pair",), lists=("label",), predicted=("probabilities",)
 )
 NAMED: bool = True
-TYPES: Mapping[str, Any] = {
-    "prediction": str | list[str],
-    "probabilities": dict[str, float],
-    "abstain": bool,
-    "prediction_set": list[str],
-}
+TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
 METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {
     "multi_label": False,

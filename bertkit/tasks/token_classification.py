@@ -70,12 +70,7 @@ COLUMNS = Columns(
     predicted=_ALWAYS,
 )
 NAMED: bool = True
-TYPES: Mapping[str, Any] = {
-    "prediction": list[str],
-    "words": list[str],
-    "entities": list[dict[str, Any]],
-    "spans": list[dict[str, Any]],
-}
+TYPES: Mapping[str, Any] = {"prediction": list[str]}
 METRICS: tuple[str, ...] = tuple(entities.METRICS)
 OPTIONS: Mapping[str, object] = {
     "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),

@@ -69,7 +69,6 @@ TYPES: Mapping[str, Any] = {
     "state": str | list[Any] | dict[str, Any],
     "questions": dict[str, Any],
     "prediction": dict[str, Any],
-    "decisions": dict[str, Any],
 }
 NO_ANSWER = -1
 """Stands for a question that a row does not have."""

@@ -52,7 +52,7 @@ COLUMNS = Columns(
     predicted=("sense_scores",),
 )
 NAMED: bool = True
-TYPES: Mapping[str, Any] = {"target": int | list[int], "prediction": str, "sense_scores": dict[str, float]}
+TYPES: Mapping[str, Any] = {"target": int | list[int], "prediction": str}
 METRICS: tuple[str, ...] = ("accuracy", "f1_macro", "accuracy_by_word")
 OPTIONS: Mapping[str, Option] = {
     "method": Option("fine_tuned", choices=("fine_tuned", "nearest")),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,14 +104,13 @@ def examine_machine() -> list[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Compare the versions of Python and packages with the requirements of bertkit."""
+    """Compare the versions of packages with the requirements of bertkit."""
     from packaging.requirements import Requirement
 
     requirements, unmet = list[str](), list[str]()
     # The copy of bertkit in a package is not installed, and has no metadata.
     for distribution in metadata.distributions(name="bertkit"):
-        pythons = distribution.metadata.get_all("Requires-Python", [])
-        requirements = [*(distribution.requires or []), *(f"python{versions}" for versions in pythons)]
+        requirements = distribution.requires or []
     for required in map(Requirement, requirements):
         if not required.marker or required.marker.evaluate({"extra": ""}):
             version = _find_version(required.name)
@@ -123,8 +121,6 @@ def check_packages() -> Iterator[Finding]:
 
 
 def _find_version(package: str) -> str | None:
-    if package == "python":
-        return platform.python_version()
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -293,20 +289,8 @@ def _examine_run(folder: Path) -> list[Finding]:
         return findings
     losses = [entry["loss"] for entry in log if "loss" in entry]
     curve = [f"the training loss falls from {losses[0]:.4g} to {losses[-1]:.4g}"] if len(losses) > 1 else []
-    files_text = f"{len(record.get('files', ()))} files are intact"
-    figures = ", ".join([files_text, *curve, *_list_scores(record)])
+    figures = ", ".join([f"{len(record.get('files', ()))} files are intact", *curve])
     return [judge("training", "healthy", f"nothing is wrong: {figures}")]
-
-
-def _list_scores(record: RunRecord) -> Iterator[str]:
-    """Yield the selection score of each split, with its interval if it has one."""
-    best = record.get("identity", {}).get("recipe", {}).get("best_metric")
-    for result in record.get("results", []):
-        scores = result.get("scores", {})
-        metric = best or next(iter(scores), "")
-        interval, value = (result.get("intervals") or {}).get(metric), scores.get(metric)
-        ends = f" (95% CI {interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
-        yield f"{result['split']}: {metric} {'undefined' if value is None else f'{value:.4f}'}{ends}"
 
 
 def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:

@@ -50,44 +50,8 @@ if TYPE_CHECKING:
     from bertkit.modeling.inference.graphs import Converted
 
 
-QUANTIZED = {
-    "onnx-int8": ("onnx", "int8"),
-    "openvino-int8": ("openvino", "int8"),
-    "openvino-bf16": ("openvino", "bf16"),
-}
-"""`--to` of `bertkit quantize` -> backend and precision."""
 MIN_COSINE = 0.98
 _COMPARED = 64  # rows whose vectors are compared
-
-
-@dataclass(frozen=True)
-class Source:
-    """Model to export, and the rows that it is scored on."""
-
-    model: str
-    """Run folder, a checkpoint of a run, or any fine-tuned checkpoint."""
-    recipe: str | None = None
-    """Recipe of a checkpoint that bertkit did not train."""
-    data: str | None = None
-    """Source of the rows, or None for the recipe's."""
-    limit: int | None = None
-    """Maximum number of rows of each split, or None for all."""
-
-
-@dataclass(frozen=True)
-class GraphFormat:
-    """Backend and precision of a graph, and how it is made and measured."""
-
-    backend: str
-    precision: str = "fp32"
-    margin: float = 0.01
-    """Largest acceptable loss of int8 and bf16, as a fraction of the highest score."""
-    rows: int = 256
-    """Number of training rows that determine the ranges of activations (int8)."""
-    timed: bool = True
-    """Whether its speed is compared with the model's."""
-    copied: tuple[str, ...] = ()
-    """Names of additional files of the run to copy."""
 
 
 @dataclass(frozen=True)
@@ -112,39 +76,41 @@ class MarginError(ModelError):
         self.parity = parity
 
 
+@on_cpu()
 @takes_progress
 def export(
     model: str | Path,
     output: str | Path,
     *,
     to: str = "onnx",
+    precision: str = "fp32",
     recipe: str | None = None,
     data: str | None = None,
     limit: int | None = None,
+    margin: float = 0.01,
+    rows: int = 256,
+    copied: Sequence[str] = (),
+    timed: bool = True,
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Export a run or a fine-tuned checkpoint in float32, and compare both.
+    """Export a run or a fine-tuned checkpoint, and compare both.
 
-    The folder appears when it is complete. It has all that `eval` and `predict` need, and gives the same answers.
+    The folder appears when it is complete. It has all that `eval` and `predict` need, and gives the same answers. If
+    the graph differs too much from the model, nothing is written.
 
     Args:
         model: Run folder, a checkpoint of a run, or any fine-tuned checkpoint.
         output: Folder to write, which must not exist.
         to: ``onnx`` or ``openvino``.
+        precision: ``fp32``, ``int8``, or for OpenVINO ``bf16``.
         recipe: Recipe of a checkpoint that bertkit did not train.
         data: Rows to score both on; by default the recipe's.
-        limit: Maximum number of rows to score.
+        limit: Maximum number of rows of each split.
+        margin: Largest acceptable loss of int8 and bf16, as a fraction of the highest score.
+        rows: Number of training rows that determine the ranges of activations (int8).
+        copied: Names of additional files of the run to copy.
+        timed: Whether to compare the speed of both.
         progress: Shows the progress; by default bars, in notebooks only.
-
-    Raises:
-        BertkitError: Any error; see `bertkit.errors`.
-    """
-    return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to))
-
-
-@on_cpu()
-def export_source(source: Source, output: str | Path, target: GraphFormat) -> ExportResult:
-    """Export a model in any format, and write nothing if the graph differs too much from the model.
 
     Raises:
         MarginError: If a model in int8 or bf16 loses too much; see `check_loss`.
@@ -152,17 +118,17 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
         BertkitError: Any other error; see `bertkit.errors`.
     """
     # 1. Check what can be checked before torch is imported.
-    if not 0 < target.margin < 1 or target.rows < 1:
-        message = f"--margin {target.margin:g}, --rows {target.rows}"
+    if not 0 < margin < 1 or rows < 1:
+        message = f"--margin {margin:g}, --rows {rows}"
         raise UsageError(message, "give a margin between 0 and 1, and at least one row")
-    is_exact, is_int8 = target.precision == "fp32", target.precision == "int8"
-    check_backend(target.backend, quantizes=is_int8)
+    is_exact, is_int8 = precision == "fp32", precision == "int8"
+    check_backend(to, quantizes=is_int8)
     folder = typed_path(output)
     refuse_existing(folder)
-    refuse_exported(hub.find_model(source.model))
-    saved = open_trained(source.model, source.recipe, {"data.source": source.data, "data.limit": source.limit})
-    split, notes = find_split(saved, required=source.data is not None or not is_exact)
-    training_rows = _read_training_rows(saved, target.rows) if is_int8 else []
+    refuse_exported(hub.find_model(str(model)))
+    saved = open_trained(str(model), recipe, {"data.source": data, "data.limit": limit})
+    split, notes = find_split(saved, required=data is not None or not is_exact)
+    training_rows = _read_training_rows(saved, rows) if is_int8 else []
 
     # 2. Load the model as it is traced: in float32 on the CPU, by the classes of transformers, with complete layers.
     with stage(f"loading {saved.recipe.model_name}"):
@@ -183,23 +149,23 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
 
     with disk_errors(folder.parent), building(folder) as staging:
         # 3. Write the graph and everything that is needed to open it.
-        with stage(f"exporting to {target.backend}, {target.precision}"):
+        with stage(f"exporting to {to}, {precision}"):
             from bertkit.modeling.inference.graphs import TextGraph, convert
 
-            file = graph_file(target.backend, target.precision)
+            file = graph_file(to, precision)
             facts = {"recipe": saved.recipe.name, "task": saved.recipe.task, "labels": json.dumps(before.setup.labels)}
             facts["license"] = find_license(saved.folder) or "unknown"
             path = staging / file
-            converted = convert(before.model, names, target.backend, path, calibration=calibration, metadata=facts)
-            described = describe_export(saved, before, converted, target, file)
-            write_supporting_files(staging, saved, before, *target.copied)
+            converted = convert(before.model, names, to, path, calibration=calibration, metadata=facts)
+            described = describe_export(saved, before, converted, file, backend=to, precision=precision)
+            write_supporting_files(staging, saved, before, *copied)
             write_manifest(staging, described)
 
         # 4. Compare the graph, as `predict` opens it, with the model.
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
-        parity = measure(before, after, TextGraph(before.model).on_arrays, split, notes, is_timed=target.timed)
+        parity = measure(before, after, TextGraph(before.model).on_arrays, split, notes, is_timed=timed)
         if not is_exact:
-            check_loss(parity, saved=saved, margin=target.margin)
+            check_loss(parity, saved=saved, margin=margin)
         elif not parity.largest <= TOLERANCE:
             message = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
             raise ModelError(message, "nothing was written; try the other --to")
@@ -211,8 +177,7 @@ def export_source(source: Source, output: str | Path, target: GraphFormat) -> Ex
     scores = {name: score["after"] for name, score in parity.scores.items()}
     group = parity.split or "exported"
     gates = judge_scores(saved.recipe.gates, group, scores, parity.intervals, parity.ece, size)
-    model, recipe = saved.recipe.model, saved.recipe.name
-    return ExportResult(model, str(folder), recipe, target.backend, target.precision, size, parity, gates)
+    return ExportResult(saved.recipe.model, str(folder), saved.recipe.name, to, precision, size, parity, gates)
 
 
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
@@ -327,14 +292,14 @@ _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines
 
 
 def describe_export(
-    saved: SavedCheckpoint, before: Checkpoint, converted: Converted, target: GraphFormat, file: str
+    saved: SavedCheckpoint, before: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
 ) -> Export:
     """Return what the manifest says of a graph."""
     return Export(
         **vars(converted),
-        backend=target.backend,
+        backend=backend,
         file=file,
-        precision=target.precision,
+        precision=precision,
         task=saved.recipe.task,
         tokenizer=tokenizer_settings(before.setup.tokenizer),
         options=dict(before.setup.recipe.options),

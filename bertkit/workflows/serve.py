@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -16,59 +14,62 @@ from bertkit.storage.files import to_json
 
 if TYPE_CHECKING:
     from bertkit.server.batching import Limits
-    from bertkit.server.service import Service
 
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a server answers, and whom."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
-    cors_origins: Sequence[str] = field(default=())
-    root_path: str = ""
-    """Prefix below which a proxy shows the server."""
-
-
-def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str | None = None) -> None:
+def serve(
+    runs: Sequence[str],
+    limits: Limits,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+    cors_origins: Sequence[str] = (),
+    root_path: str = "",
+    recipe: str | None = None,
+) -> None:
     """Serve runs until a signal arrives, and answer all requests before the end.
 
+    Args:
+        runs: Runs, each as ``RUN`` or ``NAME=RUN``.
+        limits: Limits of requests and batches.
+        host: Address to listen at.
+        port: Port, or 0 for a free one.
+        api_key: Key that requests must carry, or None if they need no key.
+        cors_origins: Websites whose pages may send requests.
+        root_path: Prefix below which a proxy shows the server.
+        recipe: Recipe of model folders that are not runs.
+
     Raises:
-        UnavailableError: If packages of the extra ``serve`` are missing.
         ResourceError: If the port is in use.
         BertkitError: If a run cannot be served.
     """
-    check_packages()
-    from bertkit.server.runs import find_models
+    from bertkit.server.models import find_models, load_service
 
     models = find_models(runs, recipe)
     from bertkit.server.run import DrainingServer, bind
 
-    with bind(address.host, address.port) as socket:
-        from bertkit.server.app import app_of
-        from bertkit.server.service import load_service
+    with bind(host, port) as socket:
+        from bertkit.server.app import build_app
 
         uvicorn_log = logging.getLogger("uvicorn")
         uvicorn_log.handlers, uvicorn_log.propagate = log.handlers, False
         uvicorn_log.setLevel(logging.ERROR)
-        service = load_service(models, limits, api_key=address.api_key)
-        app = app_of(service, address.cors_origins, address.root_path)
-        url = f"http://{address.host}:{socket.getsockname()[1]}"
-        DrainingServer(app, partial(_announce_models, url, service)).run([socket])
+        service = load_service(models, limits, api_key=api_key)
+        app = build_app(service, cors_origins, root_path)
+
+        def announce_models() -> None:
+            url = f"http://{host}:{socket.getsockname()[1]}"
+            log.info(f"serving {len(models)} model{'s' if len(models) > 1 else ''} at {url}")
+            for model in service.models.values():
+                log.info(f"  {model.name}: {'  '.join(model.routes)}")
+            docs = "" if api_key else f" and see {url}/docs for all addresses"
+            log.info(f"try them at {url}/{docs}; Ctrl-C stops")
+
+        DrainingServer(app, announce_models).run([socket])
     log.info("stopped")
-
-
-def _announce_models(url: str, service: Service) -> None:
-    count = len(service.models)
-    log.info(f"serving {count} model{'s' if count > 1 else ''} at {url}")
-    for model in service.models.values():
-        log.info(f"  {model.name}: {'  '.join(model.routes)}")
-    docs = "" if service.api_key else f" and see {url}/docs for all addresses"
-    log.info(f"try them at {url}/{docs}; Ctrl-C stops")
 
 
 def check_packages() -> None:

@@ -203,10 +203,9 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
             row = {name: value for name, value in data.validation.rows[0].items() if name != gold}
             list(predict(data.recipe.model_copy(update={"model": str(run)}), row=row))
         with stages.stage("export to onnx", is_optional=True):
-            from bertkit.workflows.export import GraphFormat, Source, export_source
+            from bertkit.workflows.export import export
 
-            source = Source(str(run), limit=SMOKE_ROWS)
-            export_source(source, stages.folder / "exported", GraphFormat("onnx", timed=False))
+            export(run, stages.folder / "exported", limit=SMOKE_ROWS, timed=False)
     return result, stages.error
 
 

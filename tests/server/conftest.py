@@ -88,20 +88,19 @@ def sentence_folder(tiny_model, tmp_path_factory):
 def service(trained, sentence_folder):
     """A service of a classifier called `run` and an encoder called `vectors`, which computes."""
     from bertkit.server.batching import Limits
-    from bertkit.server.runs import find_models
-    from bertkit.server.service import load_service
+    from bertkit.server.models import find_models, load_service
 
     service = load_service(find_models([str(trained), str(sentence_folder)]), Limits(request_rows=64))
-    service.computer.start()
+    service.worker.start()
     yield service
-    service.computer.stop()
+    service.worker.stop()
 
 
 @pytest.fixture(scope="session")
 def client(service):
-    from bertkit.server.app import app_of
+    from bertkit.server.app import build_app
 
-    return Client(app_of(service))
+    return Client(build_app(service))
 
 
 @pytest.fixture
@@ -109,10 +108,10 @@ def changed_client(service):
     """Build a client of the same models with other limits, or another field of the service."""
     from dataclasses import replace
 
-    from bertkit.server.app import app_of
+    from bertkit.server.app import build_app
 
     def build(cors_origins=(), limits=None, root_path="", **fields) -> Client:
         fields["limits"] = replace(service.limits, **(limits or {}))
-        return Client(app_of(replace(service, **fields), cors_origins, root_path))
+        return Client(build_app(replace(service, **fields), cors_origins, root_path))
 
     return build

@@ -64,7 +64,7 @@ def test_a_request_is_logged_by_its_status(client, caplog, monkeypatch):
     with caplog.at_level(logging.DEBUG, "bertkit"):
         client.get("/health")
         client.get("/nowhere")
-        monkeypatch.setattr("bertkit.server.routes._label_scores", None)
+        monkeypatch.setattr("bertkit.server.routes.to_json", None)
         client.post("/predict", {"inputs": "a"})
     levels = [(record.fields["status"], record.levelname) for record in caplog.records if hasattr(record, "fields")]
     assert levels == [(200, "INFO"), (404, "WARNING"), (500, "ERROR")]
@@ -103,13 +103,13 @@ def test_errors_of_an_input_are_explained_and_others_are_not(error, status, mess
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("bertkit.server.routes.predict", fail)
+    monkeypatch.setattr("bertkit.server.routes.compute", fail)
     reply = client.post("/predict", {"inputs": "a"})
     assert (reply.status, reply.json["error"]) == (status, message)
 
 
 def test_a_fault_of_bertkit_shows_no_traceback(client, monkeypatch):
-    monkeypatch.setattr("bertkit.server.routes._label_scores", None)
+    monkeypatch.setattr("bertkit.server.routes.to_json", None)
     reply = client.post("/predict", {"inputs": "a"})
     assert reply.status == 500
     assert reply.json["error"] == "the model failed on this input; the log of the server has the reason"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from bertkit.recipe import load_recipe
+from bertkit.server.batching import RequestQueue
 from bertkit.workflows.predict import predict
 from tests.conftest import toy_rows, write_csv
 
@@ -108,7 +110,7 @@ def test_vectors_in_the_shape_of_openai(client, sentence_folder):
         ("/v1/models/run:predict", {"instances": [{"text": 3}]}, 422, "instances[0].text: Input should be"),
         ("/v1/models/run:predict", {"instances": [{"words": "a"}]}, 422, "instances[0].text: Field required"),
         ("/v1/models/run:predict", {"instances": [{"text": "a", "x": 1}]}, 422, "instances[0].x: Extra"),
-        ("/v1/models/nix:predict", {"instances": []}, 404, "no model is called 'nix'; there are run, vectors"),
+        ("/v1/models/nix:predict", {"instances": []}, 404, "no model is called 'nix' here; there are run, vectors"),
         ("/v1/models/vectors:predict", {}, 404, "vectors predicts no rows; it answers at /embed, /v1/embeddings"),
         ("/v1/models/run:predict", {"instances": []}, 422, "instances: List should have at least 1"),
         ("/v1/models/run:predict", {"instances": [{"text": "a"}] * 65}, 413, "65 inputs: send at most 64"),
@@ -119,11 +121,11 @@ def test_vectors_in_the_shape_of_openai(client, sentence_folder):
         ("/predict", {"inputs": [["a"], ["a", "b"]]}, 422, "inputs: the model reads single texts"),
         ("/v1/models/run:predict", {"instances": [{"text": "a", "text_pair": "b"}]}, 422, "instances[0].text_pair: Ex"),
         ("/embed", {"inputs": ["a\0"]}, 422, "a NUL character: remove it"),
-        ("/predict", {"inputs": "a", "model": "vectors"}, 404, "none is called 'vectors' here; there are run"),
+        ("/predict", {"inputs": "a", "model": "vectors"}, 404, "no model is called 'vectors' here; there are run"),
         ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "inputs: give a text, a pair"),
         ("/predict", {"inputs": "a", "truncate": False}, 422, "truncate: Input should be True"),
         ("/embed", {"inputs": []}, 422, "inputs: give at least one text"),
-        ("/embed", {"inputs": "a", "prompt_name": "q"}, 422, "prompt_name: none is called 'q'; there are query"),
+        ("/embed", {"inputs": "a", "prompt_name": "q"}, 422, "prompt_name: no prompt is called 'q'; there are query"),
         ("/embed", {"inputs": "a", "dimensions": 99}, 422, "the model's vectors have 32"),
         ("/embed", [], 422, "Input should be a valid dictionary"),
     ],
@@ -144,10 +146,8 @@ def test_openai_errors_have_openais_shape(client):
 
 @pytest.mark.parametrize(("limit", "header"), [(0.01, {}), (30, {"x_request_timeout": "0.01"})])
 def test_an_answer_that_takes_too_long_is_given_up(limit, header, changed_client, monkeypatch):
-    from bertkit.server.batching import Lane
-
-    compute, given_up = Lane.compute, threading.Event()
-    monkeypatch.setattr(Lane, "compute", lambda lane, taken: (given_up.wait(5), compute(lane, taken))[1])
+    compute, given_up = RequestQueue.compute_batch, threading.Event()
+    monkeypatch.setattr(RequestQueue, "compute_batch", lambda *taken: (given_up.wait(5), compute(*taken))[1])
     reply = changed_client(limits={"answer_seconds": limit}).post("/predict", {"inputs": "a"}, **header)
     given_up.set()
     assert reply.status == 504 and reply.json["error"] == "no answer within 0.01 s"
@@ -167,14 +167,8 @@ def test_a_client_that_has_gone_disturbs_nothing(client):
 
 
 def test_a_full_queue_says_when_to_come_again(changed_client, service):
-    from bertkit.server.batching import Lane
-
-    lane = service.models["run"].rows
-    assert isinstance(lane, Lane)
-    lane.rows += 1024
-    try:
-        reply = changed_client().post("/predict", {"inputs": "a"})
-    finally:
-        lane.rows -= 1024
+    full = RequestQueue(None, max_rows=0, max_tokens=1)
+    model = replace(service.models["run"], rows=full)
+    reply = changed_client(models={"run": model}).post("/predict", {"inputs": "a"})
     assert (reply.status, reply.json["error_type"]) == (429, "overloaded")
     assert int(reply.headers["retry-after"]) >= 1

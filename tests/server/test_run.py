@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.server.app import app_of
+from bertkit.server.app import build_app
 from bertkit.server.run import DrainingServer, bind
 
 
@@ -52,12 +52,12 @@ def served(service, **limits):
     """Serve in a thread, and yield the port and the server."""
     limits = {"drain_seconds": 0.0, **limits}
     answering = replace(service, limits=replace(service.limits, **limits))
-    answering.computer = SimpleNamespace(
-        is_alive=True, start=lambda: None, stop=lambda: None, submit=service.computer.submit
+    answering.worker = SimpleNamespace(
+        is_alive=lambda: True, start=lambda: None, stop=lambda: None, submit=service.worker.submit
     )
     started = threading.Event()
     with bind("127.0.0.1", 0) as listener:
-        server = DrainingServer(app_of(answering), started.set)
+        server = DrainingServer(build_app(answering), started.set)
         thread = threading.Thread(target=lambda: asyncio.run(server._serve([listener])))
         thread.start()
         assert started.wait(60)

@@ -15,7 +15,7 @@ import bertkit
 from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import open_trained
 from bertkit.recipe import Training
-from bertkit.server.runs import find_models
+from bertkit.server.models import find_models
 from bertkit.storage import runs
 from bertkit.training.losses import make_loss
 from bertkit.workflows.export import find_split

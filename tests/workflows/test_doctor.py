@@ -72,11 +72,6 @@ def test_a_copy_of_bertkit_that_is_not_installed_has_its_versions(monkeypatch):
     assert by_name(check_packages)["versions"].level == "good"
 
 
-def test_an_old_python_is_named(monkeypatch):
-    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.1")
-    assert "bertkit needs python>=3.11, here is 3.9.1" in by_name(check_packages)["versions"].text
-
-
 def test_the_device_computes_and_the_trial_says_why():
     found = by_name(check_device)
     assert found["device"].text == "CPU: a product and its gradient are right"

@@ -14,7 +14,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage.exports import listed_files
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
-from bertkit.workflows.export import GraphFormat, describe_export, find_license, write_manifest, write_supporting_files
+from bertkit.workflows.export import describe_export, find_license, write_manifest, write_supporting_files
 
 
 def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
@@ -26,7 +26,8 @@ def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
         before = SimpleNamespace(setup=Setup(recipe, load_tokenizer(trained), saved.labels))
         converted = SimpleNamespace(reads="text", inputs=(), outputs=(), probabilities=False)
         write_supporting_files(tmp_path, saved, before)
-        write_manifest(tmp_path, describe_export(saved, before, converted, GraphFormat("onnx"), "model.onnx"))
+        described = describe_export(saved, before, converted, "model.onnx", backend="onnx", precision="fp32")
+        write_manifest(tmp_path, described)
     finally:
         (trained / "calibration.json").unlink()
     assert set(listed_files(tmp_path)) >= {"config.json", "recipe.yaml", "tokenizer.json", "training_rows.npy"}

@@ -10,7 +10,7 @@ import pytest
 from bertkit.errors import UsageError
 from bertkit.evaluation.parity import Parity
 from bertkit.recipe import load_recipe
-from bertkit.workflows.export import GraphFormat, MarginError, Source, check_loss, export_source
+from bertkit.workflows.export import MarginError, check_loss, export
 from tests.conftest import toy_rows, write_csv
 
 
@@ -58,7 +58,7 @@ def test_rows_must_get_the_same_label_alone_as_in_a_batch():
 @pytest.mark.parametrize("options", [{"margin": 0}, {"margin": 1.5}, {"rows": 0}], ids=str)
 def test_options_that_mean_nothing_are_refused(options, tmp_path):
     with pytest.raises(UsageError):
-        export_source(Source("demo"), tmp_path / "out", GraphFormat("openvino", "int8", **options))
+        export("demo", tmp_path / "out", to="openvino", precision="int8", **options)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.options import CheckpointRecipeOption, LimitOption, TrainedArgument, argument, option, output_option
 from bertkit.cli.output import (
@@ -44,10 +44,10 @@ def export_run(
     The folder has the graph, the tokenizer, the recipe, labels and thresholds. `eval` and `predict` take it as a model,
     and say the same: the outputs, scores and speed of both are compared, and kept in parity.json.
     """
-    from bertkit.workflows.export import GraphFormat, Source, export_source
+    from bertkit.workflows.export import export
 
-    target = GraphFormat(to, copied=("baselines.json",) if with_baselines else ())
-    result = export_source(Source(run, recipe, data, limit), output, target)
+    copied = ["baselines.json"] if with_baselines else []
+    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, copied=copied)
     print_gated(result, print_export, result.gates)
 
 
@@ -80,26 +80,22 @@ def print_parity(parity: Parity, after: str) -> None:
     ]
     print_table("milliseconds per batch", speed)
     print_notes(describe_spreads(row["spread"] for row in parity.latency))
-    print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, "torch", after))
+    scores = [
+        {
+            "metric": name,
+            "torch": score["before"],
+            after: score["after"],
+            "difference": format_signed(score["difference"]),
+            "95% CI": score["interval"],
+        }
+        for name, score in parity.scores.items()
+    ]
+    print_table(f"{parity.split}, {format_rows(parity.rows)}", scores)
     # Outputs may differ in the fifth digit and labels in none: the latter are what users see.
     for name, whose in _FLIPS.items():
         if name in parity.flips:
             print_text(f"  labels that differ {whose}: {parity.flips[name]} of {format_rows(parity.rows)}")
     print_notes(parity.notes)
-
-
-def tabulate_scores(parity: Parity, before: str, after: str) -> list[dict[str, Any]]:
-    """Return the rows of the table of scores before and after."""
-    return [
-        {
-            "metric": name,
-            before: found["before"],
-            after: found["after"],
-            "difference": format_signed(found["difference"]),
-            "95% CI": found["interval"],
-        }
-        for name, found in parity.scores.items()
-    ]
 
 
 def quantize_run(
@@ -120,11 +116,21 @@ def quantize_run(
     Both models are scored on validation rows. Nothing is written unless the paired 95% interval of the loss is within
     the margin, and, of vectors, the least cosine is at least 0.98.
     """
-    from bertkit.workflows.export import QUANTIZED, GraphFormat, MarginError, Source, export_source
+    from bertkit.workflows.export import MarginError, export
 
     try:
-        target = GraphFormat(*QUANTIZED[to], margin=margin, rows=rows)
-        exported = export_source(Source(run, recipe, data, limit), output, target)
+        backend, precision = to.split("-")
+        exported = export(
+            run,
+            output,
+            to=backend,
+            precision=precision,
+            recipe=recipe,
+            data=data,
+            limit=limit,
+            margin=margin,
+            rows=rows,
+        )
     except MarginError as error:
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)

@@ -35,7 +35,9 @@ def command(
     request_rows: Annotated[int, option("Rows of a request; more get 413.", "ROWS", min=1)] = 256,
     body_bytes: Annotated[int, option("Bytes of a request; more get 413.", "BYTES", min=1024)] = 1 << 20,
     timeout: Annotated[float, option("Time until an answer; later ones get 504.", "SECONDS", min=0.1)] = 30.0,
-    batch_tokens: Annotated[int, option("Tokens that are computed at a time.", "N", min=1)] = 4096,
+    batch_tokens: Annotated[
+        int | None, option("Maximum tokens of a batch.", "N", "1024 on a CPU, 4096 on a GPU", min=1)
+    ] = None,
     connections: Annotated[int, option("Maximum number of open connections; further ones get 503.", "N", min=1)] = 1024,
     drain: DrainOption = 1.0,
     log: LogOption = "text",
@@ -45,7 +47,7 @@ def command(
     The server answers at addresses of its own and at those of text-embeddings-inference and OpenAI, and has a page to
     try each model at.
     """
-    from bertkit.workflows.serve import Address, LoggedProgress, check_packages, log_json_lines, serve
+    from bertkit.workflows.serve import LoggedProgress, check_packages, log_json_lines, serve
 
     if log == "json":  # before anything is logged
         log_json_lines()
@@ -64,16 +66,25 @@ def command(
         connections=connections,
         drain_seconds=drain,
     )
-    address = Address(host, port, _read_key(api_key_file), cors_origin or (), _check_root(root_path))
+    api_key, root_path = _read_key(api_key_file), _check_root(root_path)
     with use_progress(LoggedProgress() if log == "json" else None):
-        serve(runs, address, limits, recipe=recipe)
+        serve(
+            runs,
+            limits,
+            host=host,
+            port=port,
+            api_key=api_key,
+            cors_origins=cors_origin or (),
+            root_path=root_path,
+            recipe=recipe,
+        )
 
 
 def _check_root(path: str) -> str:
     """Return a prefix of addresses without a slash at its end.
 
     Raises:
-        UsageError: it is none.
+        UsageError: If the path is not a prefix.
     """
     if path.strip("/") and not re.fullmatch(r"(/[\w.~-]+)+/?", path, re.ASCII):
         raise UsageError(f"--root-path {path!r} is no prefix of an address", "write it like /bert")

@@ -9,10 +9,9 @@ import pytest
 from bertkit.evaluation.calibration import SavedCalibration, write_calibration
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.recipe import load_recipe
-from bertkit.server.app import app_of
+from bertkit.server.app import build_app
 from bertkit.server.batching import Limits
-from bertkit.server.runs import find_models
-from bertkit.server.service import load_service
+from bertkit.server.models import find_models, load_service
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.predict import predict
 from tests.conftest import WORDS, write_jsonl
@@ -54,9 +53,9 @@ def decider(tiny_model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def asking(decider, trained):
     service = load_service(find_models([f"any={decider}", f"film={trained}"]), Limits())
-    service.computer.start()
-    yield Client(app_of(service))
-    service.computer.stop()
+    service.worker.start()
+    yield Client(build_app(service))
+    service.worker.stop()
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +111,11 @@ def test_answers_follow_the_calibration_of_each_type(decider, tmp_path):
     liked, kind, stars = answer["decisions"].values()
     assert [each["abstain"] for each in (liked, kind, stars)] == [False, True, True]
     service = load_service(find_models([f"any={run}"]), Limits())
-    service.computer.start()
-    client = Client(app_of(service))
+    service.worker.start()
+    client = Client(build_app(service))
     given = client.post("/v1/decisions", {"model": "any", "input": STATE, "questions": OPENAI}).json["answers"]
     named = client.post("/v1/systemone", {"state": STATE, "questions": TYPESAFE}).json["answers"]
-    service.computer.stop()
+    service.worker.stop()
     for answers in (given, list(named.values())):
         assert [each["abstain"] for each in answers] == [False, True, True]
         assert answers[1]["confidence"] == pytest.approx(kind["confidence"], abs=1e-6)
@@ -150,11 +149,12 @@ def test_a_classifier_answers_a_choice_among_its_labels_and_refuses_the_rest(ask
 @pytest.mark.parametrize(
     ("change", "status", "message"),
     [
-        ({"model": "none"}, 404, "model: none is called 'none' here; there are any, film"),
+        ({"model": "none"}, 404, "model: no model is called 'none' here; there are any, film"),
         ({"questions": []}, 422, "questions: List should have at least 1 item"),
-        ({"questions": [{"type": "box", "instructions": "x"}]}, 422, "questions\\[0\\]: .* 'box'"),
+        ({"questions": [{"type": "box", "instructions": "x"}]}, 422, "\\[0\\].type: .*'predicate', 'choice'"),
         ({"questions": [{"type": "predicate"}]}, 422, "questions\\[0\\].*instructions: Field required"),
         ({"questions": [{**OPENAI[1], "choices": [{"value": "a"}, {"value": "a"}]}]}, 422, "two have one value"),
+        ({"questions": [{"type": "choice", "instructions": "x"}]}, 422, "the criteria '{}'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 422, "'input_image': only text"),
         (
             {"questions": [{**OPENAI[1], "choices": [{"value": f"{n} good film"} for n in range(40)]}]},
@@ -173,7 +173,7 @@ def test_a_wrong_request_is_refused_in_the_shape_of_openai(asking, change, statu
 
 def test_a_request_names_one_of_several_models(asking):
     reply = asking.post("/v1/systemone", {"state": STATE, "questions": TYPESAFE})
-    assert (reply.status, "several answer here" in reply.json["error"]) == (422, True)
+    assert (reply.status, "several models answer here" in reply.json["error"]) == (422, True)
 
 
 def test_models_are_listed_for_both_clients(asking):

@@ -1,0 +1,225 @@
+"""Typed questions over HTTP, in the shapes of the APIs of OpenAI and TypeSafe.
+
+A model of typed questions answers any question. A model that classifies texts answers a choice among its labels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, StrictBool
+from starlette.exceptions import HTTPException
+
+from bertkit.server.models import ServedModel
+from bertkit.server.schemas import Text
+from bertkit.tokens.questions import Question, read_questions, read_state
+
+_MAX_QUESTIONS = 400  # per request
+
+Content = Text | dict[str, Any] | list[Any]
+Decision = Mapping[str, Any]
+"""Prediction for one question: an entry of ``decisions``."""
+Predict = Callable[[dict[str, Any]], Awaitable[tuple[dict[str, Any], int]]]
+"""Function that predicts a row, and returns the prediction and the number of tokens."""
+
+
+class ChoiceValue(BaseModel):
+    """Label of a choice."""
+
+    value: Text | StrictBool
+    description: Text | None = None
+
+    @property
+    def label(self) -> str:
+        """The value as the model reads it."""
+        return str(self.value).lower() if isinstance(self.value, bool) else self.value
+
+
+class Level(BaseModel):
+    """Level of a score."""
+
+    label: Text
+    description: Text | None = None
+
+
+class DecisionsQuestion(BaseModel):
+    """Question for yes or no (predicate), one of several labels (choice), or one of several ordered levels (score)."""
+
+    type: Literal["predicate", "choice", "score"]
+    instructions: Content
+    name: Text | None = None
+    choices: list[ChoiceValue] = []
+    levels: list[Level] = []
+
+    @property
+    def criteria(self) -> Any:
+        """The options and their descriptions, in TypeSafe's shape."""
+        if self.type == "choice":
+            return {choice.label: choice.description for choice in self.choices}
+        levels = [": ".join(filter(None, (level.label, level.description))) for level in self.levels]
+        return levels if self.type == "score" else None
+
+    def show(self, decision: Decision) -> dict[str, Any]:
+        """Return the answer."""
+        if self.type == "predicate":
+            return {"probability": decision["probability"]}
+        scores = decision["probabilities"]
+        if self.type == "choice":
+            probabilities = [{"value": choice.value, "probability": scores[choice.label]} for choice in self.choices]
+            best = max(self.choices, key=lambda choice: float(scores[choice.label])).value
+            return {"choice": best, "confidence": decision["confidence"], "probabilities": probabilities}
+        levels = enumerate(zip(self.levels, scores, strict=True))
+        probabilities = [{"label": level.label, "value": n, "probability": score} for n, (level, score) in levels]
+        return {"score": decision["expected"], "confidence": max(scores), "probabilities": probabilities}
+
+
+class DecisionsRequest(BaseModel):
+    """Questions about a text or messages, as OpenAI's API takes them."""
+
+    input: Text | list[dict[str, Any]]
+    model: Text
+    questions: list[DecisionsQuestion] = Field(min_length=1, max_length=_MAX_QUESTIONS)
+
+    def read(self) -> tuple[str, list[Question]]:
+        """Return the state and the questions in their order, whose names are their indices.
+
+        Raises:
+            HTTPException: If an input is not text, or two options have the same name.
+            DataError: If the questions are not valid.
+        """
+        for index, question in enumerate(self.questions):
+            if len({choice.label for choice in question.choices}) < len(question.choices):
+                raise HTTPException(422, f"questions[{index}].choices: two have one value")
+        state = self.input if isinstance(self.input, str) else [_read_message(item) for item in self.input]
+        return read_state(state), _read_questions({str(n): question for n, question in enumerate(self.questions)})
+
+    def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
+        """Return the answers, with a refusal for each question without a decision."""
+        answers = []
+        for index, question in enumerate(self.questions):
+            answer: dict[str, Any] = {"type": "refusal", "name": question.name}
+            if decision := decisions.get(str(index)):
+                answer |= {"type": question.type, **_abstention(decision), **question.show(decision)}
+            answers.append(answer)
+        usage: dict[str, Any] = {"input_tokens": tokens, "output_tokens": 0, "total_tokens": tokens}
+        usage |= {"input_tokens_details": {"cache_write_tokens": 0, "cached_tokens": 0}}
+        return {"answers": answers, "usage": usage | {"output_tokens_details": {"reasoning_tokens": 0}}}
+
+
+class SystemOneQuestion(BaseModel):
+    """Question for yes or no (noul), one of several labels (choice), or one of several ordered levels (score)."""
+
+    type: Literal["noul", "choice", "score"]
+    instructions: Content | None = None
+    criteria: dict[Text, Content | None] | list[Content] | None = None
+
+    def show(self, decision: Decision) -> dict[str, Any]:
+        """Return the answer."""
+        answer = {"type": self.type}
+        if self.type == "noul":
+            return answer | {"noul": decision["probability"]}
+        scores = decision["probabilities"]
+        if self.type == "choice":
+            best = max(scores, key=scores.__getitem__)
+            return answer | {"choice": best, "confidence": decision["confidence"], "probabilities": scores}
+        return answer | {
+            "score": decision["expected"],
+            "confidence": max(scores),
+            "legend": {str(level): text for level, text in enumerate(self.criteria or ())},
+            "probabilities": {str(level): probability for level, probability in enumerate(scores)},
+        }
+
+
+class SystemOneRequest(BaseModel):
+    """Questions about a state, by their names, as TypeSafe's API takes them."""
+
+    state: Content
+    model: Text | None = None
+    questions: dict[Text, SystemOneQuestion] = Field(min_length=1, max_length=_MAX_QUESTIONS)
+
+    def read(self) -> tuple[str, list[Question]]:
+        """Return the state and the questions; raises as `DecisionsRequest.read` does."""
+        return read_state(self.state), _read_questions(self.questions)
+
+    def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
+        """Return the answers.
+
+        Raises:
+            HTTPException: If a question has no decision, because this shape cannot express it.
+        """
+        if unknown := next((name for name in self.questions if name not in decisions), None):
+            raise HTTPException(422, f"questions.{unknown}: this model only answers a choice among its labels")
+        answers = {
+            name: {**question.show(decisions[name]), **_abstention(decisions[name])}
+            for name, question in self.questions.items()
+        }
+        return {"answers": answers, "usage": {"input_tokens": tokens, "output_tokens": 0}}
+
+
+def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestion]) -> list[Question]:
+    fields = dict[str, Any]()
+    for name, question in questions.items():
+        kind = "yes_no" if question.type in ("predicate", "noul") else question.type
+        criteria = question.criteria
+        if isinstance(criteria, dict):
+            criteria = {label: as_text(text) for label, text in criteria.items()}
+        elif criteria is not None:
+            criteria = list(map(as_text, criteria))
+        fields[name] = {"type": kind, "instructions": as_text(question.instructions), "criteria": criteria}
+    return read_questions(fields)
+
+
+def as_text(content: Any) -> str | None:
+    """Return a text, the joined texts of a list of parts, or other JSON, as text. None remains None.
+
+    Raises:
+        HTTPException: If a part is an image, or anything other than text.
+    """
+    if content is None or isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts):
+        return json.dumps(content, ensure_ascii=False)
+    for part in parts:
+        if "text" not in part and "refusal" not in part:
+            raise HTTPException(422, f"a part of the type {part['type']!r}: only text can be read")
+    return " ".join(str(part.get("text", part.get("refusal"))) for part in parts)
+
+
+def _read_message(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an item of a conversation as a message with a role; calls of functions and their outputs as JSON."""
+    if "content" in item:
+        return {"role": item.get("role", ""), "content": as_text(item["content"])}
+    content = {key: as_text(value) for key, value in item.items() if key in ("name", "arguments", "input", "output")}
+    return {"role": item.get("type", ""), "content": json.dumps(content, ensure_ascii=False)}
+
+
+async def answer_questions(
+    model: ServedModel, request: DecisionsRequest | SystemOneRequest, predict: Predict
+) -> dict[str, Any]:
+    """Predict the questions that the model can answer, and return the answer in the shape of the request."""
+    state, questions = request.read()
+    decisions, tokens = dict[str, Decision](), 0
+    if model.answers_any:
+        row = {"state": state, "questions": {question.name: question.record for question in questions}}
+        prediction, tokens = await predict(row)
+        decisions = prediction["decisions"]
+    elif choices := [question for question in questions if _is_about_labels(model, question)]:
+        prediction, tokens = await predict({"text": state})
+        for question in choices:
+            scores = {label: prediction["probabilities"][label] for label in question.options}
+            confidence = max(scores.values())
+            decisions[question.name] = {"probabilities": scores, "confidence": confidence, **_abstention(prediction)}
+    return request.show(decisions, tokens)
+
+
+def _is_about_labels(model: ServedModel, question: Question) -> bool:
+    assert model.checkpoint is not None
+    return question.type == "choice" and set(question.options) == set(model.checkpoint.setup.labels)
+
+
+def _abstention(decision: Decision) -> dict[str, Any]:
+    """Return whether the model abstains, if that is decided; the APIs of both clients have no key for it."""
+    return {"abstain": decision["abstain"]} if "abstain" in decision else {}

@@ -1,0 +1,246 @@
+"""Models of a server: found by the names of their runs, checked, and loaded; and the metrics of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from starlette.exceptions import HTTPException
+
+from bertkit.errors import ModelError, UsageError, shorten
+from bertkit.evaluation.calibration import fingerprint_all
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.hardware.device import find_device
+from bertkit.modeling.sentence.folder import DENSE, find_format
+from bertkit.progress import stage
+from bertkit.recipe.load import load_recipe, recipe_command
+from bertkit.server.batching import CPU_TOKENS, GPU_TOKENS, Limits, RequestQueue, WorkerThread
+from bertkit.server.engines import Predictor, Vectorizer
+from bertkit.server.schemas import classifies_texts, pair_to_rank
+from bertkit.storage import hub, runs
+from bertkit.storage.exports import is_exported
+from bertkit.storage.hub.models import find_recipe, find_run
+from bertkit.vectors.embedder import Embedder
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """Model on disk that can be served under a name; it predicts, makes vectors, or does both."""
+
+    name: str
+    folder: Path
+    saved: SavedCheckpoint | None
+    """Checkpoint that predicts, or None for a folder of sentence-transformers that is not a run."""
+    has_vectors: bool
+    """Whether it is an encoder of texts to one vector per text."""
+
+
+def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedModel]:
+    """Find the models of runs, each given as ``RUN`` or ``NAME=RUN``.
+
+    Args:
+        names: Folders of runs or of seeds, and model folders of other programs.
+        recipe: Recipe that defines how model folders read rows that are not runs; without it, these only make vectors.
+
+    Raises:
+        UsageError: If a name is used twice or cannot be part of an address, or no model needs the recipe.
+        ModelError: If a folder does not exist, or has no model that can be served.
+    """
+    models: list[SavedModel] = []
+    for argument in names:
+        name, equals, path = argument.partition("=")
+        model = _find_model(path, name, recipe) if equals else _find_model(argument, "", recipe)
+        if not model.name or not all(letter.isalnum() or letter in "-_." for letter in model.name):
+            message = f"{model.name!r} cannot be the name of a model, because it is a part of addresses"
+            raise UsageError(message, f"use letters, digits, '-', '_' and '.': NAME={model.folder}")
+        twin = next((earlier for earlier in models if earlier.name == model.name), None)
+        if twin is not None:
+            message = f"two models are called {model.name!r}: {twin.folder} and {model.folder}"
+            raise UsageError(message, f"name one of them: NAME={model.folder}")
+        models.append(model)
+    if recipe is not None and all(find_recipe(model.folder) for model in models):
+        message = f"--recipe {recipe} is not used, because each of these models has its own recipe"
+        raise UsageError(message, "leave --recipe out")
+    return models
+
+
+def _find_model(path: str, name: str, recipe: str | None) -> SavedModel:
+    folder = find_run(path)
+    name = name or folder.resolve().name
+    if recipe_file := find_recipe(folder):
+        if recipe_command(str(recipe_file)) == "pretrain":
+            message = "a pretrained model has no answers to serve"
+            raise ModelError(message, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
+        saved = find_members(load_recipe(str(recipe_file), {"model": str(folder)}))
+        return SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)
+    has_vectors = _makes_vectors(folder)
+    if not has_vectors and (names := runs.runs_in(folder)):
+        message = f"a folder of runs and not a run itself ({shorten(', '.join(names), 200)})"
+        raise ModelError(message, f"name the runs to serve, e.g. {folder / names[0]}", file=folder)
+    if recipe is not None:
+        saved = find_members(load_recipe(recipe, {"model": path}))
+        return SavedModel(name, saved.folder, saved, has_vectors)
+    if not has_vectors:
+        message = "neither a run nor a model of sentence-transformers, so nothing defines how it reads rows"
+        raise ModelError(message, "add --recipe, such as cola or rerank", file=folder)
+    return SavedModel(name, hub.find_model(path), None, True)
+
+
+def _makes_vectors(folder: Path) -> bool:
+    """Return whether a folder is an encoder of texts to one vector per text, with its weights or its graph."""
+    if find_format(folder) != DENSE:
+        return False
+    return is_exported(folder) or any(next(folder.rglob(name), None) for name in hub.WEIGHTS)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """Loaded model with the queues of its requests."""
+
+    name: str
+    identity: Mapping[str, str]
+    """Checksum `sha256` of its config, weights and vocabulary, `finished` (ISO format) and `version` of its training.
+
+    The checksum of an ensemble covers all members. The last two are empty for a model that is not a run.
+    """
+    checkpoint: Checkpoint | None
+    embedder: Embedder | None
+    rows: RequestQueue | None
+    """Queue of rows to predict with the checkpoint."""
+    texts: RequestQueue | None
+    """Queue of texts to embed."""
+
+    @property
+    def answers_any(self) -> bool:
+        """Whether it answers any typed question."""
+        return self.checkpoint is not None and self.checkpoint.task.COLUMNS.given == ("state",)
+
+    @property
+    def routes(self) -> list[str]:
+        """Addresses at which this model answers."""
+        routes = []
+        if self.checkpoint is not None:
+            routes.append(f"/v1/models/{self.name}:predict")
+            if classifies := classifies_texts(self.checkpoint.task):
+                routes.append("/predict")
+            if classifies or self.answers_any:
+                routes += ["/v1/decisions", "/v1/systemone"]
+            if pair_to_rank(self.checkpoint.task):
+                routes.append("/rerank")
+        return routes + (["/embed", "/v1/embeddings"] if self.embedder else [])
+
+
+def choose_model(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
+    """Return the model that a request names, or the only model that answers at its address.
+
+    Raises:
+        HTTPException: If the name is unknown, or is missing although several models answer.
+    """
+    names = ", ".join(models)
+    if name is None and len(models) > 1:
+        raise HTTPException(422, f"model: several models answer here, name one of {names}")
+    if name is not None and name not in models:
+        raise HTTPException(404, f"model: no model is called {name!r} here; there are {names}")
+    return next(iter(models.values())) if name is None else models[name]
+
+
+class ServerMetrics:
+    """Metrics of one server; they have a separate registry, so that two servers in a process do not share them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        counter = partial(Counter, namespace="bertkit", registry=self.registry)
+        gauge = partial(Gauge, namespace="bertkit", registry=self.registry)
+        histogram = partial(Histogram, namespace="bertkit", registry=self.registry)
+        self.requests = counter("requests", "Requests by route and status.", ["route", "status"])
+        self.seconds = histogram("request_seconds", "From a request to its answer.", ["route"], buckets=_SECONDS)
+        self.batch_seconds = histogram("batch_seconds", "Time of a batch.", ["model"], buckets=_SECONDS)
+        self.batch_rows = histogram("batch_rows", "Rows of a batch.", ["model"], buckets=_ROWS)
+        self.queued = gauge("queue_rows", "Rows that are waiting or computed.", ["model"])
+        self.tokens = counter("tokens", "Tokens that were computed.", ["model"])
+        self.models = gauge("model_info", "The models, each 1.", ["model", "sha256", "finished", "version"])
+
+    def add_model(self, name: str, identity: Mapping[str, str], count_rows: Callable[[], int]) -> None:
+        """Show the identity of a model, and how many of its rows are waiting or computed."""
+        self.models.labels(model=name, **identity).set(1)
+        self.queued.labels(name).set_function(count_rows)
+
+    def observe_batch(self, model: str, rows: int, tokens: int, seconds: float) -> None:
+        """Count a batch."""
+        self.batch_rows.labels(model).observe(rows)
+        self.tokens.labels(model).inc(tokens)
+        self.batch_seconds.labels(model).observe(seconds)
+
+    def observe_request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self.requests.labels(route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+
+
+@dataclass
+class Service:
+    """Models and settings that all requests of a server share."""
+
+    models: dict[str, ServedModel]
+    limits: Limits
+    metrics: ServerMetrics
+    worker: WorkerThread
+    api_key: str | None = None
+    """Key that requests must carry as a bearer token, or None if they need no key."""
+    is_draining: bool = False
+    """Whether the server is about to end: it still answers, but is not ready for more requests."""
+
+
+def load_service(saved: Sequence[SavedModel], limits: Limits, *, api_key: str | None = None) -> Service:
+    """Load models, and prepare the thread that computes their answers.
+
+    Raises:
+        BertkitError: If a model is damaged, or its head is not trained.
+    """
+    metrics, models = ServerMetrics(), dict[str, ServedModel]()
+    # OpenMP keeps helper threads for each thread that has computed, until it ends. With the helpers of a second
+    # thread, there are more threads than cores. They are then woken so slowly that small batches take twice as long.
+    # So models are loaded in a thread that ends, and only the worker computes afterwards.
+    with ThreadPoolExecutor(1) as loader:
+        for model in saved:
+            with stage(f"loading {model.name}"):
+                models[model.name] = loader.submit(_load_model, model, limits, metrics).result()
+    queues = [queue for model in models.values() for queue in (model.rows, model.texts) if queue]
+    return Service(models, limits, metrics, WorkerThread(queues), api_key)
+
+
+def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
+    checkpoint = embedder = rows = texts = None
+    is_on_cpu = is_exported(model.folder) or find_device().is_cpu
+    max_tokens = limits.batch_tokens or (CPU_TOKENS if is_on_cpu else GPU_TOKENS)
+    observe = partial(metrics.observe_batch, model.name)
+    if model.saved is not None:
+        checkpoint = model.saved.load(inference=True)
+        checkpoint.pack_texts()
+        rows = RequestQueue(Predictor(checkpoint), limits.queue_rows, max_tokens, observe)
+    if model.has_vectors:
+        embedder = Embedder(str(model.folder))
+        embedder.load()
+        texts = RequestQueue(Vectorizer(embedder), limits.queue_rows, max_tokens, observe)
+    identity = _identify_model(model)
+    metrics.add_model(model.name, identity, lambda: sum(queue.rows for queue in (rows, texts) if queue))
+    return ServedModel(model.name, identity, checkpoint, embedder, rows, texts)
+
+
+def _identify_model(model: SavedModel) -> dict[str, str]:
+    if model.saved is None:
+        return {"sha256": fingerprint_all(model.folder), "finished": "", "version": ""}
+    records = [member.record for member in model.saved.members] or [model.saved.record]
+    return {
+        "sha256": fingerprint_all(model.saved.folder, model.saved.member_folders),
+        "finished": max(record.get("finished", "") for record in records),
+        "version": records[0].get("versions", {}).get("bertkit", ""),
+    }
