@@ -67,7 +67,7 @@ def run_tests(
     """
     with stage("reading the tests", total=1):
         if file is None:
-            tests = [BehaviorTest(name=edit.name, change=edit.name, allowed=None) for edit in EDITS]
+            tests = [BehaviorTest(name=name, change=name, allowed=None) for name in EDITS]
         else:
             tests = read_tests(typed_path(file))
         saved = open_trained(run, recipe)
