@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertkit.tokens.features import Tokenizer, special_ids
@@ -23,30 +23,34 @@ class Word:
 def find_words(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[Word]:
     """Return the words of a feature's texts, each a list of token ids."""
     special, words, segment = special_ids(tokenizer), [], 0
+    is_bytes = type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
     for index, ids in enumerate(texts):
         for is_special, run in itertools.groupby(enumerate(map(int, ids)), lambda place: place[1] in special):
             if is_special:
                 continue
-            for members in _split_words(list(run), tokenizer):
-                # Decode a word as a whole: a character can be several tokens of bytes.
-                text = "".join(tokenizer.decode([token for _, token in members]).split())
-                words.append(Word(text, segment, tuple((index, position) for position, _ in members)))
+            places = list(run)
+            tokens = tokenizer.convert_ids_to_tokens([token_id for _, token_id in places])
+            for start, end in itertools.pairwise(_find_bounds(tokens, tokenizer.unk_token, is_bytes=is_bytes)):
+                # A character can be several tokens of bytes, so these are decoded together.
+                word_ids = [token_id for _, token_id in places[start:end]]
+                text = tokenizer.decode(word_ids) if is_bytes else "".join(map(_strip_marks, tokens[start:end]))
+                positions = tuple((index, position) for position, _ in places[start:end])
+                words.append(Word("".join(text.split()), segment, positions))
             segment += 1
     return words
 
 
-def _split_words(run: Sequence[tuple[int, int]], tokenizer: Tokenizer) -> Iterator[list[tuple[int, int]]]:
-    """Split tokens, given as position and id, into words."""
-    tokens = tokenizer.convert_ids_to_tokens([token for _, token in run])
-    is_bytes = type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
+def _find_bounds(tokens: Sequence[str], unknown: str | None, *, is_bytes: bool) -> list[int]:
+    """Return the index of the first token of each word, and the number of tokens."""
     # Byte-level BPE and SentencePiece mark the beginning of a word, WordPiece its continuation.
     mark = "Ġ" if is_bytes else "▁"
-    has_marks = is_bytes or any(token.startswith(mark) for token in tokens)
-    word: list[tuple[int, int]] = []
-    for place, token in zip(run, tokens, strict=True):
-        begins = token.startswith(mark) if has_marks else not token.startswith("##")
-        if word and (begins or (token == tokenizer.unk_token and not is_bytes)):
-            yield word
-            word = []
-        word.append(place)
-    yield word
+    if is_bytes or any(token.startswith(mark) for token in tokens):
+        begins = [token.startswith(mark) for token in tokens]
+    else:
+        begins = [not token.startswith("##") for token in tokens]
+    is_unknown = [token == unknown and not is_bytes for token in tokens]
+    return [0, *(index for index in range(1, len(tokens)) if begins[index] or is_unknown[index]), len(tokens)]
+
+
+def _strip_marks(token: str) -> str:
+    return token.removeprefix("##").replace("▁", "").removesuffix("</w>")
