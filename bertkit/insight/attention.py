@@ -93,7 +93,7 @@ class AttendedToken:
     text: str
     """Characters of the text, after ``##`` if the token continues a word; the spelling of a special token."""
     segment: int | None
-    """0 in the first text, 1 in the second; None for a special token."""
+    """0 in the first text, 1 in the second, or None if the token is special."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ PATTERNS = {
 }
 """Name -> what is attended to."""
 
-_DESCRIBING_SHARE = 0.5  # of attention that a pattern must get to describe a head
+_DESCRIBING_SHARE = 0.5  # a pattern with this share of attention describes a head
 _BROAD_ENTROPY = 0.9  # minimum normalized entropy of a broad head
 _WORD_MARKS = ("##", "Ġ", "▁")
 
@@ -252,9 +252,10 @@ class MeasuredHead:
 
 
 class PatternCounter:
-    """Sums of patterns over batches, so that no attention is kept in memory."""
+    """Running totals of patterns over batches, so that no attention is kept in memory."""
 
     def __init__(self, rows: Sequence[HeadRow], tokenizer: Tokenizer) -> None:
+        # Arrays over the vocabulary, up to the largest id that occurs: frequencies, and which tokens are punctuation.
         ids = np.concatenate([row.feature["input_ids"][row.text] for row in rows])
         size = 1 + max(max(row.feature["input_ids"]) for row in rows)
         self.counts = np.bincount(ids, minlength=size)
@@ -313,6 +314,7 @@ class PatternCounter:
             is_text[index, row.text] = True
             is_first[index, : row.text.start] = True
             is_separator[index, row.text.stop : len(row)] = True
+        # Special tokens are frequent, and must not be the rarest tokens of a row either.
         counts = np.where(is_text, self.counts[ids], np.iinfo(np.int64).max)
         is_rare = is_text & (counts == counts.min(axis=1, keepdims=True))
         # distance from the token that attends to the token attended to
@@ -429,18 +431,16 @@ class RelationCounter:
             first, second = mask & is_selecting, mask & ~is_selecting
             if min(first.sum(), second.sum()) < _MIN_WORDS:
                 continue
-            place = np.unravel_index(hits[first].sum(axis=0).argmax(), hits.shape[1:])
-            layer, head, direction = map(int, place)
+            best = np.unravel_index(hits[first].sum(axis=0).argmax(), hits.shape[1:])
+            layer, head, direction = map(int, best)
             offset = max(_OFFSETS, key=lambda offset: int((distances[first] == offset).sum()))
             head_hits, offset_hits = hits[second, layer, head, direction], distances[second] == offset
             values, intervals = _score_halves(head_hits, offset_hits, rows[second])
-            scores.append(
-                RelationScore(
-                    *(name, int(second.sum()), layer, head, DIRECTIONS[direction]),
-                    *(values["head"], intervals["head"], offset, values["offset"], intervals["offset"]),
-                    *(values["difference"], intervals["difference"]),
-                )
-            )
+            place = layer, head, DIRECTIONS[direction]
+            head_score = values["head"], intervals["head"]
+            offset_score = offset, values["offset"], intervals["offset"]
+            difference = values["difference"], intervals["difference"]
+            scores.append(RelationScore(name, int(second.sum()), *place, *head_score, *offset_score, *difference))
         return scores
 
 
@@ -466,10 +466,11 @@ def find_hits(attention: Tensor, words: Sequence[int], heads: Sequence[int]) -> 
         words: Indices of the words that depend on another.
         heads: Index of the word that each of them depends on.
     """
-    others = attention.clone()
-    others.diagonal(dim1=-2, dim2=-1).fill_(-1)
+    # A word is not a candidate for itself.
+    candidates = attention.clone()
+    candidates.diagonal(dim1=-2, dim2=-1).fill_(-1)
     # (layers, heads, words, 2)
-    predicted = torch.stack([others.argmax(dim=-1), others.argmax(dim=-2)], dim=-1)
+    predicted = torch.stack([candidates.argmax(dim=-1), candidates.argmax(dim=-2)], dim=-1)
     hits = predicted[:, :, list(words)] == torch.tensor(heads, device=attention.device)[:, None]
     return np.asarray(hits.permute(2, 0, 1, 3).cpu().numpy())
 
@@ -484,9 +485,9 @@ def _score_halves(
         np.bincount(owners, values, len(distinct)) for values in (np.ones(len(rows)), head_hits, offset_hits)
     )
 
-    def score(drawn: np.ndarray) -> dict[str, float]:
-        total = totals[drawn].sum()
-        head, offset = head_sums[drawn].sum() / total, offset_sums[drawn].sum() / total
+    def score(sampled_rows: np.ndarray) -> dict[str, float]:
+        total = totals[sampled_rows].sum()
+        head, offset = head_sums[sampled_rows].sum() / total, offset_sums[sampled_rows].sum() / total
         return {"head": head, "offset": offset, "difference": head - offset}
 
     return score(np.arange(len(distinct))), bootstrap_intervals(score, len(distinct))
@@ -535,8 +536,8 @@ def measure_heads(model: AttentionModel, rows: Sequence[ParsedRow], file: str, *
     limit = min(max_tokens, model.max_tokens)
     encoded = encode_rows(rows, model.tokenizer, limit)
     if not encoded:
-        what = f"no row has text of up to {limit:,} tokens"
-        raise DataError(what, "name another --column or --max-length", file=file)
+        message = f"no row has text of up to {limit:,} tokens"
+        raise DataError(message, "name another --column or --max-length", file=file)
     # No more than the attention of one batch is in memory.
     patterns, relations = PatternCounter(encoded, model.tokenizer), RelationCounter()
     with stage("measuring heads", len(encoded)) as tick:
@@ -548,7 +549,16 @@ def measure_heads(model: AttentionModel, rows: Sequence[ParsedRow], file: str, *
             tick(len(indices))
     with stage("choosing the heads of relations", total=1):
         relation_scores = relations.scores()
-    measured, left_out = patterns.measured(), len(rows) - len(encoded)
-    layers, heads = (1 + max(places) for places in zip(*((head.layer, head.head) for head in measured), strict=True))
-    counts = (layers, heads, len(encoded), left_out, limit, patterns.tokens)
-    return MeasuredHeads(model.name, file, *counts, patterns.uniform(), measured, relation_scores)
+    return MeasuredHeads(
+        model=model.name,
+        file=file,
+        layers=len(patterns.sums),
+        heads=len(patterns.sums[0]),
+        rows=len(encoded),
+        left_out=len(rows) - len(encoded),
+        max_tokens=limit,
+        tokens=patterns.tokens,
+        uniform=patterns.uniform(),
+        measured=patterns.measured(),
+        relations=relation_scores,
+    )

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.data.files import first_of, read_records
-from bertkit.data.hub_sets import read_hub_split
-from bertkit.data.sources import files_by_split
-from bertkit.data.text import Record
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import DataError, UsageError
 from bertkit.progress import stage
 from bertkit.recipe.records import Data
 from bertkit.recipe.sections import typed_path
 from bertkit.storage import hub
-from bertkit.storage.outputs import check_page, claimed
+from bertkit.storage.outputs import claimed
 
 if TYPE_CHECKING:
     from bertkit.insight.attention import AttendedText, MeasuredHeads
@@ -44,7 +39,6 @@ def show(
     Raises:
         BertkitError: If the model, an input or a setting is wrong; see `bertkit.errors`.
     """
-    check_output(output, model, {})
     folder = hub.find_model(model)
     with stage(f"loading {model}"):
         from bertkit.insight.attention import attend, load_attention_model
@@ -62,54 +56,32 @@ def show(
     return attended
 
 
-def check_output(output: Path | None, model: str, inputs: Mapping[str, Path]) -> None:
-    """Check the name of a page, and that it overwrites none of the inputs and no file of the model folder.
-
-    Raises:
-        UsageError: If the name does not end in ``.html``, or belongs to a file that is read.
-    """
-    if output is not None:
-        folder = typed_path(model)
-        model_files = folder.rglob("*") if folder.is_dir() else ()
-        check_page(output, chain(inputs.items(), (("a file of the model folder", file) for file in model_files)))
-
-
 def measure(
-    source: str,
-    model: str,
-    *,
-    data: Data | None = None,
-    split: str | None = None,
-    max_tokens: int = 512,
-    output: Path | None = None,
+    file: str, model: str, *, data: Data | None = None, max_tokens: int = 512, output: Path | None = None
 ) -> MeasuredHeads:
-    """Measure what each head of an encoder attends to over the rows of a file, or of one split of a dataset.
+    """Measure what each head of an encoder attends to over the rows of a file.
 
     Args:
-        source: A file, ``-`` for standard input, a folder, or the hub name of a dataset.
+        file: Rows of texts or of words; ``-`` for standard input.
         model: A run or any other checkpoint.
         data: Columns, format and limit of the rows.
-        split: Split of a folder or a dataset; ``validation`` by default.
         max_tokens: Maximum tokens of a row; longer rows are left out.
         output: Page to write, which opens from disk.
 
     Raises:
         BertkitError: If the model, a row or a setting is wrong; see `bertkit.errors`.
     """
-    # A page that cannot be written is an error before anything is read.
-    path = typed_path(source)
-    check_output(output, model, {"the file that is measured": path} if path.is_file() else {})
     folder = hub.find_model(model)
     from bertkit.insight.syntax import parse_row
 
     settings = data or Data()
-    name = "standard input" if source == "-" else source
+    name = "standard input" if file == "-" else file
     column = settings.columns.get("text", "text")
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")
     # Rows are parsed before the model is loaded: a wrong column is reported at once.
     with stage(f"reading {name}", total=1):
-        records = first_of(_read_records(source, settings, split), settings.limit)
+        records = first_of(read_records(typed_path(file), settings), settings.limit)
         rows = [parse_row(record, column, name) for record in records]
     if not rows:
         raise DataError("no rows", "name a file that has some", file=name)
@@ -124,20 +96,3 @@ def measure(
         with claimed(output):
             write_heads(output, measured, PATTERNS)
     return measured
-
-
-def _read_records(source: str, data: Data, split: str | None) -> Iterator[Record]:
-    """Yield the rows of a file, or of one split of a folder or of a dataset on the Hub."""
-    path = typed_path(source)
-    if source == "-" or path.is_file():
-        if split is not None:
-            raise UsageError(f"--split {split} of a single file", "leave it out", file=source)
-        return read_records(path, data)
-    name = split or "validation"
-    settings = data.model_copy(update={"source": str(path) if path.exists() else source})
-    files = files_by_split(settings)
-    if files is None:
-        return read_hub_split(settings, name)
-    if name not in files:
-        raise DataError(f"no split {name!r}", f"{closest(name, files)}; name one with --split", file=source)
-    return chain.from_iterable(read_records(file, settings) for file in files[name])

@@ -104,15 +104,16 @@ def _list_layers(attended: AttendedText) -> list[dict[str, Any]]:
     rows = []
     for index, layer in enumerate(attended.weights):
         head, source, target = np.unravel_index(np.where(between, layer, -1).argmax(), layer.shape)
-        strongest = str(head), f"{tokens[source].text} -> {tokens[target].text}", f"{layer[head, source, target]:.2f}"
         row = {
             "layer": str(index),
             "special tokens": f"{layer[:, :, ~is_text].sum(-1).mean():.2f}",
             "itself": f"{np.diagonal(layer, axis1=1, axis2=2).mean():.2f}",
             "entropy": f"{attended.entropy[index].mean():.2f}",
         }
-        cells = strongest if between.any() else ("-", "-", "-")
-        rows.append(row | dict(zip(("head", "strongest", "weight"), cells, strict=True)))
+        if between.any():
+            row |= {"head": str(head), "strongest": f"{tokens[source].text} -> {tokens[target].text}"}
+            row["weight"] = f"{layer[head, source, target]:.2f}"
+        rows.append(row)
     return rows
 
 
@@ -122,17 +123,11 @@ def _list_strongest(attended: AttendedText, weights: np.ndarray) -> str:
 
 
 def measure_heads(
-    source: Annotated[
-        str,
-        argument(
-            "Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
-            "splits, or the hub name of a data set.",
-            "FILE",
-        ),
+    file: Annotated[
+        str, argument("Rows of texts or of words, in any format that `predict` reads, or `-` for stdin.", "FILE")
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]
     column: ColumnOption = "text",
-    split: Annotated[str | None, option("Split of a folder or a data set of the hub.", "SPLIT", "validation")] = None,
     limit: Annotated[int, option("Use only the first N rows.", "N", min=1)] = 1000,
     max_length: Annotated[int, option("Leave out rows of more tokens.", "N", min=4)] = 512,
     output: PageOption = None,
@@ -147,7 +142,7 @@ def measure_heads(
     from bertkit.workflows.attention import measure
 
     data = read_data_options(column, changes).model_copy(update={"limit": limit})
-    measured = measure(source, model, data=data, split=split, max_tokens=max_length, output=output)
+    measured = measure(file, model, data=data, max_tokens=max_length, output=output)
     if output is not None:
         print_file(output, measured.rows)
     else:
