@@ -54,7 +54,7 @@ class BehaviorTest(Section):
         rises: Label whose probability must rise by the change; the answer can then be another.
         falls: Label whose probability must fall.
         tolerance: How far a number can be wrong or move, and a probability move the other way.
-        allowed: Fraction of rows that can fail; None for a test that is reported and not judged.
+        allowed: Fraction of rows that can fail, or None if the test is reported and not judged.
     """
 
     name: str = ""
@@ -79,9 +79,9 @@ class BehaviorTest(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> BehaviorTest:
         given = {"synonyms": isinstance(self.words, dict), "exchange": len(self.words) > 1, "add": bool(self.text)}
-        known = (*EDITS, *_NEEDS)
-        if self.change is not None and self.change not in known:
-            raise ValueError(f"no change is called {self.change!r}: {closest(self.change, known)}")
+        names = (*EDITS, *_NEEDS)
+        if self.change is not None and self.change not in names:
+            raise ValueError(f"no change is called {self.change!r}: {closest(self.change, names)}")
         if self.change in _NEEDS and not given[self.change]:
             raise ValueError(f"change: {self.change} needs e.g. `{_NEEDS[self.change]}`")
         if self.kind == "direction" and (self.change is None or (self.rises and self.falls)):
@@ -297,20 +297,20 @@ def _judge_change(
     if label is not None:
         first, second = (_get_probability(test, label, prediction) for prediction in (old, new))
         rise = (second - first) * (1 if test.rises else -1)
-        shown = [f"{label} {value:.4f}" for value in (first, second)]
+        answers = [f"{label} {value:.4f}" for value in (first, second)]
         is_failure, severity = rise <= -test.tolerance, -rise
     elif moved is not None:
-        shown, severity = [as_text(before), as_text(after)], abs(before - after)
+        answers, severity = [as_text(before), as_text(after)], abs(before - after)
         is_failure = severity > (test.tolerance or moved)
     else:
-        shown = [shorten(as_text(value)) for value in (before, after)]
+        answers = [shorten(as_text(value)) for value in (before, after)]
         # Words can be added at the end.
         is_failure = before != (after[: len(before)] if isinstance(before, list) else after)
         likely = [prediction.get("probabilities") or {} for prediction in (old, new)]
         severity = likely[0].get(before, 0.0) - likely[1].get(before, 0.0) if isinstance(before, str) else 0.0
     texts = [shorten(as_text(value[plan.column]), 200) for value in (row, changed)]
     row_id = str(row.get("id", shorten(texts[0], 40)))
-    return BehaviorTrial(row_id, *texts, *shown, is_failure, severity)
+    return BehaviorTrial(row_id, *texts, *answers, is_failure, severity)
 
 
 def _get_probability(test: BehaviorTest, label: str, prediction: Prediction) -> float:

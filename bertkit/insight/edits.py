@@ -36,7 +36,7 @@ def swap_letters(text: str, draw: Random) -> str:
 
 
 def change_end(text: str, _: Random) -> str:
-    """Drop the punctuation at the end, or add a period if there is none.
+    """Drop the punctuation at the end, or add a period.
 
     >>> change_end("It works.", Random(0)), change_end("It works", Random(0))
     ('It works', 'It works.')
@@ -122,7 +122,8 @@ def apply_edit(name: str, change: Change, value: str | list[str], draw: Random) 
         return None if changed == value else changed
     if name == "add":
         return [*value, *change("", draw).split()]
-    if name == "punctuation":  # the end of a text, which is no word
+    # The end of a text is not a word.
+    if name == "punctuation":
         return None
     text = "\n".join(value)  # no word has a line feed, and no pattern crosses one
     words = change(text, draw).split("\n")
