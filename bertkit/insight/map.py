@@ -77,7 +77,7 @@ def read_occurrences(
     # A word has no letter, digit or underscore next to it. The longer of two words comes first.
     alternatives = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     search = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", re.IGNORECASE)
-    read = _read_target if unit == "target" else partial(_find_words, search=search) if words else _read_whole
+    read = _read_target if unit == "target" else partial(_find_words, search=search) if words else _read_complete_text
     columns = UNITS["word" if words and unit == "text" else unit].columns
     occurrences, present = [], set[str | None]()
     for line, row_id, original, points in read_file_rows(source, source.file, columns, read):
@@ -103,7 +103,7 @@ def read_occurrences(
 _Points = list[tuple[str, Span | None, Row]]
 
 
-def _read_whole(row: Row) -> _Points:
+def _read_complete_text(row: Row) -> _Points:
     text = UNITS["text"].read(row)
     return [(text, None, {"text": text})]
 

@@ -98,10 +98,12 @@ class ProbeTask:
         if len(labels) < 2:
             what = f"{self.name}: the training rows have {f'one label, {labels[0]}' if labels else 'no label'}"
             raise DataError(what, "give more rows, or raise --limit")
-        for (kind, least), items in zip(_MIN_ROWS.items(), (self.train, self.test), strict=True):
+        for (kind, min_rows), items in zip(_MIN_ROWS.items(), (self.train, self.test), strict=True):
             rows = len(np.unique(items.owners))
-            if rows < least:
-                raise DataError(f"{self.name}: {rows} {kind} rows with a label, of at least {least}", "give more rows")
+            if rows < min_rows:
+                raise DataError(
+                    f"{self.name}: {rows} {kind} rows with a label, of at least {min_rows}", "give more rows"
+                )
 
 
 def one_per_row(
@@ -153,8 +155,8 @@ def choose_rows(splits: Mapping[str, Split], limit: int) -> tuple[list[Row], lis
     def draw(split: Split, count: int, left_out: Collection[bytes]) -> tuple[list[Row], list[bytes], int]:
         digests = list(map(_digest_input, split.rows))
         available = [index for index, digest in enumerate(digests) if digest not in left_out]
-        drawn = sorted(sorted(available, key=digests.__getitem__)[:count])
-        return [split.rows[index] for index in drawn], [digests[index] for index in drawn], len(available)
+        indices = sorted(sorted(available, key=digests.__getitem__)[:count])
+        return [split.rows[index] for index in indices], [digests[index] for index in indices], len(available)
 
     held_out, digests, _ = draw(validation, max(limit // 2, 1), ())
     train, _, available = draw(splits["train"], limit, set(digests))

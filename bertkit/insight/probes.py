@@ -49,10 +49,10 @@ class ItemVectors:
     def features(self, layer: int, selected: Numbers | slice = slice(None)) -> Numbers:
         """Return the features of items at a layer, float32 of shape (items, features)."""
         layer_vectors = self.vectors.at(layer)
-        first, *others = (layer_vectors[column] for column in self.indices[selected].T)
-        if not others:
+        first, *rest = (layer_vectors[column] for column in self.indices[selected].T)
+        if not rest:
             return first
-        second = others[0]
+        second = rest[0]
         parts = [np.abs(first - second)] if self.combination == "difference" else [first, second]
         return np.concatenate([*parts, first * second], axis=1)
 
@@ -66,8 +66,8 @@ def find_vectors(items: ProbeItems, vectors: LayerVectors) -> tuple[ProbeItems, 
     index_by_place = {place: index for index, place in enumerate(places)}
     flat = [index_by_place.get((row, word), -1) for row, word in items.addresses.reshape(-1, 2).tolist()]
     indices = np.array(flat, dtype=np.int64).reshape(items.addresses.shape[:2])
-    kept = np.flatnonzero((indices >= 0).all(axis=1))
-    return items.select(kept), ItemVectors(vectors, indices[kept], items.combination)
+    has_vectors = np.flatnonzero((indices >= 0).all(axis=1))
+    return items.select(has_vectors), ItemVectors(vectors, indices[has_vectors], items.combination)
 
 
 # --- Draws: rows stay together ---
@@ -91,8 +91,8 @@ def draw_test_items(items: ProbeItems, max_items: int) -> Numbers:
         return np.arange(len(items))
     owners, counts = np.unique(items.owners, return_counts=True)
     order = np.random.default_rng(0).permutation(len(owners))
-    drawn = order[: max(1, int(np.searchsorted(np.cumsum(counts[order]), max_items, side="right")))]
-    return np.flatnonzero(np.isin(items.owners, owners[drawn]))
+    rows = order[: max(1, int(np.searchsorted(np.cumsum(counts[order]), max_items, side="right")))]
+    return np.flatnonzero(np.isin(items.owners, owners[rows]))
 
 
 def draw_control(
@@ -329,7 +329,7 @@ def _find_intervals(
 
     Returns:
         Intervals of ``layer N``, its score; ``gap N``, the lead of the best layer; and ``above``, the lead of the best
-        layer over a constant, whose score is 0 if it is None.
+        layer over a constant prediction, or over 0 if there is no constant.
     """
     score = getattr(basic, task.metric)
     owners, first = np.unique(task.test.owners, return_index=True)

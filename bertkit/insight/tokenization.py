@@ -107,7 +107,7 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
     """Load the tokenizer of a model's folder, without torch if it has a ``tokenizer.json``.
 
     Raises:
-        ModelError: If there is none, or it is damaged.
+        ModelError: If it is missing or damaged.
         UnavailableError: If it needs a package that is not installed.
     """
     tokenizer = read_light_tokenizer(folder)

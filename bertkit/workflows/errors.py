@@ -70,8 +70,8 @@ def find_errors(
     with stage("testing slices", total=1):
         extra = {column: read_column(column, scorer, run, rows) for column in by}
         # New words are those that no training row has, if these can still be read.
-        known, notes = _read_training_words(scorer, run)
-        groups = find_slices(scorer, rows, outcomes.units, known_words=known, extra=extra)
+        training_words, notes = _read_training_words(scorer, run)
+        groups = find_slices(scorer, rows, outcomes.units, known_words=training_words, extra=extra)
         slices = compare_groups(outcomes, groups)
     return Mistakes(
         recipe=scorer.recipe.name,
@@ -109,13 +109,13 @@ def read_predictions(
 
 def _read_training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
     """Return the words of the training rows, or None and a note if these cannot be read."""
-    why = "stored predictions do not say what their model was trained on"
+    reason = "stored predictions do not name the training data of their model"
     try:
         if run.record:
             splits = read_task_splits(scorer.recipe, scorer.task, lambda name: name == "train")
             if "train" in splits:
                 return words_of(splits["train"].rows, scorer.task.COLUMNS), []
-            why = "there is no train split"
+            reason = "there is no train split"
     except BertkitError as error:
-        why = error.what
-    return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {why}."]
+        reason = error.what
+    return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {reason}."]

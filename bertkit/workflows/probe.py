@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import RecipeError, UsageError, closest
+from bertkit.errors import RecipeError, closest
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.probe_tasks import BUILT_IN, read_built_in_task, read_recipe_task
 from bertkit.progress import stage
@@ -53,8 +53,8 @@ def load_probe_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
             raise RecipeError(f"--set {unread}: {name} has no recipe", "only the keys of data can be set")
         return load_recipe(_WORDS_RECIPE, changes).model_copy(update={"name": name})
     if "/" not in name and not name.endswith((".yaml", ".yml")) and name not in recipe_names():
-        what = f"{name!r} is neither a recipe nor a task of `bertkit probe`"
-        raise RecipeError(what, closest(name, [*BUILT_IN, *recipe_names()]))
+        message = f"{name!r} is neither a recipe nor a task of `bertkit probe`"
+        raise RecipeError(message, closest(name, [*BUILT_IN, *recipe_names()]))
     return load_recipe(name, changes)
 
 
@@ -80,9 +80,6 @@ def probe(
     Raises:
         BertkitError: If the model, the rows or a setting is wrong; see `bertkit.errors`.
     """
-    for name, value in {"limit": limit, "items": items}.items():
-        if value < 1:
-            raise UsageError(f"--{name} {value}", "give at least 1")
     # A wrong name is an error before rows are read, and rows are read before weights are downloaded.
     with hub.without_weights():
         hub.find_model(recipe.model)
