@@ -121,8 +121,8 @@ def integrated_gradients(explained: ExplainedInput, max_steps: int) -> Gradients
 
     Attributions of all words sum to the score minus the score of the baseline ("completeness", proposition 1 there).
     """
-    kept = explained.is_replaceable
-    score, baseline_score = explained.compute(np.stack([np.ones(kept.shape), np.where(kept, 0.0, 1.0)])).tolist()
+    without_text = np.where(explained.is_replaceable, 0.0, 1.0)
+    score, baseline_score = explained.compute(np.stack([np.ones_like(without_text), without_text])).tolist()
     steps = min(_FIRST_STEPS, max_steps)
     while True:
         gradients = Gradients(explained.integrate(steps), score, baseline_score, steps)

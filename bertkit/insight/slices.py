@@ -43,7 +43,7 @@ class ComparedSlice:
     difference: float
     interval: tuple[float, float] | None
     p: float | None
-    """None if so few rows or errors cannot differ significantly, so that the slice is not tested."""
+    """None if the slice is not tested, because it has too few rows or errors to differ significantly."""
     p_holm: float | None
     is_beyond_chance: bool
     ids: list[str]
@@ -117,13 +117,12 @@ def _split_words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text) if not word.isdigit()]
 
 
-def _find_new_words(texts: Sequence[str], known: Collection[str] | None) -> Iterator[set[str]]:
+def _find_new_words(texts: Sequence[str], known_words: Collection[str] | None) -> Iterator[set[str]]:
     """Yield the words of each text that are not known; without known words, the words that no other text has."""
-    if known is None:
+    if known_words is None:
         counts = Counter(word for text in texts for word in set(_split_words(text)))
-        known = {word for word, count in counts.items() if count > 1}
-    known_words = frozenset(known)
-    return (set(_split_words(text)) - known_words for text in texts)
+        known_words = {word for word, count in counts.items() if count > 1}
+    return (set(_split_words(text)).difference(known_words) for text in texts)
 
 
 def _has_names(text: str) -> bool:
