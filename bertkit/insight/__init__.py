@@ -1,1 +1,1 @@
-"""What models do, and why: mistakes, explanations, attention, probes, maps."""
+"""Analysis of models: mistakes, behavior, explanations, attention, probes, tokens and maps."""

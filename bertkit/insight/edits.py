@@ -7,23 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?![\w.,]\d)(?!\w)")
 Change = Callable[[str, Random], str]
-"""Returns the changed text; the text itself where there is nothing to change."""
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A kind of change."""
-
-    name: str
-    change: Change
-    keeps_words: bool = True
-    """Whether it changes words one by one, so that a list of words can be changed too."""
+"""Returns the changed text, or the text itself if there is nothing to change."""
 
 
 def swap_letters(text: str, draw: Random) -> str:
@@ -47,7 +36,7 @@ def swap_letters(text: str, draw: Random) -> str:
 
 
 def change_end(text: str, _: Random) -> str:
-    """Drop the punctuation at the end, or add a period where there is none.
+    """Drop the punctuation at the end, or add a period.
 
     >>> change_end("It works.", Random(0)), change_end("It works", Random(0))
     ('It works', 'It works.')
@@ -58,7 +47,7 @@ def change_end(text: str, _: Random) -> str:
 
 
 def exchange_words(words: Sequence[str]) -> Change:
-    """Build the change that replaces the first of the words that is found by another one, everywhere in the text.
+    """Build the change that replaces the first of the words that occurs by another of them, everywhere in the text.
 
     >>> exchange_words(("Mary", "Anna"))("Mary met Ann in Oslo", Random(1))
     'Anna met Ann in Oslo'
@@ -77,7 +66,7 @@ def exchange_words(words: Sequence[str]) -> Change:
 
 
 def replace_words(synonyms: Mapping[str, str]) -> Change:
-    """Build the change that puts its synonym for each word that has one; a capital stays.
+    """Build the change that replaces each word by its synonym if it has one; a capital stays.
 
     >>> replace_words({"good": "great"})("Good films are good", Random(0))
     'Great films are great'
@@ -85,11 +74,11 @@ def replace_words(synonyms: Mapping[str, str]) -> Change:
     known = re.compile(rf"\b({'|'.join(map(re.escape, synonyms))})\b", re.IGNORECASE)
     lower = {word.lower(): synonym for word, synonym in synonyms.items()}
 
-    def put(found: re.Match[str]) -> str:
-        new = lower[found[0].lower()]
-        return new[0].upper() + new[1:] if found[0][0].isupper() else new
+    def replace(match: re.Match[str]) -> str:
+        new = lower[match[0].lower()]
+        return new[0].upper() + new[1:] if match[0][0].isupper() else new
 
-    return lambda text, _: known.sub(put, text)
+    return lambda text, _: known.sub(replace, text)
 
 
 def add_text(addition: str) -> Change:
@@ -113,27 +102,29 @@ def change_number(text: str, draw: Random) -> str:
     return text[: number.start()] + str(new) + text[number.end() :]
 
 
-EDITS = (
-    Edit("typo", swap_letters),
-    Edit("lower case", lambda text, _: text.lower()),
-    Edit("upper case", lambda text, _: text.upper()),
-    Edit("punctuation", change_end, keeps_words=False),
-    Edit("number", change_number),
-)
+EDITS: Mapping[str, Change] = {
+    "typo": swap_letters,
+    "lower case": lambda text, _: text.lower(),
+    "upper case": lambda text, _: text.upper(),
+    "punctuation": change_end,
+    "number": change_number,
+}
+"""Changes that need no words of the user."""
 
 
-def apply_edit(edit: Edit, value: str | list[str], draw: Random) -> str | list[str] | None:
-    """Change a text, or a list of words whose number must stay; None where nothing changes, or the change does not fit.
+def apply_edit(name: str, change: Change, value: str | list[str], draw: Random) -> str | list[str] | None:
+    """Change a text, or a list of words whose number must stay; None if nothing changes, or the change does not fit.
 
-    Of a list, one word is changed as in a text; only `add` appends some.
+    Of a list, one word is changed as in a text; only ``add`` appends some.
     """
     if isinstance(value, str):
-        changed = edit.change(value, draw)
+        changed = change(value, draw)
         return None if changed == value else changed
-    if edit.name == "add":
-        return [*value, *edit.change("", draw).split()]
-    if not edit.keeps_words:
+    if name == "add":
+        return [*value, *change("", draw).split()]
+    # The end of a text is not a word.
+    if name == "punctuation":
         return None
     text = "\n".join(value)  # no word has a line feed, and no pattern crosses one
-    words = edit.change(text, draw).split("\n")
+    words = change(text, draw).split("\n")
     return None if words == value or len(words) != len(value) else words

@@ -1,4 +1,4 @@
-"""Why a checkpoint answers a row as it does: what each word adds to what the model says."""
+"""Explanations of a prediction: what each word of a row adds to a number that the model computes."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from typing import Any
 
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.insight.attributions import Explained, integrated_gradients, occlusion
+from bertkit.insight.attributions import ExplainedInput, integrated_gradients, occlusion
 from bertkit.insight.words import find_words
 from bertkit.modeling.heads.targets import Target, targets_of_logits
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Prediction
-from bertkit.tokens.features import Features, special_ids
+from bertkit.tokens.features import Features, are_several
 
 
 @dataclass(frozen=True)
 class WordValue:
-    """What a word adds to the score, as two methods find it."""
+    """Contribution of a word to the score, by two methods."""
 
     word: str
     segment: int
-    """Which of the texts between special tokens it stands in."""
+    """Index of its text among the texts between special tokens."""
     integrated_gradients: float
     occlusion: float
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the words of a row add to one number that the model computes."""
+    """Contributions of the words of a row to one number that the model computes."""
 
     target: str
     measure: str
-    """What the number is: ``log-odds``, ``cosine`` and so on."""
+    """Name of the number: ``log-odds``, ``cosine`` and so on."""
     score: float
     baseline_score: float
     """Score of the row with all words replaced by the baseline."""
     steps: int
     gap: float
-    """How far integrated gradients are from adding up to the difference of the two scores, as a share of it."""
+    """Difference between the sum of integrated gradients and the difference of the scores, as a fraction of it."""
     is_complete: bool
-    """Whether that is within 1 %."""
+    """Whether the gap is within 1%."""
     words: list[WordValue]
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A row with its prediction, and what the model has computed for it."""
+    """A row with its prediction, and the features and outputs of the model for it."""
 
     row: Row
     prediction: Prediction
@@ -71,46 +71,40 @@ def explain(
         RecipeError: If the task family does not define what to explain.
     """
     tokenizer = checkpoint.setup.tokenizer
-    mask = tokenizer.mask_token_id
-    baseline = int(tokenizer.pad_token_id if mask is None else mask)
+    baseline = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
+    model, collate = checkpoint.model.eval(), checkpoint.task.collator(checkpoint.setup)
     explanations = []
     for target in find_targets(checkpoint, answered, targets):
-        explained = Explained(
-            checkpoint.model.eval(),
-            {**answered.features[target.feature], "row": 0},
-            checkpoint.task.collator(checkpoint.setup),
-            target.score,
-            baseline,
-            frozenset(special_ids(tokenizer)),
-        )
-        words = find_words(explained.texts(), tokenizer)
+        feature = {**answered.features[target.feature], "row": 0}
+        ids = feature["input_ids"]
+        words = find_words(ids if are_several(ids) else [ids], tokenizer)
+        positions = [position for word in words for position in word.positions]
+        explained = ExplainedInput(model, feature, collate, target.score, int(baseline), positions)
         gradients = integrated_gradients(explained, max_steps)
-        dropped = occlusion(explained, [word.positions for word in words])
-        values = [
-            WordValue(
-                word.text, word.segment, float(sum(gradients.values[each] for each in word.positions)), float(drop)
-            )
-            for word, drop in zip(words, dropped, strict=True)
-        ]
+        drops = occlusion(explained, [word.positions for word in words])
+        values = []
+        for word, drop in zip(words, drops.tolist(), strict=True):
+            total = float(sum(gradients.values[position] for position in word.positions))
+            values.append(WordValue(word.text, word.segment, total, drop))
         scores = gradients.score, gradients.baseline_score, gradients.steps, gradients.gap, gradients.is_complete
         explanations.append(Explanation(target.name, target.measure, *scores, values))
     return explanations
 
 
-def find_targets(checkpoint: Checkpoint, answered: Answered, wanted: Sequence[str]) -> list[Target]:
-    """Find the numbers to explain: those of the prediction, or those that are asked for by name."""
+def find_targets(checkpoint: Checkpoint, answered: Answered, names: Sequence[str]) -> list[Target]:
+    """Return the numbers to explain: the numbers of the prediction, or those with the requested names."""
     task, setup = checkpoint.task, checkpoint.setup
     if task.targets is None:
-        # A family without targets of its own is explained by its logits.
+        # A family that defines no targets is explained by its logits.
         targets = targets_of_logits(answered.outputs, setup, setup.recipe.task)
     else:
         targets = task.targets(answered.prediction, answered.outputs, answered.features, answered.row, setup)
-    if not wanted:
+    if not names:
         return [target for target in targets if target.chosen]
-    chosen = []
-    for name in wanted:
-        named = [target for target in targets if name in (target.name, target.name.partition(": ")[0])]
-        if not named:
+    selected = []
+    for name in names:
+        matches = [target for target in targets if name in (target.name, target.name.partition(": ")[0])]
+        if not matches:
             raise UsageError(f"no target is called {name!r}", closest(name, [target.name for target in targets]))
-        chosen += named
-    return chosen
+        selected += matches
+    return selected

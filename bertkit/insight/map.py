@@ -6,9 +6,9 @@ import importlib.util
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ class Occurrence(NamedTuple):
     """A point of a map."""
 
     id: object
-    """The id of its row, or the number of that from 0."""
+    """Id of its row, or the index of the row from 0."""
     text: str
     span: Span | None
     """The first and last + 1 character of its word, or None for a complete text."""
@@ -46,11 +46,11 @@ class Occurrence(NamedTuple):
     """Input of `LayerReader`: the columns ``text``, or ``text`` and ``target``, or ``tokens`` and ``target``."""
 
 
-def unit_of(unit: str, words: Sequence[str]) -> str:
-    """Return what a vector stands for: ``text``, or ``target`` for a word in its text.
+def get_unit(unit: str, words: Sequence[str]) -> str:
+    """Return the unit of a vector: ``text``, or ``target`` for a word in its text.
 
     Raises:
-        UsageError: a word is empty.
+        UsageError: If a word is empty.
     """
     if any(is_blank(word) for word in words):
         raise UsageError("--word without a word", "write e.g. --word apple")
@@ -63,7 +63,7 @@ def read_occurrences(
     """Read the points of a map from a file.
 
     Args:
-        source: the file.
+        source: The file.
         unit: ``text``, or ``target`` for the word that the column ``target`` points to.
         words: Only these words are points, regardless of case. With the unit ``text``, each occurrence of a word
             is a point, else each target that is one of the words. Without a label, points of several words are labeled
@@ -71,24 +71,24 @@ def read_occurrences(
         label: Column of the labels; an empty cell is not a label.
 
     Raises:
-        DataError: a row is wrong, there is no such column, or no such word.
+        DataError: If a row is wrong, or no row has the column or any of the words.
     """
     assert source.file is not None
     # A word has no letter, digit or underscore next to it. The longer of two words comes first.
-    listed = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    search = re.compile(rf"(?<!\w)(?:{listed})(?!\w)", re.IGNORECASE)
+    alternatives = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    search = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", re.IGNORECASE)
+    read = _read_target if unit == "target" else partial(_find_words, search=search) if words else _read_complete_text
     columns = UNITS["word" if words and unit == "text" else unit].columns
-    read_text = partial(_find_words, search=search) if words else _read_whole
-    read: Callable[[Row], list[tuple[str, Span | None, Row]]] = _read_target if unit == "target" else read_text
     occurrences, present = [], set[str | None]()
     for line, row_id, original, points in read_file_rows(source, source.file, columns, read):
-        value = _label_of(original, label, source.name, line)
+        row_label = _read_label(original, label, source.name, line)
         for text, span, row in points:
-            word = None if span is None else _word_of(text[slice(*span)].strip(), tuple(words))
-            if words and word is None:  # a target; occurrences were searched for
-                continue
-            present.add(word)
-            occurrences.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else value, row))
+            matched = text[slice(*span)].strip() if span else ""
+            word = next((word for word in words if re.fullmatch(re.escape(word), matched, re.IGNORECASE)), None)
+            if word is not None or not words:  # a target can be another word
+                present.add(word)
+                point_label = word if label is None and len(words) > 1 else row_label
+                occurrences.append(Occurrence(row_id, text, span, point_label, row))
     missing = [word for word in words if word not in present]
     if not occurrences and missing:
         what = f"no row has the word {' or '.join(map(repr, missing))}"
@@ -100,27 +100,22 @@ def read_occurrences(
     return occurrences
 
 
-@cache
-def _word_of(text: str, words: tuple[str, ...]) -> str | None:
-    """Return the word that a text is, regardless of case, or None if it is none of the words."""
-    return next((word for word in words if re.fullmatch(re.escape(word), text, re.IGNORECASE)), None)
+_Points = list[tuple[str, Span | None, Row]]
 
 
-def _read_whole(row: Row) -> list[tuple[str, Span | None, Row]]:
+def _read_complete_text(row: Row) -> _Points:
     text = UNITS["text"].read(row)
     return [(text, None, {"text": text})]
 
 
-def _find_words(row: Row, search: re.Pattern[str]) -> list[tuple[str, Span | None, Row]]:
-    if "tokens" in row or isinstance(row["text"], (list, tuple)):
-        text = " ".join(read_words(row.get("tokens", row.get("text"))))
-    else:
-        text = UNITS["text"].read(row)
+def _find_words(row: Row, search: re.Pattern[str]) -> _Points:
+    is_list = "tokens" in row or isinstance(row["text"], (list, tuple))
+    text = " ".join(read_words(row.get("tokens", row.get("text")))) if is_list else UNITS["text"].read(row)
     spans = [match.span() for match in search.finditer(text)]
     return [(text, span, {"text": text, "target": list(span)}) for span in spans]
 
 
-def _read_target(row: Row) -> list[tuple[str, Span | None, Row]]:
+def _read_target(row: Row) -> _Points:
     words, target = read_target_word(row)
     if "tokens" not in row:
         start, end = read_target(row["target"], count=2)
@@ -129,7 +124,7 @@ def _read_target(row: Row) -> list[tuple[str, Span | None, Row]]:
     return [(" ".join(words), (start, start + len(words[target])), {"tokens": words, "target": target})]
 
 
-def _label_of(original: dict[str, Any], label: str | None, file: str, line: int) -> str | None:
+def _read_label(original: dict[str, Any], label: str | None, file: str, line: int) -> str | None:
     if label is None:
         return None
     if label not in original:
@@ -225,9 +220,9 @@ def check_method(method: str) -> None:
     """
     if method != "umap":
         return
-    found = importlib.util.find_spec("umap")
+    package = importlib.util.find_spec("umap")
     # A folder with this name has no origin.
-    if found is None or found.origin is None:
+    if package is None or package.origin is None:
         what = "--reduce umap needs the package umap-learn"
         raise UnavailableError(what, f"`{pip_install('map')}`, or --reduce pca")
 
@@ -240,26 +235,24 @@ def align(planes: Sequence[Plane]) -> list[Plane]:
     as they are.
     """
     aligned = list(planes)
-    for number in range(len(aligned) - 2, -1, -1):
-        points, goal = aligned[number].points, aligned[number + 1].points
-        # (2, 2): the singular vectors of how the axes of both go together
+    for index in range(len(aligned) - 2, -1, -1):
+        points, goal = aligned[index].points, aligned[index + 1].points
+        # (2, 2): the singular vectors of the products of both pairs of axes
         left, _, right = np.linalg.svd(points.T @ goal)
-        aligned[number] = aligned[number]._replace(points=points @ (left @ right))
+        aligned[index] = aligned[index]._replace(points=points @ (left @ right))
     return aligned
 
 
 def _pca(vectors: Numbers) -> Plane:
-    """Compute the first two principal components; those that few or flat vectors lack are zeros."""
+    """Compute the first two principal components; components that few or flat vectors lack are zeros."""
     from sklearn.decomposition import PCA
 
     model = PCA(min(2, *vectors.shape), svd_solver="covariance_eigh")
-    points = np.zeros((len(vectors), 2))
-    explained = np.zeros(2)
     with np.errstate(invalid="ignore", divide="ignore"):  # shares of no variance at all
-        found = model.fit_transform(vectors.astype(np.float64))
-    points[:, : found.shape[1]] = found
-    explained[: found.shape[1]] = np.nan_to_num(model.explained_variance_ratio_)
-    return Plane(points, (float(explained[0]), float(explained[1])))
+        points = model.fit_transform(vectors.astype(np.float64))
+    missing = 2 - points.shape[1]
+    first, second = np.pad(np.nan_to_num(model.explained_variance_ratio_), (0, missing)).tolist()
+    return Plane(np.pad(points, ((0, 0), (0, missing))), (first, second))
 
 
 def _umap(vectors: Numbers, seed: int) -> Numbers:
@@ -377,13 +370,13 @@ def measure_layers(
         seed: Seed of UMAP, and of the points that are compared.
     """
     planes, measured = [], []
-    chosen = choose_points(labeling.labels, seed)
-    compared = [str(labeling.labels[number]) for number in chosen.tolist()]
+    compared = choose_points(labeling.labels, seed)
+    labels = [str(labeling.labels[index]) for index in compared.tolist()]
     with stage("drawing layers", len(layers)):
         for done, layer in enumerate(layers, 1):
-            of_layer = vectors.at(layer)
-            planes.append(project(of_layer, method, seed))
-            separation = separate(of_layer[chosen], compared) if compared else None
+            layer_vectors = vectors.at(layer)
+            planes.append(project(layer_vectors, method, seed))
+            separation = separate(layer_vectors[compared], labels) if labels else None
             if separation is not None and labeling.are_clusters:
                 separation = replace(separation, nearest=None, interval=None)
             measured.append(MappedLayer(layer, planes[-1].explained, separation))
@@ -393,10 +386,10 @@ def measure_layers(
 
 def describe_layer(layer: MappedLayer) -> str:
     """Return the measurements of a layer as one line."""
-    said = [] if layer.explained is None else [f"{sum(layer.explained):.0%} of variance"]
+    parts = [] if layer.explained is None else [f"{sum(layer.explained):.0%} of variance"]
     if layer.separation is not None and layer.separation.silhouette is not None:
-        said.append(f"Euclidean silhouette {layer.separation.silhouette:.2f}")
-    return ", ".join(said)
+        parts.append(f"Euclidean silhouette {layer.separation.silhouette:.2f}")
+    return ", ".join(parts)
 
 
 def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""How wrong each answer of a stored run is, and the rows behind it, for every task family that scores its rows."""
+"""The error of each answer of a stored run, for every task family that scores its rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class RowAnswer:
-    """A row, the answer to it, and how wrong that is."""
+    """A row, its answer and its error."""
 
     id: str
     text: str
@@ -34,23 +34,23 @@ class RowAnswer:
     error: float
     """0 for a right answer; else 1, or the number of errors, or the size of the error."""
     confidence: float | None
-    """Confidence in the wrong answer; None where the model tells none."""
+    """Confidence in the wrong answer, or None if the model reports none."""
     words: int
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How wrong the answers of a run are."""
+    """Errors of the answers of a run."""
 
     what: str
-    """What the rate is, such as ``share of wrong rows``."""
+    """Name of the rate, such as ``share of wrong rows``."""
     errors: Numbers
-    """How wrong each unit is, (units,)."""
+    """Error of each unit, (units,)."""
     decisions: Numbers
-    """Answers of each unit, (units,): 1 unless a unit has several."""
+    """Number of answers of each unit, (units,)."""
     units: Units
     answers: Sequence[RowAnswer]
-    """One per unit."""
+    """An answer per unit."""
 
     @property
     def rate(self) -> float:
@@ -59,13 +59,13 @@ class Outcomes:
 
 
 def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
-    """Find how wrong each answer of a run is.
+    """Find the error of each answer of a run.
 
-    What counts is, in this order: the errors that the task family counts itself; the score of a query; whether the
-    row is right, as the family or the labels say; the size of the difference of two numbers.
+    The error is, in this order: the errors that the task family counts; the score of a query; whether the row is right,
+    by the family or by its labels; the size of the difference of two numbers.
 
     Raises:
-        DataError: the stored predictions do not tell.
+        DataError: If the stored predictions do not contain any of these.
     """
     compared = scorer.compare(run, rows)
     task = scorer.task
@@ -76,7 +76,7 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     )
     units = group_rows(scorer, rows, Side([run.predictions], [compared]))
     decisions = np.ones(len(units) or len(rows))
-    # From the most exact to what is always there: counts of the family, a score of each unit, or right and wrong.
+    # From the most exact measure to the most general: counts of the family, a score per unit, or right and wrong.
     if task.count_errors is not None:
         errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(compared))
         names = {"entities": "errors per gold or predicted entity", "tags": "share of wrong tags"}
@@ -86,14 +86,14 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     else:
         what, errors = _judge_rows(scorer, compared, examples)
     if len(units) != len(errors):
-        raise DataError("nobody knows which rows a score is of", "name a run of another task", file=run.file)
+        raise DataError("the run stores no score per row", "name a run of another task", file=run.file)
     pairs = zip(units, map(float, errors), strict=True)
-    answers = spool(_describe_answer(scorer, rows, numbers, examples, error) for numbers, error in pairs)
+    answers = spool(_describe_answer(scorer, rows, indices, examples, error) for indices, error in pairs)
     return Outcomes(what, errors, decisions, units, answers)
 
 
 def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example]) -> tuple[str, Numbers]:
-    """Return how wrong each row is: 1 or 0, or the size of a number's error."""
+    """Return the error of each row: 1 or 0, or the size of the error of a number."""
     if all(example.right is not None for example in examples):
         return "share of wrong rows", np.array([float(not example.right) for example in examples])
     wrong = [gold != predicted for example in examples for _, gold, predicted in find_named([example], scorer.labels)]
@@ -106,27 +106,27 @@ def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example])
 
 
 def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, Numbers]:
-    """Return 1 less the score of each unit, by a metric that is the mean over units.
+    """Return 1 minus the score of each unit, by a metric that is the mean over units.
 
     Raises:
-        DataError: no metric is.
+        DataError: If there is no such metric.
     """
     total = scorer.score(compared)
-    # Only of a metric that is a mean over units can a unit have its own part of the score.
+    # Only if a metric is a mean over units, a unit has a score.
     per_unit = [scorer.score(take(compared, np.array([unit]))) for unit in range(count_units(compared))]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
         scores = np.array([scores[metric] for scores in per_unit])
         if not is_lower_better(metric) and abs(scores.mean() - total[metric]) < _SAME and scores.max(initial=0) <= 1:
             return f"1 - {metric}", 1 - scores
-    what = f"no metric of this run is a mean over its rows ({', '.join(total)})"
-    raise DataError(what, "add one that is to `metrics`, such as accuracy, and score it with `bertkit eval`")
+    message = f"no metric of this run is a mean over its rows ({', '.join(total)})"
+    raise DataError(message, "add one that is to `metrics`, such as accuracy, and score it with `bertkit eval`")
 
 
 def _describe_answer(
-    scorer: Scorer, rows: Sequence[Row], numbers: Sequence[int], examples: Sequence[Example], error: float
+    scorer: Scorer, rows: Sequence[Row], indices: Sequence[int], examples: Sequence[Example], error: float
 ) -> RowAnswer:
-    columns, example = scorer.task.COLUMNS, examples[numbers[0]]
-    row = rows[numbers[0]]
+    columns, example = scorer.task.COLUMNS, examples[indices[0]]
+    row = rows[indices[0]]
     inputs = [row[name] for name in (*columns.given, *columns.optional) if name in row]
     texts = [as_text(value) for value in inputs if not isinstance(value, Mapping)]
     confidence = example.confidence
@@ -140,7 +140,7 @@ def _describe_answer(
         predicted=as_text(example.predicted),
         error=error,
         confidence=confidence,
-        words=sum(count_words(rows[number], columns) for number in numbers),
+        words=sum(count_words(rows[index], columns) for index in indices),
     )
 
 

@@ -6,7 +6,7 @@ are an edge probe of Tenney et al. 2019.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -25,11 +25,11 @@ from bertkit.metrics.basic import REGRESSION, is_lower_better
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Task, load_task
+from bertkit.tasks import load_task
 from bertkit.tokens.features import Rows
 from bertkit.vectors.units import UNITS
 
-_MIN_TRAINING_ROWS, _MIN_HELD_OUT_ROWS = 10, 2
+_MIN_ROWS = {"training": 10, "held-out": 2}
 
 Combination = Literal["alone", "difference", "edge"]
 """How vectors become features: ``u`` alone; ``|u - v|`` and ``u * v`` of two texts; ``u``, ``v``, ``u * v`` of words.
@@ -52,8 +52,8 @@ class ProbeItems:
     """(items, vectors, 2): index in `rows` and index of the word for each vector."""
     labels: Sequence[Any]
     """Names, or numbers for regression."""
-    groups: Sequence[str]
-    """Property that may predict the label without the text: the word itself, or the length; may be empty."""
+    groups: Sequence[str] = ()
+    """Property that can predict the label without the text: the word itself, or the length; empty for none."""
     combination: Combination = "alone"
 
     @property
@@ -65,11 +65,11 @@ class ProbeItems:
         """Return the number of items."""
         return len(self.labels)
 
-    def select(self, numbers: Numbers) -> ProbeItems:
+    def select(self, indices: Numbers) -> ProbeItems:
         """Return some of the items."""
-        labels = [self.labels[number] for number in numbers.tolist()]
-        groups = [self.groups[number] for number in numbers.tolist()] if len(self.groups) else []
-        return replace(self, addresses=self.addresses[numbers], labels=labels, groups=groups)
+        labels = [self.labels[index] for index in indices.tolist()]
+        groups = [self.groups[index] for index in indices.tolist()] if len(self.groups) else []
+        return replace(self, addresses=self.addresses[indices], labels=labels, groups=groups)
 
 
 @dataclass(frozen=True)
@@ -92,31 +92,26 @@ class ProbeTask:
         """Check that there are labels to learn and rows to score.
 
         Raises:
-            DataError: If there are not.
+            DataError: If there are too few.
         """
         labels = sorted({str(label) for label in self.train.labels})
         if len(labels) < 2:
             what = f"{self.name}: the training rows have {f'one label, {labels[0]}' if labels else 'no label'}"
             raise DataError(what, "give more rows, or raise --limit")
-        for kind, items, least in (
-            ("training", self.train, _MIN_TRAINING_ROWS),
-            ("held-out", self.test, _MIN_HELD_OUT_ROWS),
-        ):
+        for (kind, min_rows), items in zip(_MIN_ROWS.items(), (self.train, self.test), strict=True):
             rows = len(np.unique(items.owners))
-            if rows < least:
-                raise DataError(f"{self.name}: {rows} {kind} rows with a label, of at least {least}", "give more rows")
+            if rows < min_rows:
+                raise DataError(
+                    f"{self.name}: {rows} {kind} rows with a label, of at least {min_rows}", "give more rows"
+                )
 
 
-def one_per_text(texts: Sequence[Sequence[str]], labels: Sequence[str], groups: Sequence[str] = ()) -> ProbeItems:
-    """Return an item per text; texts are lists of words, which a space joins."""
-    numbers = np.arange(len(texts))
-    return ProbeItems(
-        rows=[{"text": " ".join(words)} for words in texts],
-        unit="text",
-        addresses=np.stack([numbers, np.zeros_like(numbers)], axis=1)[:, None],
-        labels=labels,
-        groups=groups,
-    )
+def one_per_row(
+    rows: list[Row], unit: str, labels: Sequence[Any], groups: Sequence[str] = (), words: Sequence[int] = ()
+) -> ProbeItems:
+    """Return an item per row; `words` are the indices of the target words in rows of words."""
+    places = np.stack([np.arange(len(rows)), words if len(words) else np.zeros(len(rows), dtype=int)], axis=1)
+    return ProbeItems(rows, unit, places[:, None], labels, groups)
 
 
 def one_per_word(
@@ -128,14 +123,8 @@ def one_per_word(
     group.
     """
     addresses = np.array(places, dtype=np.int64).reshape(-1, 2 if combination == "edge" else 1, 2)
-    return ProbeItems(
-        rows=[{"tokens": words} for words in texts],
-        unit="word",
-        addresses=addresses,
-        labels=labels,
-        groups=[texts[text][word].lower() for text, word in addresses[:, 0].tolist()],
-        combination=combination,
-    )
+    groups = [texts[text][word].lower() for text, word in addresses[:, 0].tolist()]
+    return ProbeItems([{"tokens": words} for words in texts], "word", addresses, labels, groups, combination)
 
 
 # --- Rows ---
@@ -145,9 +134,7 @@ def _is_needed(split: str) -> bool:
     return split == "train" or is_validation(split)
 
 
-def choose_rows(
-    splits: Mapping[str, Split], inputs: Callable[[Row], Row], limit: int
-) -> tuple[list[Row], list[Row], list[str]]:
+def choose_rows(splits: Mapping[str, Split], limit: int) -> tuple[list[Row], list[Row], list[str]]:
     """Return training rows, held-out rows and notes about them.
 
     Rows are drawn by a hash of the input of a model. So the order of a file does not matter, and two tasks on the same
@@ -155,7 +142,6 @@ def choose_rows(
 
     Args:
         splits: ``train`` and a validation split.
-        inputs: Returns the input of a model from a row.
         limit: Maximum training rows; held-out rows are half as many.
 
     Raises:
@@ -165,19 +151,23 @@ def choose_rows(
     if "train" not in splits or validation is None:
         what = f"probes need rows to learn from and others to be scored on; there is {', '.join(splits) or 'no split'}"
         raise DataError(what, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
-    held_out = _draw_rows(validation, inputs, max(limit // 2, 1))
-    held_out_texts = {digest_text(inputs(row), "") for row in held_out}
-    train = splits["train"]
-    new_rows = [number for number, row in enumerate(train.rows) if digest_text(inputs(row), "") not in held_out_texts]
-    notes = []
-    if len(new_rows) < len(train.rows):
-        notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(new_rows):,}")
-    return _draw_rows(train.select(new_rows), inputs, limit), held_out, notes
+
+    def draw(split: Split, count: int, left_out: Collection[bytes]) -> tuple[list[Row], list[bytes], int]:
+        digests = list(map(_digest_input, split.rows))
+        available = [index for index, digest in enumerate(digests) if digest not in left_out]
+        indices = sorted(sorted(available, key=digests.__getitem__)[:count])
+        return [split.rows[index] for index in indices], [digests[index] for index in indices], len(available)
+
+    held_out, digests, _ = draw(validation, max(limit // 2, 1), ())
+    train, _, available = draw(splits["train"], limit, set(digests))
+    overlap = len(splits["train"].rows) - available
+    notes = [f"training rows whose text is held out too, left out: {overlap:,}"] if overlap else []
+    return train, held_out, notes
 
 
-def _draw_rows(split: Split, inputs: Callable[[Row], Row], count: int) -> list[Row]:
-    order = sorted(range(len(split.rows)), key=lambda number: digest_text(inputs(split.rows[number]), ""))
-    return [split.rows[number] for number in sorted(order[:count])]
+def _digest_input(row: Row) -> bytes:
+    inputs = ("tokens", "target", "text", "text_pair")
+    return digest_text({name: row[name] for name in inputs if name in row}, "")
 
 
 # --- Built-in tasks ---
@@ -205,7 +195,7 @@ class BuiltInTask:
     make: Callable[[Rows, Rows, int], ProbeItems]
     """Makes items of rows, given the training rows and the index of the split."""
     columns: tuple[str, ...] = ()
-    """Columns that rows must have, besides their words."""
+    """Columns that rows must have, in addition to their words."""
     group_name: str = ""
     control: Control = "shuffled"
 
@@ -224,101 +214,85 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
         RecipeError: If probes of labels do not have the metric.
     """
     task = BUILT_IN[name]
-    chosen_metric = choose_metric(metric, (), is_regression=False)
-    columns = Columns(
-        given=("tokens", *task.columns),
-        gold="",
-        lists=("tokens", *task.columns),
-        text_instead={"tokens": "text"},
-        text_always=True,
-    )
+    metric = choose_metric(metric, (), is_regression=False)
+    names = ("tokens", *task.columns)
+    columns = Columns(given=names, gold="", lists=names, text_instead={"tokens": "text"}, text_always=True)
     splits = read_splits(recipe, columns, partial(_read_columns, columns=task.columns), _is_needed)
-    train, held_out, notes = choose_rows(splits, lambda row: {"tokens": row["words"]}, limit)
+    train_rows, test_rows, notes = choose_rows(splits, limit)
     with located(file=recipe.data.source or None):
-        items = [task.make(rows, train, split) for split, rows in enumerate((train, held_out))]
-    return ProbeTask(
-        name=name,
-        about=task.about,
-        train=items[0],
-        test=items[1],
-        metric=chosen_metric,
-        group_name=task.group_name,
-        control=task.control,
-        notes=notes,
-    )
+        train, test = (task.make(rows, train_rows, split) for split, rows in enumerate((train_rows, test_rows)))
+    groups = {"group_name": task.group_name, "control": task.control}
+    return ProbeTask(name, task.about, train, test, metric, notes=notes, **groups)
 
 
 def _read_columns(row: Row, columns: Sequence[str]) -> Row | None:
     """Check and return the words of a row and its other columns, or None if it has no words."""
     words = UNITS["word"].read(row)
     checked = {name: _READERS[name](row[name], len(words)) for name in columns}
-    return {"words": words, **checked} if words else None
+    return {"tokens": words, **checked} if words else None
 
 
 def _list_words(rows: Rows) -> list[list[str]]:
-    return [row["words"] for row in rows]
+    return [row["tokens"] for row in rows]
 
 
-def _bin_sizes(measure: Callable[[Row], int], rows: Rows, train: Rows) -> list[str]:
-    """Return the name of each row's bin by size; bins hold about equally many training rows."""
-    bins = quantile_bins(list(map(measure, train)))
+def _label_texts(texts: Sequence[Sequence[str]], labels: Sequence[str], groups: Sequence[str] = ()) -> ProbeItems:
+    return one_per_row([{"text": " ".join(words)} for words in texts], "text", labels, groups)
+
+
+def _bin_sizes(sizes: Sequence[int], train_sizes: Sequence[int]) -> list[str]:
+    """Return the name of each size's bin; bins hold about equally many training rows."""
+    bins = quantile_bins(train_sizes)
 
     def name_bin(size: int) -> str:
         first, last = next((ends for ends in bins if size <= ends[1]), bins[-1])
         return f"{first}" if first == last else f"{first} to {last}"
 
-    return [name_bin(measure(row)) for row in rows]
+    return list(map(name_bin, sizes))
 
 
-def _count_words(row: Row) -> int:
-    return len(row["words"])
+def _bin_lengths(rows: Rows, train: Rows) -> list[str]:
+    return _bin_sizes(list(map(len, _list_words(rows))), list(map(len, _list_words(train))))
 
 
 def _length(rows: Rows, train: Rows, _: int) -> ProbeItems:
-    return one_per_text(_list_words(rows), _bin_sizes(_count_words, rows, train))
+    return _label_texts(_list_words(rows), _bin_lengths(rows, train))
 
 
 def _depth(rows: Rows, train: Rows, _: int) -> ProbeItems:
     """Bin the depths of trees; the length of the text is the group, because depth depends on it."""
-    depths = _bin_sizes(lambda row: depth_of(row["head"]), rows, train)
-    return one_per_text(_list_words(rows), depths, _bin_sizes(_count_words, rows, train))
+    depths, train_depths = ([depth_of(row["head"]) for row in split_rows] for split_rows in (rows, train))
+    return _label_texts(_list_words(rows), _bin_sizes(depths, train_depths), _bin_lengths(rows, train))
 
 
 def _shift(rows: Rows, _: Rows, split: int) -> ProbeItems:
     """Swap two neighboring words in one half of the texts."""
     rng = np.random.default_rng([0, split])
-    texts = [row["words"] for row in rows if len(set(row["words"])) > 1]
+    texts = [words for words in _list_words(rows) if len(set(words)) > 1]
     swapped = rng.permutation(len(texts)) < len(texts) // 2
     texts = [_swap_neighbors(words, rng) if swap else words for words, swap in zip(texts, swapped, strict=True)]
-    return one_per_text(texts, ["swapped" if swap else "as it is" for swap in swapped])
+    return _label_texts(texts, ["swapped" if swap else "as it is" for swap in swapped])
 
 
 def _swap_neighbors(words: Sequence[str], rng: np.random.Generator) -> list[str]:
     """Return the words with two different neighbors swapped."""
-    differ = [number for number in range(len(words) - 1) if words[number] != words[number + 1]]
-    first = int(rng.choice(differ))
+    first = int(rng.choice([index for index in range(len(words) - 1) if words[index] != words[index + 1]]))
     return [*words[:first], words[first + 1], words[first], *words[first + 2 :]]
 
 
 def _relations(rows: Rows, _: Rows, __: int) -> ProbeItems:
     """Return each word with its head; the label is their relation, without its subtype."""
-    edges = [
-        (number, word, head - 1) for number, row in enumerate(rows) for word, head in enumerate(row["head"]) if head
-    ]
-    labels = [rows[number]["deprel"][word].partition(":")[0] for number, word, _ in edges]
-    places = [((number, word), (number, head)) for number, word, head in edges]
+    edges = [(index, word, head - 1) for index, row in enumerate(rows) for word, head in enumerate(row["head"]) if head]
+    labels = [rows[index]["deprel"][word].partition(":")[0] for index, word, _ in edges]
+    places = [((index, word), (index, head)) for index, word, head in edges]
     return one_per_word(_list_words(rows), places, labels, "edge")
 
 
 def _tense(rows: Rows, _: Rows, __: int) -> ProbeItems:
     """Return the words that have a tense."""
-    places = [
-        (number, word)
-        for number, row in enumerate(rows)
-        for word, features in enumerate(row["feats"])
-        if "Tense" in features
-    ]
-    return one_per_word(_list_words(rows), places, [rows[row]["feats"][word]["Tense"] for row, word in places])
+    features = [(index, word, values) for index, row in enumerate(rows) for word, values in enumerate(row["feats"])]
+    tenses = {(index, word): values["Tense"] for index, word, values in features if "Tense" in values}
+    return one_per_word(_list_words(rows), list(tenses), list(tenses.values()))
 
 
 BUILT_IN: Mapping[str, BuiltInTask] = {
@@ -348,10 +322,6 @@ _UNITS: Mapping[tuple[tuple[str, ...], str], str] = {
 """Canonical columns of a task family -> unit that has a label; other families have no labels that a vector predicts."""
 
 
-_INPUTS = {"target": ("tokens", "target"), "text": ("text",), "pair": ("text", "text_pair")}
-"""Unit of a vector -> columns that it is read from."""
-
-
 def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> ProbeTask:
     """Read the rows of a recipe, and make a task of their labels.
 
@@ -365,35 +335,29 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
         DataError: If a row is wrong.
     """
     task = load_task(recipe)
-    unit = _UNITS.get((task.COLUMNS.given, task.COLUMNS.gold))
+    gold = task.COLUMNS.gold
+    unit = _UNITS.get((task.COLUMNS.given, gold))
     if unit is None or recipe.options.get("multi_label"):
         why = "has several labels per row" if unit else f"is of the family {recipe.task}"
         what = f"{recipe.name} {why}, and probes read one label of a text, a pair or a word"
         raise RecipeError(what, "name a recipe of text classification, regression, tags or senses")
-    chosen_metric = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
+    metric = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
     splits = read_task_splits(recipe, task, _is_needed)
-    gold = task.COLUMNS.gold
     if task.NAMED:
         names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
         splits = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
-    inputs = ("tokens", "target", "text", "text_pair")
-    train, held_out, notes = choose_rows(splits, lambda row: {name: row[name] for name in inputs if name in row}, limit)
-    build = _choose_builder(unit, task, train)
-    return ProbeTask(
-        name=recipe.name,
-        about=recipe.about,
-        train=build(train),
-        test=build(held_out),
-        metric=chosen_metric,
-        is_regression=not task.NAMED,
-        group_name="word" if unit in ("word", "target") else "",
-        control="types" if unit == "word" else "shuffled",
-        notes=notes,
-    )
+    train_rows, test_rows, notes = choose_rows(splits, limit)
+    train, test = (_label_rows(rows, unit, is_named=task.NAMED) for rows in (train_rows, test_rows))
+    groups: dict[str, Any] = {
+        "group_name": "word" if unit in ("word", "target") else "",
+        "control": "types" if unit == "word" else "shuffled",
+    }
+    about = (recipe.name, recipe.about)
+    return ProbeTask(*about, train, test, metric, is_regression=not task.NAMED, notes=notes, **groups)
 
 
 def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: bool) -> str:
-    """Return the metric that is asked for, or the first offered one that probes have.
+    """Return the requested metric, or the first offered metric that probes have.
 
     Raises:
         RecipeError: If probes of such labels do not have it.
@@ -406,45 +370,31 @@ def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: 
     return metric
 
 
-def _choose_builder(unit: str, task: Task, rows: Sequence[Row]) -> Callable[[Sequence[Row]], ProbeItems]:
-    """Return the function that makes items of rows; a pair with a class is read together."""
+def _label_rows(rows: list[Row], unit: str, *, is_named: bool) -> ProbeItems:
+    """Return an item per labeled word, target word, text or pair of texts."""
     if unit == "word":
-        return _label_words
+        tags = {
+            (index, word): tag
+            for index, row in enumerate(rows)
+            for word, tag in enumerate(row["tags"])
+            if tag is not None
+        }
+        return one_per_word(_list_words(rows), list(tags), list(tags.values()))
     if unit == "target":
-        return partial(_label_rows, unit="target", gold="sense")
-    has_pairs = bool(rows) and "text_pair" in rows[0]
-    if has_pairs and not task.NAMED:
-        return _label_similar_texts
-    return partial(_label_rows, unit="pair" if has_pairs else "text", gold="label")
+        targets = [int(row["target"]) for row in rows]
+        inputs = _pick_columns(rows, "tokens", "target")
+        return one_per_row(inputs, unit, [row["sense"] for row in rows], [str(row["word"]) for row in rows], targets)
+    labels = [row["label"] for row in rows]
+    if not rows or "text_pair" not in rows[0]:
+        return one_per_row(_pick_columns(rows, "text"), "text", labels)
+    if is_named:
+        return one_per_row(_pick_columns(rows, "text", "text_pair"), "pair", labels)
+    # The texts of a pair with a number are read separately and compared.
+    texts = [{"text": row[column]} for column in ("text", "text_pair") for row in rows]
+    indices = np.arange(2 * len(rows)).reshape(2, -1).T
+    addresses = np.stack([indices, np.zeros_like(indices)], axis=2)
+    return ProbeItems(texts, "text", addresses, labels, combination="difference")
 
 
-def _label_words(rows: Sequence[Row]) -> ProbeItems:
-    """Return the labeled words of rows."""
-    places = [(row, word) for row, one in enumerate(rows) for word, tag in enumerate(one["tags"]) if tag is not None]
-    return one_per_word([row["tokens"] for row in rows], places, [rows[row]["tags"][word] for row, word in places])
-
-
-def _label_similar_texts(rows: Sequence[Row]) -> ProbeItems:
-    """Return pairs of texts that are read separately and compared."""
-    count = len(rows)
-    numbers = np.stack([np.arange(count), count + np.arange(count)], axis=1)
-    return ProbeItems(
-        rows=[{"text": row[column]} for column in ("text", "text_pair") for row in rows],
-        unit="text",
-        addresses=np.stack([numbers, np.zeros_like(numbers)], axis=2),
-        labels=[row["label"] for row in rows],
-        groups=[],
-        combination="difference",
-    )
-
-
-def _label_rows(rows: Sequence[Row], *, unit: str, gold: str) -> ProbeItems:
-    """Return one item per row: its text, its pair of texts, or its target word."""
-    words = np.array([int(row.get("target", 0)) for row in rows])
-    return ProbeItems(
-        rows=[{column: row[column] for column in _INPUTS[unit]} for row in rows],
-        unit=unit,
-        addresses=np.stack([np.arange(len(rows)), words], axis=1)[:, None],
-        labels=[row[gold] for row in rows],
-        groups=[str(row["word"]) for row in rows] if unit == "target" else [],
-    )
+def _pick_columns(rows: Rows, *names: str) -> list[Row]:
+    return [{name: row[name] for name in names} for row in rows]

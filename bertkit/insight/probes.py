@@ -42,21 +42,19 @@ class ItemVectors:
     """The vectors of items at all layers."""
 
     vectors: LayerVectors
-    numbers: Numbers
-    """(items, vectors): index of each in `vectors`."""
+    indices: Numbers
+    """Index in `vectors` of each vector of an item, (items, vectors)."""
     combination: Combination
 
-    def features(self, layer: int, chosen: Numbers | None = None) -> Numbers:
+    def features(self, layer: int, selected: Numbers | slice = slice(None)) -> Numbers:
         """Return the features of items at a layer, float32 of shape (items, features)."""
-        numbers = self.numbers if chosen is None else self.numbers[chosen]
-        every = self.vectors.at(layer)
-        first = every[numbers[:, 0]]
-        if self.combination == "alone":
+        layer_vectors = self.vectors.at(layer)
+        first, *rest = (layer_vectors[column] for column in self.indices[selected].T)
+        if not rest:
             return first
-        second = every[numbers[:, 1]]
-        product = first * second
+        second = rest[0]
         parts = [np.abs(first - second)] if self.combination == "difference" else [first, second]
-        return np.concatenate([*parts, product], axis=1)
+        return np.concatenate([*parts, first * second], axis=1)
 
 
 def find_vectors(items: ProbeItems, vectors: LayerVectors) -> tuple[ProbeItems, ItemVectors]:
@@ -64,14 +62,12 @@ def find_vectors(items: ProbeItems, vectors: LayerVectors) -> tuple[ProbeItems, 
 
     A word has no vector if it has no tokens, such as one of control characters.
     """
-    # Rows and words of a row are in ascending order, so their numbers can be looked up by bisection.
-    width = int(max(vectors.index.max(initial=0), items.addresses[..., 1].max(initial=0))) + 1
-    keys = np.asarray(vectors.rows) * width + np.asarray(vectors.index)
-    addresses = items.addresses[..., 0] * width + items.addresses[..., 1]
-    numbers = np.minimum(np.searchsorted(keys, addresses), len(keys) - 1)
-    has_vectors = (keys[numbers] == addresses).all(axis=1)
-    kept = np.flatnonzero(has_vectors)
-    return items.select(kept), ItemVectors(vectors, numbers[kept], items.combination)
+    places = zip(vectors.rows.tolist(), vectors.index.tolist(), strict=True)
+    index_by_place = {place: index for index, place in enumerate(places)}
+    flat = [index_by_place.get((row, word), -1) for row, word in items.addresses.reshape(-1, 2).tolist()]
+    indices = np.array(flat, dtype=np.int64).reshape(items.addresses.shape[:2])
+    has_vectors = np.flatnonzero((indices >= 0).all(axis=1))
+    return items.select(has_vectors), ItemVectors(vectors, indices[has_vectors], items.combination)
 
 
 # --- Draws: rows stay together ---
@@ -81,12 +77,10 @@ def draw_training_items(items: ProbeItems, max_items: int) -> tuple[Numbers, Num
     """Draw rows to learn from, and return at most `max_items` of their items, and the items of the other rows."""
     rng = np.random.default_rng(_SEED)
     owners, first = np.unique(items.owners, return_index=True)
-    ends = np.append(first[1:], len(items))
+    row_items = np.split(np.arange(len(items)), first[1:])
     order = rng.permutation(len(owners))
     count = min(max(1, round(_FITTING_SHARE * len(owners))), len(owners) - 1)
-    fitting, tuning = (
-        np.concatenate([np.arange(first[row], ends[row]) for row in rows]) for rows in (order[:count], order[count:])
-    )
+    fitting, tuning = (np.concatenate([row_items[row] for row in rows]) for rows in (order[:count], order[count:]))
     kept = np.sort(rng.permutation(len(fitting))[:max_items])
     return fitting[kept], tuning[:_MAX_TUNING_ITEMS]
 
@@ -97,14 +91,14 @@ def draw_test_items(items: ProbeItems, max_items: int) -> Numbers:
         return np.arange(len(items))
     owners, counts = np.unique(items.owners, return_counts=True)
     order = np.random.default_rng(0).permutation(len(owners))
-    chosen = order[: max(1, int(np.searchsorted(np.cumsum(counts[order]), max_items, side="right")))]
-    return np.flatnonzero(np.isin(items.owners, owners[chosen]))
+    rows = order[: max(1, int(np.searchsorted(np.cumsum(counts[order]), max_items, side="right")))]
+    return np.flatnonzero(np.isin(items.owners, owners[rows]))
 
 
 def draw_control(
     labels: Numbers, groups: Sequence[str], scored: Numbers, scored_groups: Sequence[str], control: Control
 ) -> tuple[Numbers, Numbers]:
-    """Return the labels of the control task, for training items and for those to score.
+    """Return the labels of the control task, for training items and for the items to score.
 
     ``types`` gives each group, a word type, one label at random, with the probabilities that labels have in training; a
     probe can only memorize it (Hewitt and Liang 2019). A text is seen once, so there is nothing to memorize.
@@ -119,8 +113,8 @@ def draw_control(
     members = np.array(groups) if len(groups) else np.zeros(len(labels), dtype=np.int64)
     shuffled = labels.copy()
     for group in np.unique(members):
-        own = np.flatnonzero(members == group)
-        shuffled[own] = labels[rng.permutation(own)]
+        group_items = np.flatnonzero(members == group)
+        shuffled[group_items] = labels[rng.permutation(group_items)]
     return shuffled, scored
 
 
@@ -172,7 +166,7 @@ def find_center_of_gravity(layers: Numbers, targets: Numbers, strength: float, *
 
     Args:
         layers: Standardized features of all layers, (layers + 1, items, features), so that their scale has no effect.
-        targets: Indexes of labels, or values, (items,).
+        targets: Indices of labels, or values, (items,).
         strength: L2 penalty of the probe.
         is_regression: Whether targets are values.
     """
@@ -198,36 +192,6 @@ def find_center_of_gravity(layers: Numbers, targets: Numbers, strength: float, *
 
     optimizer.step(compute_loss)  # type: ignore[no-untyped-call]
     return float(scalars.softmax(0).detach() @ torch.arange(len(layers), dtype=torch.float32))
-
-
-@dataclass(frozen=True)
-class EncodedTask:
-    """The items of a task with numbers for labels."""
-
-    task: ProbeTask
-    classes: int
-    """Number of labels of training items; 0 for regression."""
-    train: Numbers
-    """(items,): indexes of labels, or values."""
-    test: Numbers
-    """(items,): the same; a label that no training item has gets an index beyond those."""
-
-    def score(self, gold: Numbers, predicted: Numbers) -> float:
-        """Compute the metric of the task."""
-        metric: Callable[[Numbers, Numbers], float] = getattr(basic, self.task.metric)
-        return float(metric(gold, predicted))
-
-
-def encode_labels(task: ProbeTask) -> EncodedTask:
-    """Number the labels of a task."""
-    if task.is_regression:
-        train, test = (np.array(items.labels, dtype=np.float64) for items in (task.train, task.test))
-        return EncodedTask(task, 0, train, test)
-    names = sorted(set(task.train.labels))
-    every = [*names, *sorted(set(task.test.labels) - set(names))]
-    numbers = {name: number for number, name in enumerate(every)}
-    train, test = (np.array([numbers[label] for label in items.labels]) for items in (task.train, task.test))
-    return EncodedTask(task, len(names), train, test)
 
 
 # --- Comparison of layers ---
@@ -265,6 +229,7 @@ class ProbedLayers:
     above_baseline: Interval
     """95% interval of the best layer's lead over the most frequent label; for numbers, over 0."""
     labels: int
+    """Number of labels of training items; 0 for numbers."""
     train_items: int
     """Number of items that a probe learns from."""
     test_items: int
@@ -286,128 +251,122 @@ def probe_layers(task: ProbeTask, train: ItemVectors, test: ItemVectors, *, max_
         test: Vectors of the items to score.
         max_items: Maximum items that a probe is trained on, and that it is scored on.
     """
-    chosen = draw_test_items(task.test, max_items)
-    task = replace(task, test=task.test.select(chosen))
-    encoded = encode_labels(task)
+    # 1. Draw the items and the labels of the control task.
+    scored = draw_test_items(task.test, max_items)
+    task = replace(task, test=task.test.select(scored))
+    train_labels, gold = encode_labels(task)
     fitting, tuning = draw_training_items(task.train, max_items)
-    targets = encoded.train[fitting]
+    targets = train_labels[fitting]
     groups = task.train.select(fitting).groups
-    control, control_gold = draw_control(targets, groups, encoded.test, task.test.groups, task.control)
+    control, control_gold = draw_control(targets, groups, gold, task.test.groups, task.control)
+    score: Callable[[Numbers, Numbers], float] = getattr(basic, task.metric)
     options = {"is_regression": task.is_regression}
+
+    # 2. Train and score a probe per layer, and a probe of the control task with the same penalty.
     predictions, strengths, controls = [], [], []
-    with stage("probing layers", train.vectors.layers + 1) as tick:
-        for layer in range(train.vectors.layers + 1):
-            features, test_features = train.features(layer), test.features(layer, chosen)
+    layer_count = train.vectors.layers + 1
+    with stage("probing layers", layer_count) as tick:
+        for layer in range(layer_count):
+            features, test_features = train.features(layer), test.features(layer, scored)
             scaler = StandardScaler().fit(features[fitting])
-            learned, held_out, scored = (
-                scaler.transform(x) for x in (features[fitting], features[tuning], test_features)
-            )
-            strengths.append(choose_strength(learned, targets, held_out, encoded.train[tuning], **options))
-            predictions.append(fit_probe(learned, targets, strengths[-1], **options).predict(scored))
+            learned, held_out, to_score = map(scaler.transform, (features[fitting], features[tuning], test_features))
+            strengths.append(choose_strength(learned, targets, held_out, train_labels[tuning], **options))
+            predictions.append(fit_probe(learned, targets, strengths[-1], **options).predict(to_score))
             control_probe = fit_probe(learned, control, strengths[-1], **options)
-            controls.append(encoded.score(control_gold, control_probe.predict(scored)))
+            controls.append(float(score(control_gold, control_probe.predict(to_score))))
             tick(1)
+
+    # 3. Weigh the layers. All of them are in memory at once, so there are fewer items.
     with stage("weighing layers", total=1):
-        layers = _read_all_layers(train, fitting)
-        strength = statistics.median_low(strengths)
-        center = find_center_of_gravity(layers, targets[: layers.shape[1]], strength, **options)
-    baselines = _score_baselines(encoded)
-    scores = [encoded.score(encoded.test, predicted) for predicted in predictions]
-    best = int(np.argmax(scores))
-    intervals = _resample(encoded, predictions, best)
-    gaps = [None if layer == best else intervals[f"gap {layer}"] for layer in range(len(scores))]
-    layer_scores = [
-        LayerScore(
-            layer=layer,
-            score=score,
-            interval=intervals[f"layer {layer}"],
-            control=controls[layer],
-            selectivity=score - controls[layer],
-            strength=strengths[layer],
-            gap=gap,
-            is_as_good=gap is None or gap[0] <= 0,
+        width = train.features(0, fitting[:1]).shape[1]
+        mixed = fitting[: min(_MAX_MIXED_ITEMS, max(1, _MAX_MIXED_NUMBERS // (width * layer_count)))]
+        layers = np.stack(
+            [StandardScaler().fit_transform(train.features(index, mixed)) for index in range(layer_count)]
         )
-        for layer, (score, gap) in enumerate(zip(scores, gaps, strict=True))
-    ]
-    above = intervals["above"]
-    return ProbedLayers(
-        layers=layer_scores,
-        best_layer=best,
-        baselines=baselines,
-        above_baseline=above,
-        labels=encoded.classes,
-        train_items=len(fitting),
-        test_items=len(task.test),
-        center_of_gravity=center,
-        notes=[*task.notes, *_find_notes(encoded, layer_scores, baselines, best, above)],
-    )
+        strength = statistics.median_low(strengths)
+        center = find_center_of_gravity(layers, targets[: len(mixed)], strength, **options)
+
+    # 4. Compare the layers with the baselines and with the best layer. A constant has no correlation.
+    baselines: dict[str, float] = {}
+    constant = None
+    if not task.is_regression:
+        majority, by_group = most_frequent(train_labels, task.train.groups, task.test.groups)
+        constant = np.full_like(gold, majority)
+        baselines[_MAJORITY] = float(score(gold, constant))
+        if task.group_name:
+            baselines[f"{_MAJORITY} of each {task.group_name}"] = float(score(gold, by_group))
+    scores = [float(score(gold, predicted)) for predicted in predictions]
+    best = int(np.argmax(scores))
+    intervals = _find_intervals(task, gold, predictions, constant, best)
+    layer_scores = []
+    for layer in range(layer_count):
+        gap = None if layer == best else intervals[f"gap {layer}"]
+        results = scores[layer], intervals[f"layer {layer}"], controls[layer], scores[layer] - controls[layer]
+        layer_scores.append(LayerScore(layer, *results, strengths[layer], gap, gap is None or gap[0] <= 0))
+    classes = 0 if task.is_regression else len(set(task.train.labels))
+    notes = [*task.notes, *_find_notes(task, layer_scores, best, baselines, intervals["above"])]
+    counts = classes, len(fitting), len(task.test)
+    return ProbedLayers(layer_scores, best, baselines, intervals["above"], *counts, center, notes)
 
 
-def _read_all_layers(vectors: ItemVectors, chosen: Numbers) -> Numbers:
-    """Return the standardized features of some items at all layers, float32 of (layers + 1, items, features)."""
-    count = vectors.vectors.layers + 1
-    width = vectors.features(0, chosen[:1]).shape[1]
-    some = chosen[: min(_MAX_MIXED_ITEMS, max(1, _MAX_MIXED_NUMBERS // (width * count)))]
-    return np.stack([StandardScaler().fit_transform(vectors.features(layer, some)) for layer in range(count)])
+def encode_labels(task: ProbeTask) -> tuple[Numbers, Numbers]:
+    """Return the values or the label ids of the items of both splits, (items,).
+
+    A label that no training item has gets an id after the ids of training labels.
+    """
+    train, test = task.train.labels, task.test.labels
+    if task.is_regression:
+        return np.array(train, dtype=np.float64), np.array(test, dtype=np.float64)
+    names = [*sorted(set(train)), *sorted(set(test) - set(train))]
+    label_ids = {name: index for index, name in enumerate(names)}
+    return np.array([label_ids[label] for label in train]), np.array([label_ids[label] for label in test])
 
 
-def _score_baselines(encoded: EncodedTask) -> dict[str, float]:
-    """Score predictions that read no text."""
-    if encoded.task.is_regression:  # a constant has no correlation
-        return {}
-    train, test = encoded.task.train, encoded.task.test
-    majority, by_group = most_frequent(encoded.train, train.groups, test.groups)
-    baselines = {_MAJORITY: encoded.score(encoded.test, np.full_like(encoded.test, majority))}
-    if encoded.task.group_name:
-        baselines[f"{_MAJORITY} of each {encoded.task.group_name}"] = encoded.score(encoded.test, by_group)
-    return baselines
-
-
-def _resample(encoded: EncodedTask, predictions: Sequence[Numbers], best: int) -> dict[str, Interval]:
+def _find_intervals(
+    task: ProbeTask, gold: Numbers, predictions: Sequence[Numbers], constant: Numbers | None, best: int
+) -> dict[str, Interval]:
     """Return intervals over rows, which are resampled alike for all layers, so that layers are compared fairly.
 
     Returns:
         Intervals of ``layer N``, its score; ``gap N``, the lead of the best layer; and ``above``, the lead of the best
-        layer over the most frequent label.
+        layer over a constant prediction, or over 0 if there is no constant.
     """
-    owners, first = np.unique(encoded.task.test.owners, return_index=True)
-    members = np.split(np.arange(len(encoded.test)), first[1:])
-    majority = None if encoded.task.is_regression else most_frequent(encoded.train, (), ())[0]
+    score = getattr(basic, task.metric)
+    owners, first = np.unique(task.test.owners, return_index=True)
+    members = np.split(np.arange(len(gold)), first[1:])
 
-    def score(rows: Numbers) -> dict[str, float]:
+    def score_rows(rows: Numbers) -> dict[str, float]:
         items = np.concatenate([members[row] for row in rows])
-        gold = encoded.test[items]
-        scores = [encoded.score(gold, predicted[items]) for predicted in predictions]
-        constant = 0.0 if majority is None else encoded.score(gold, np.full_like(gold, majority))
+        scores = [float(score(gold[items], predicted[items])) for predicted in predictions]
         return {
             **{f"layer {layer}": value for layer, value in enumerate(scores)},
             **{f"gap {layer}": scores[best] - value for layer, value in enumerate(scores)},
-            "above": scores[best] - constant,
+            "above": scores[best] - (0.0 if constant is None else float(score(gold[items], constant[items]))),
         }
 
-    return bootstrap_intervals(score, len(owners), samples=_SAMPLES)
+    return bootstrap_intervals(score_rows, len(owners), samples=_SAMPLES)
 
 
 def _find_notes(
-    encoded: EncodedTask, layers: Sequence[LayerScore], baselines: Mapping[str, float], best: int, above: Interval
+    task: ProbeTask, layers: Sequence[LayerScore], best: int, baselines: Mapping[str, float], above: Interval
 ) -> list[str]:
-    """Return what the scores do not show."""
+    """Return notes about what the scores do not show."""
     notes = []
-    new_labels = 0 if encoded.task.is_regression else int((encoded.test >= encoded.classes).sum())
+    known_labels = set(task.train.labels)
+    new_labels = 0 if task.is_regression else sum(label not in known_labels for label in task.test.labels)
     if new_labels:
         notes.append(f"held-out items whose label no training row has, never right: {new_labels:,}")
     if above is None or above[0] <= 0:
-        baseline = "no correlation" if encoded.task.is_regression else "the most frequent label"
+        baseline = "no correlation" if task.is_regression else "the most frequent label"
         notes.append(f"no layer is shown to be better than {baseline}: these vectors may not tell the label at all")
     notes += [
         f"no layer is above the {name}, which reads no text: {score:.4f}"
         for name, score in baselines.items()
         if name != _MAJORITY and layers[best].score <= score
     ]
-    as_good = [layer.layer for layer in layers if layer.is_as_good and layer.layer != best]
+    as_good = [str(layer.layer) for layer in layers if layer.is_as_good and layer.layer != best]
     if as_good:
-        names = ", ".join(map(str, as_good))
-        notes.append(f"the best layer is not shown: {best} is not better than {names} beyond chance")
+        notes.append(f"the best layer is not shown: {best} is not better than {', '.join(as_good)} beyond chance")
     if layers[best].selectivity <= 0:
         notes.append("selectivity is not above 0: the probe learns the labels of the control task as well")
     return notes

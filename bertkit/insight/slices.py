@@ -1,14 +1,13 @@
-"""Slices of rows by what their texts are like, and the slices that a run is worse on than chance would have it."""
+"""Slices of rows by properties of their texts, and the slices with significantly more errors than the rest."""
 
 from __future__ import annotations
 
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
@@ -27,16 +26,14 @@ _NEGATION = re.compile(
     re.IGNORECASE,
 )
 _DIGIT = re.compile(r"\d")
-# share of words with a capital from which on a text is a title, and capitals show no names
-_CASED = 0.5
-_MANY_NEW = 2
-
-_OF_DIFFERENCE = ("units", "rate", "rest", "difference", "interval", "p", "p_holm", "is_beyond_chance")
+_MAX_CASED = 0.5  # a text with more capitalized words is a title, in which capitals do not show names
+_MANY_NEW = 2  # new words
+_MAX_IDS = 20
 
 
 @dataclass(frozen=True)
 class ComparedSlice:
-    """A slice of the units with how it compares with the rest."""
+    """A slice of the units, compared with the rest."""
 
     by: str
     value: str
@@ -46,7 +43,7 @@ class ComparedSlice:
     difference: float
     interval: tuple[float, float] | None
     p: float | None
-    """None where so few rows, or errors, cannot differ beyond chance: the slice is not tested."""
+    """None if the slice is not tested, because it has too few rows or errors to differ significantly."""
     p_holm: float | None
     is_beyond_chance: bool
     ids: list[str]
@@ -64,99 +61,93 @@ def find_slices(
     """Group units by gold label, length, new words, negation, names, numbers and other columns.
 
     Args:
-        scorer: of the run.
-        rows: all of them.
-        units: the numbers of the rows of each unit.
-        known_words: those of the training rows, in lower case; without them, a word is new that occurs once.
-        extra: name of a column -> its value in each row.
+        scorer: Scorer of the run.
+        rows: All rows.
+        units: Indices of the rows of each unit.
+        known_words: Words of the training rows, in lower case; without them, a word is new if it occurs once.
+        extra: Name of a column -> its value in each row.
     """
     columns = scorer.task.COLUMNS
     groups = slice_values(scorer, rows, units, extra or {})
-    texts = spool(" ".join(_text(rows[number], columns) for number in numbers) for numbers in units)
+    texts = spool(" ".join(_join_texts(rows[index], columns) for index in indices) for indices in units)
+    new_words = map(len, _find_new_words(texts, known_words))
     name = "new words" if known_words is not None else "words that occur once"
-    counts = map(len, _new_words(texts, known_words))
-    groups[name] = _group_units(counts, lambda count: f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count))
-    groups["negation"] = _group_units(texts, lambda text: _yes(_NEGATION.search(text)))
-    groups["names"] = _group_units(texts, lambda text: _yes(_has_names(text)))
-    groups["numbers"] = _group_units(texts, lambda text: _yes(_DIGIT.search(text)))
-    for value, members in _by_gold_lists(rows, units, columns.gold).items():
-        groups.setdefault(columns.gold, {})[value] = members
+    groups[name] = _group_units(f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count) for count in new_words)
+    checks = {"negation": _NEGATION.search, "names": _has_names, "numbers": _DIGIT.search}
+    for name, check in checks.items():
+        groups[name] = _group_units("yes" if check(text) else "no" for text in texts)
+    by_gold = _group_by_gold_lists(rows, units, columns.gold)
+    if by_gold:
+        groups[columns.gold] = {**groups.get(columns.gold, {}), **by_gold}
     return groups
 
 
 def compare_groups(outcomes: Outcomes, groups: Groups) -> list[ComparedSlice]:
-    """Compare each group of units with the rest; the smallest corrected p comes first, what is not tested last.
+    """Compare each group of units with the rest; the smallest corrected p comes first, untested groups come last.
 
     Args:
-        outcomes: how wrong the answers are.
-        groups: of `find_slices`.
+        outcomes: Errors of the answers.
+        groups: Groups as `find_slices` returns them.
     """
     named = [(by, value, members) for by, values in groups.items() for value, members in values.items()]
-    compared = compare_slices(
-        outcomes.errors,
-        outcomes.decisions,
-        [np.array(members, dtype=int) for *_, members in named],
-    )
-    tested = []
-    for (by, value, members), found in zip(named, compared, strict=True):
-        if found is not None:
+    member_arrays = [np.array(members, dtype=int) for *_, members in named]
+    compared = compare_slices(outcomes.errors, outcomes.decisions, member_arrays)
+    slices = []
+    for (by, value, members), result in zip(named, compared, strict=True):
+        if result is not None:
             wrong = (outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0)
-            facts = {name: getattr(found, name) for name in _OF_DIFFERENCE}
-            tested.append(ComparedSlice(by=by, value=shorten(str(value), 40), **facts, ids=list(islice(wrong, 20))))
-    return sorted(tested, key=lambda one: (one.p is None, one.p_holm or 0.0, one.p or 0.0))
+            rates = result.units, result.rate, result.rest, result.difference, result.interval
+            tests = result.p, result.p_holm, result.is_beyond_chance
+            slices.append(ComparedSlice(by, shorten(str(value), 40), *rates, *tests, list(islice(wrong, _MAX_IDS))))
+    return sorted(slices, key=lambda part: (part.p is None, part.p_holm or 0.0, part.p or 0.0))
 
 
 def words_of(rows: Sequence[Row], columns: Columns) -> set[str]:
     """Return the words of rows, in lower case."""
-    return {word for row in rows for word in _words(_text(row, columns))}
+    return {word for row in rows for word in _split_words(_join_texts(row, columns))}
 
 
-def _text(row: Row, columns: Columns) -> str:
+def _join_texts(row: Row, columns: Columns) -> str:
     values = [row[name] for name in (*columns.given, *columns.optional, *columns.text_instead.values()) if name in row]
     parts = (part for value in values for part in (value if isinstance(value, (list, tuple)) else [value]))
     return " ".join(part for part in parts if isinstance(part, str))
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text) if not word.isdigit()]
 
 
-def _new_words(texts: Sequence[str], known: Iterable[str] | None) -> Iterator[set[str]]:
-    """Yield the words of each text that are not known; without known ones, those that no other text has."""
-    if known is None:
-        counts = Counter(word for text in texts for word in set(_words(text)))
-        known = (word for word, count in counts.items() if count > 1)
-    known_words = frozenset(known)
-    return ({*_words(text)} - known_words for text in texts)
+def _find_new_words(texts: Sequence[str], known_words: Collection[str] | None) -> Iterator[set[str]]:
+    """Yield the words of each text that are not known; without known words, the words that no other text has."""
+    if known_words is None:
+        counts = Counter(word for text in texts for word in set(_split_words(text)))
+        known_words = {word for word, count in counts.items() if count > 1}
+    return (set(_split_words(text)).difference(known_words) for text in texts)
 
 
 def _has_names(text: str) -> bool:
-    """Tell whether a word that begins no sentence has a capital letter, in a text that is not written in capitals."""
+    """Return whether a word inside a sentence has a capital letter, in a text that is not written in capitals."""
     words = _WORD.findall(text)
-    capital = sum(word[:1].isupper() for word in words)
+    capitalized = sum(word[:1].isupper() for word in words)
     inside = re.search(r"[\w,;]\s+(?!I\b)[A-Z][\w]", text)
-    return inside is not None and capital < _CASED * max(len(words), 1)
+    return inside is not None and capitalized < _MAX_CASED * max(len(words), 1)
 
 
-def _yes(found: object) -> str:
-    return "yes" if found else "no"
-
-
-def _group_units(values: Iterable[Any], name: Callable[[Any], str]) -> dict[str, Sequence[int]]:
-    """Group units by a name; where all have the same, there is nothing to compare."""
+def _group_units(names: Iterable[str]) -> dict[str, Sequence[int]]:
+    """Group units by the name of each; if all have the same name, there is nothing to compare."""
     groups: dict[str, array[int]] = {}
-    for unit, value in enumerate(values):
-        groups.setdefault(name(value), array("q")).append(unit)
+    for unit, name in enumerate(names):
+        groups.setdefault(name, array("q")).append(unit)
     return dict(sorted(groups.items())) if len(groups) > 1 else {}
 
 
-def _by_gold_lists(rows: Sequence[Row], units: Units, gold: str) -> dict[str, Sequence[int]]:
-    """Group units by what their gold lists hold: labels, or types of entities."""
+def _group_by_gold_lists(rows: Sequence[Row], units: Units, gold: str) -> dict[str, Sequence[int]]:
+    """Group units by the items of their gold lists: labels, or types of entities."""
     groups: dict[str, array[int]] = {}
-    for unit, numbers in enumerate(units):
-        value = rows[numbers[0]].get(gold)
+    for unit, indices in enumerate(units):
+        value = rows[indices[0]].get(gold)
         if isinstance(value, list):
-            held = {re.sub(r"^[BIESL]-", "", name) for name in value if isinstance(name, str) and name != "O"}
-            for name in held or ("none",):
+            items = {re.sub(r"^[BIESL]-", "", name) for name in value if isinstance(name, str) and name != "O"}
+            for name in items or ("none",):
                 groups.setdefault(name, array("q")).append(unit)
     return dict(sorted(groups.items()))

@@ -70,8 +70,8 @@ def find_errors(
     with stage("testing slices", total=1):
         extra = {column: read_column(column, scorer, run, rows) for column in by}
         # New words are those that no training row has, if these can still be read.
-        known, notes = _training_words(scorer, run)
-        groups = find_slices(scorer, rows, outcomes.units, known_words=known, extra=extra)
+        training_words, notes = _read_training_words(scorer, run)
+        groups = find_slices(scorer, rows, outcomes.units, known_words=training_words, extra=extra)
         slices = compare_groups(outcomes, groups)
     return Mistakes(
         recipe=scorer.recipe.name,
@@ -107,14 +107,15 @@ def read_predictions(
     return scorer, run, read_rows(run, scorer.task)
 
 
-def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
-    """Return the words of the training rows; None and a note where these cannot be read."""
-    recipe, task = scorer.recipe, scorer.task
+def _read_training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
+    """Return the words of the training rows, or None and a note if these cannot be read."""
+    reason = "stored predictions do not name the training data of their model"
     try:
-        if not run.record:
-            raise UsageError("stored predictions do not say what their model was trained on")
-        splits = read_task_splits(recipe, task, lambda name: name == "train")
-        return words_of(splits["train"].rows, task.COLUMNS), []
-    except (BertkitError, KeyError) as error:
-        why = error.what if isinstance(error, BertkitError) else "there is no train split"
-        return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {why}."]
+        if run.record:
+            splits = read_task_splits(scorer.recipe, scorer.task, lambda name: name == "train")
+            if "train" in splits:
+                return words_of(splits["train"].rows, scorer.task.COLUMNS), []
+            reason = "there is no train split"
+    except BertkitError as error:
+        reason = error.what
+    return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {reason}."]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.files import first_of
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
-from bertkit.evaluation.rows_to_predict import Chunk, find_input_files, open_rows, read_chunks
+from bertkit.evaluation.rows_to_predict import Chunk, open_rows, read_chunks
 from bertkit.evaluation.scoring import run_model
 from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.sections import Row
 from bertkit.storage.cache import spool_sorted
-from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.outputs import claimed
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 
@@ -118,19 +118,13 @@ def explain_chunks(
                 tick(1)
 
 
-def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe, source: str | Path | None) -> int:
-    """Write a page with explained rows that opens from disk, and return their number.
-
-    Raises:
-        UsageError: If the output is not an ``.html`` file, or is a file that is read.
-    """
+def write_page(rows: Iterable[ExplainedRow], output: Path, model: str) -> int:
+    """Write a page with explained rows that opens from disk, and return their number."""
     from bertkit.reports.explain import write_explanations
 
-    output = typed_path(output)
-    refuse_inputs(output, find_input_files(source, find_checkpoint(recipe)))
     with claimed(output):
         records = [row.as_record() for row in rows]
-        write_explanations(output, records, model=recipe.model_name)
+        write_explanations(output, records, model=model)
     return len(records)
 
 

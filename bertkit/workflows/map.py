@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,12 +20,12 @@ from bertkit.insight.map import (
     check_method,
     describe_layer,
     find_labels,
+    get_unit,
     layer_rows,
     measure_layers,
     most_frequent_share,
     read_layers,
     read_occurrences,
-    unit_of,
 )
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
@@ -103,7 +102,7 @@ def draw_map(
     for file, ending, option in ((page, ".html", "--output"), (picture, ".svg", "--picture")):
         if file is not None and file.suffix != ending:
             raise UsageError(f"{option} {file}", f"its name ends in {ending}")
-    unit = unit_of(settings.unit, settings.words)
+    unit = get_unit(settings.unit, settings.words)
     if settings.label is not None and settings.clusters is not None:
         raise UsageError("--label and --clusters", "points have one color: leave one of them out")
     check_method(settings.reduce)
@@ -114,8 +113,8 @@ def draw_map(
     # 2. Read the points.
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
     if len(points) < (least := max(LEAST_POINTS, settings.clusters or 0)):
-        found = f"{len(points)} point{'s' * (len(points) > 1)}"
-        raise DataError(f"{found}, and a map needs {least}", "give more rows", file=source.name)
+        count = f"{len(points)} point{'s' * (len(points) > 1)}"
+        raise DataError(f"{count}, and a map needs {least}", "give more rows", file=source.name)
 
     # All files are claimed before the work, so that two maps do not mix their files.
     with ExitStack() as held:
@@ -146,22 +145,14 @@ def draw_map(
                 MapLayer(f"layer {layer.layer}", plane.points, describe_layer(layer))
                 for plane, layer in zip(planes, measured, strict=True)
             ]
-            described = _describe_page(points, settings, Path(reader.model).name, labeling, measured)
+            described = _describe_page(len(points), settings, Path(reader.model).name, labeling, measured)
             if picture is not None:
                 write_text(picture, draw_layers(map_points, map_layers, labeling.names, name=described.title))
             shown_map = write_map(page, map_points, map_layers, labeling.names, described)
             unfinished.pop_all()
-    return MapResult(
-        points=len(points),
-        unit=unit,
-        reduce=settings.reduce,
-        labels=labeling.counts(),
-        are_clusters=labeling.are_clusters,
-        most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
-        layers=measured,
-        shown=shown_map,
-        written=list(map(str, outputs)),
-    )
+    share = None if labeling.are_clusters else most_frequent_share(labeling.labels)
+    labels = labeling.counts(), labeling.are_clusters, share
+    return MapResult(len(points), unit, settings.reduce, *labels, measured, shown_map, list(map(str, outputs)))
 
 
 def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) -> None:
@@ -184,41 +175,33 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
 def _point_records(
     points: Sequence[Occurrence], planes: Sequence[Plane], layers: Sequence[int], labeling: Labeling
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of map.parquet: ``x`` and ``y`` are those of the last layer."""
-    for number, (point, label) in enumerate(zip(points, labeling.labels, strict=True)):
-        x, y = planes[-1].points[number].tolist()
+    """Yield the rows of map.parquet; ``x`` and ``y`` are the coordinates at the last layer."""
+    for index, (point, label) in enumerate(zip(points, labeling.labels, strict=True)):
+        x, y = planes[-1].points[index].tolist()
         record = {"id": point.id, "text": point.text, "label": label, "x": x, "y": y}
         if point.span is not None:
             record |= {"word": point.text[slice(*point.span)], "start": point.span[0], "end": point.span[1]}
         for layer, plane in zip(layers, planes, strict=True) if len(layers) > 1 else ():
-            record |= {f"x_{layer}": float(plane.points[number, 0]), f"y_{layer}": float(plane.points[number, 1])}
+            record |= {f"x_{layer}": float(plane.points[index, 0]), f"y_{layer}": float(plane.points[index, 1])}
         yield record
 
 
 def _describe_page(
-    points: Sequence[Occurrence],
-    settings: MapSettings,
-    model: str,
-    labeling: Labeling,
-    measured: Sequence[MappedLayer],
+    count: int, settings: MapSettings, model: str, labeling: Labeling, measured: Sequence[MappedLayer]
 ) -> MapPage:
     """Return the title of a page, the sentences under it, and its table of layers."""
     from bertkit.reports.map import MapPage
 
-    what = "texts"
-    if settings.words or settings.unit == "target":
-        words = list(settings.words)
-        words = words or list(Counter(point.text[slice(*point.span)].casefold() for point in points if point.span))
-        what = f"occurrences of {' or '.join(words)}" if len(words) <= 4 else "words in their texts"
-    notes = [f"Vectors of {model}, one point per vector. Point at it to read the text; a lasso lists the texts inside."]
-    turned = "rotated or mirrored to match the layer after it"
-    if settings.reduce == "pca":
-        notes.append(f"Each layer has its own first two principal components, {turned}.")
-    else:
-        notes.append(
-            f"Each layer has its own UMAP, {turned}. It keeps neighbors together; distances and sizes of groups mean "
-            "nothing."
-        )
+    points_name = "words in their texts" if settings.unit == "target" else "texts"
+    if settings.words:
+        points_name = f"occurrences of {' or '.join(settings.words)}"
+    method = "first two principal components" if settings.reduce == "pca" else "UMAP"
+    notes = [
+        f"Vectors of {model}, one point per vector. Point at it to read the text; a lasso lists the texts inside.",
+        f"Each layer has its own {method}, rotated or mirrored to match the layer after it.",
+    ]
+    if settings.reduce == "umap":
+        notes.append("UMAP keeps neighbors together; distances and sizes of groups mean nothing.")
     about_table, share = "", most_frequent_share(labeling.labels)
     if share is not None and not labeling.are_clusters:
         about_table = (
@@ -227,4 +210,4 @@ def _describe_page(
             f"{share:.1%} of the points have the most frequent label."
         )
     table = layer_rows(measured, are_clusters=labeling.are_clusters)
-    return MapPage(f"{len(points):,} {what}", notes, table, about_table)
+    return MapPage(f"{count:,} {points_name}", notes, table, about_table)

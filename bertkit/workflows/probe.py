@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import RecipeError, UsageError, closest
+from bertkit.errors import RecipeError, closest
 from bertkit.insight.layer_vectors import LayerReader
-from bertkit.insight.probe_tasks import BUILT_IN, ProbeItems, read_built_in_task, read_recipe_task
+from bertkit.insight.probe_tasks import BUILT_IN, read_built_in_task, read_recipe_task
 from bertkit.progress import stage
 from bertkit.recipe.load import load_recipe, recipe_names
 from bertkit.recipe.records import Recipe
 from bertkit.storage import hub
 
 if TYPE_CHECKING:
-    from bertkit.insight.probes import ItemVectors, ProbedLayers
+    from bertkit.insight.probes import ProbedLayers
 
-_WORDS_RECIPE = "tag"  # says how rows of words are read, for tasks that have no recipe
+_WORDS_RECIPE = "tag"  # reads rows of words, for tasks that have no recipe
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,21 @@ class ProbeResult:
 
 
 def load_probe_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
-    """Load the recipe that is named, or what says how the rows of a built-in task are read.
+    """Load the named recipe, or for a built-in task the recipe that defines how its rows are read.
 
     Raises:
-        RecipeError: neither a recipe nor a built-in task, a recipe that is wrong, or a change of a key that a built-in
-            task does not read.
+        RecipeError: If the name is neither a recipe nor a built-in task, a recipe is wrong, or a built-in task does not
+            read a changed key.
     """
-    if name not in built_in_tasks():
-        if "/" not in name and not name.endswith((".yaml", ".yml")) and name not in recipe_names():
-            what = f"{name!r} is neither a recipe nor a task of `bertkit probe`"
-            raise RecipeError(what, closest(name, [*built_in_tasks(), *recipe_names()]))
-        return load_recipe(name, changes)
-    other = next((key for key in changes if key != "model" and not key.startswith("data.")), None)
-    if other is not None:
-        raise RecipeError(f"--set {other}: {name} has no recipe", "only the keys of data can be set")
-    return load_recipe(_WORDS_RECIPE, changes).model_copy(update={"name": name})
-
-
-def built_in_tasks() -> dict[str, str]:
-    """Return the tasks that are made from rows: name -> the question that a probe answers."""
-    return {name: task.about for name, task in BUILT_IN.items()}
+    if name in BUILT_IN:
+        unread = next((key for key in changes if key != "model" and not key.startswith("data.")), None)
+        if unread is not None:
+            raise RecipeError(f"--set {unread}: {name} has no recipe", "only the keys of data can be set")
+        return load_recipe(_WORDS_RECIPE, changes).model_copy(update={"name": name})
+    if "/" not in name and not name.endswith((".yaml", ".yml")) and name not in recipe_names():
+        message = f"{name!r} is neither a recipe nor a task of `bertkit probe`"
+        raise RecipeError(message, closest(name, [*BUILT_IN, *recipe_names()]))
+    return load_recipe(name, changes)
 
 
 def probe(
@@ -85,14 +80,11 @@ def probe(
     Raises:
         BertkitError: If the model, the rows or a setting is wrong; see `bertkit.errors`.
     """
-    for name, value in {"limit": limit, "items": items}.items():
-        if value < 1:
-            raise UsageError(f"--{name} {value}", "give at least 1")
-    # a wrong name is an error before rows are read, and rows are before weights come
+    # A wrong name is an error before rows are read, and rows are read before weights are downloaded.
     with hub.without_weights():
         hub.find_model(recipe.model)
     with stage("reading the data", total=1):
-        if recipe.name in built_in_tasks():
+        if recipe.name in BUILT_IN:
             task = read_built_in_task(recipe.name, recipe, limit, metric)
         else:
             task = read_recipe_task(recipe, limit, metric)
@@ -102,28 +94,22 @@ def probe(
     from bertkit.insight.probes import find_vectors, probe_layers
 
     reader = LayerReader(recipe.model, max_length, precision)
-
-    def read(items: ProbeItems) -> tuple[ProbeItems, ItemVectors]:
-        return find_vectors(items, reader.read(items.rows, items.unit))
-
-    (train, train_vectors), (test, test_vectors) = read(task.train), read(task.test)
+    train, train_vectors = find_vectors(task.train, reader.read(task.train.rows, task.train.unit))
+    test, test_vectors = find_vectors(task.test, reader.read(task.test.rows, task.test.unit))
     lost = len(task.train) + len(task.test) - len(train) - len(test)
     notes = [*task.notes, *([f"items of words without a token, left out: {lost:,}"] if lost else [])]
     task = replace(task, train=train, test=test, notes=notes)
-    probed = probe_layers(task, train_vectors, test_vectors, max_items=items)
-    unit = {"edge": "pair of words", "difference": "pair"}.get(task.train.combination, task.train.unit)
-    if task.train.unit == "target" and task.train.combination != "edge":
-        unit = "target word"
+    unit = "target word" if train.unit == "target" else train.unit
     return ProbeResult(
         task=task.name,
         about=task.about,
         model=recipe.model,
         source=recipe.data.source or "the recipe's files",
         metric=task.metric,
-        unit=unit,
+        unit={"edge": "pair of words", "difference": "pair"}.get(train.combination, unit),
         control=task.control,
         group=task.group_name,
-        train_rows=len(np.unique(task.train.owners)),
-        test_rows=len(np.unique(task.test.owners)),
-        probed=probed,
+        train_rows=len(np.unique(train.owners)),
+        test_rows=len(np.unique(test.owners)),
+        probed=probe_layers(task, train_vectors, test_vectors, max_items=items),
     )

@@ -1,4 +1,4 @@
-"""Test how a model behaves: rows that must have an answer, changes that must not matter, and changes that must."""
+"""Test the behavior of a model: rows with a required answer, changes that must not matter, and changes that must."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from bertkit.data.labels import spelled, spelled_names
 from bertkit.data.rows import read_split
 from bertkit.errors import DataError, ResourceError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
-from bertkit.insight.behavior import (
-    BehaviorResult,
-    BehaviorTest,
-    CaseFile,
-    fill_template,
-    plan_test,
-    run_plans,
-)
+from bertkit.insight.behavior import BehaviorResult, BehaviorTest, CaseFile, fill_template, plan_test, run_plans
 from bertkit.insight.edits import EDITS
 from bertkit.progress import stage
 from bertkit.recipe.sections import Row, typed_path
@@ -31,53 +24,46 @@ from bertkit.workflows.errors import read_predictions
 
 @dataclass(frozen=True)
 class TestedBehavior:
-    """What came of the tests of a model.
-
-    Args:
-        run: the model.
-        recipe: its recipe.
-        task: its task family.
-        results: of each test.
-        left_out: tests whose change fits no row.
-        gates: whether no more rows of each test fail than it allows.
-    """
+    """Results of the tests of a model."""
 
     run: str
     recipe: str
     task: str
     results: list[BehaviorResult]
     left_out: list[str]
+    """Names of tests whose change fits no row."""
     gates: list[Case]
+    """Whether no more rows of each test fail than it allows."""
 
 
 def run_tests(
     run: str, file: str | Path | None = None, *, recipe: str | None = None, split: str | None = None, limit: int = 500
 ) -> TestedBehavior:
-    """Run the tests of a file on a model; without one, small changes are made and told, and none is judged.
+    """Run the tests of a file on a model; without a file, small changes are counted, and none is judged.
 
     Args:
-        run: run folder, or any fine-tuned checkpoint.
+        run: Run folder, or any fine-tuned checkpoint.
         file: YAML with tests; see `bertkit.insight.behavior.BehaviorTest`.
-        recipe: of a checkpoint that is not of a run.
-        split: whose stored rows are tested, where a test brings none.
-        limit: rows of each test, evenly chosen.
+        recipe: Recipe of a checkpoint that is not a run.
+        split: Split whose stored rows are tested, for tests without rows.
+        limit: Maximum rows per test, evenly chosen.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If a test, a row or the model is wrong; see `bertkit.errors`.
     """
     with stage("reading the tests", total=1):
         if file is None:
-            tests = [BehaviorTest(name=edit.name, change=edit.name, allowed=None) for edit in EDITS]
+            tests = [BehaviorTest(name=name, change=name, allowed=None) for name in EDITS]
         else:
             tests = read_tests(typed_path(file))
         saved = open_trained(run, recipe)
-        of_run: Sequence[Row] = []
-        # Stored rows are read only for tests that bring none of their own.
+        stored_rows: Sequence[Row] = []
+        # Stored rows are read only for tests that have no rows.
         if any(test.rows is None and test.template is None for test in tests):
-            of_run = read_predictions(run, split)[2]
-        plans = [
-            plan_test(test, _read_rows(test, saved, file, limit) or of_run, saved.task.COLUMNS, limit) for test in tests
-        ]
+            stored_rows = read_predictions(run, split)[2]
+        test_rows = [_read_rows(test, saved, file, limit) or stored_rows for test in tests]
+        columns = saved.task.COLUMNS
+        plans = [plan_test(test, rows, columns, limit) for test, rows in zip(tests, test_rows, strict=True)]
     results = run_plans(saved, plans)
     left_out = [plan.test.name for plan in plans if not plan.rows]
     gates = [result.judge() for result in results]
@@ -86,11 +72,12 @@ def run_tests(
 
 
 def read_tests(file: Path) -> list[BehaviorTest]:
-    """Read a file of tests; one without a name is called by what it does.
+    """Read a file of tests; a test without a name is named after its change or its kind.
 
     Raises:
-        ResourceError: there is no such file.
-        RecipeError: it is not YAML, or a key or value of it is wrong.
+        ResourceError: If the file cannot be read.
+        RecipeError: If it is not YAML, or has a wrong key or value.
+        UsageError: If two tests have the same name.
     """
     from pydantic import ValidationError
 
@@ -102,54 +89,59 @@ def read_tests(file: Path) -> list[BehaviorTest]:
         tests = CaseFile.model_validate(values).tests
     except ValidationError as error:
         raise describe(error.errors(), CaseFile, {}, file, lines) from None
-    named = [
-        test if test.name else test.model_copy(update={"name": f"{test.change or test.kind} {number}"})
-        for number, test in enumerate(tests, start=1)
-    ]
-    names = [test.name for test in named]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"two tests are called {twice!r}", "name each differently", file=file)
+    named, names = [], set[str]()
+    for index, test in enumerate(tests, start=1):
+        name = test.name or f"{test.change or test.kind} {index}"
+        if name in names:
+            raise UsageError(f"two tests are called {name!r}", "name each differently", file=file)
+        names.add(name)
+        named.append(test.model_copy(update={"name": name}))
     return named
 
 
 def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: int) -> Sequence[Row]:
-    """Return the rows that a test brings, with canonical columns; none where it takes those of the run."""
+    """Return the rows of a test with canonical columns; empty if the test has none."""
     task, columns, recipe = saved.task, saved.task.COLUMNS, saved.recipe
     if isinstance(test.rows, str):
         source = typed_path(test.rows)
         # An invariance compares two answers, so its rows need no gold value.
-        read = replace(columns, gold="") if test.change else columns
+        read_columns = replace(columns, gold="") if test.change else columns
         records = read_records(source, recipe.data)
-        return read_split(test.name, records, recipe.data, read, lambda row: task.read(row, recipe), source).rows
+        return read_split(
+            test.name, records, recipe.data, read_columns, lambda row: task.read(row, recipe), source
+        ).rows
     raw_rows = test.rows or []
     if test.template is not None:
         raw_rows = fill_template(test, columns.text_instead.get(columns.given[0], columns.given[0]), limit)
     rows = []
-    for number, row in enumerate(raw_rows, start=1):
+    for index, row in enumerate(raw_rows, start=1):
         answered = row if test.answer is None else {**row, columns.gold: test.answer}
-        with located(file=str(file), record=f"test {test.name!r}, row {number}"):
+        with located(file=str(file), record=f"test {test.name!r}, row {index}"):
             rows.append(_check_row(answered, saved, needs_answer=not test.change))
     return rows
 
 
 def _check_row(row: Mapping[str, Any], saved: SavedCheckpoint, *, needs_answer: bool) -> Row:
-    """Return a row that a test writes out as the task family reads it.
+    """Return a row of a file of tests as the task family reads it.
 
     Raises:
-        DataError: a column is missing or unknown, or the answer is none that the model can give.
+        DataError: If a column is missing or unknown, or the model cannot give the answer.
     """
-    columns, gold = saved.task.COLUMNS, saved.task.COLUMNS.gold
+    columns, gold, is_named = saved.task.COLUMNS, saved.task.COLUMNS.gold, saved.task.NAMED
     for name in row:
         if name not in columns.names:
             raise DataError(f"no column is called {name!r}", closest(name, columns.names))
     for name in (*columns.given, *([gold] if needs_answer else [])):
         if name not in row and columns.text_instead.get(name) not in row:
             raise DataError(f"the row has no {name!r}", "write it, or an `answer` for all rows of the test")
-    named = {gold: spelled(row[gold]) if not isinstance(row[gold], list) else row[gold]} if gold in row else {}
-    read = saved.task.read({**row, **(named if saved.task.NAMED else {})}, saved.recipe)
+    named = dict(row)
+    # YAML reads labels such as 1 or yes as numbers and truth values.
+    if is_named and gold in row and not isinstance(row[gold], list):
+        named[gold] = spelled(row[gold])
+    read = saved.task.read(named, saved.recipe)
     if read is None:
         raise DataError("the row has nothing to test", "leave it out")
-    unknown = set(spelled_names(read[gold]) if saved.task.NAMED and gold in read else ()).difference(saved.labels)
+    unknown = set(spelled_names(read[gold]) if is_named and gold in read else ()).difference(saved.labels)
     if unknown:
         raise DataError(f"{min(unknown)!r} is none of the labels", closest(min(unknown), saved.labels), column=gold)
     return read

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from bertkit.insight.attributions import Explained, integrated_gradients, occlusion
+from bertkit.insight.attributions import ExplainedInput, integrated_gradients, occlusion
 from bertkit.modeling.architectures import ARCHITECTURES
 from tests.modeling.tiny_models import make_tiny
 
-IDS, MASK, SPECIAL = [2, 7, 8, 9, 12, 3], 5, frozenset({1, 2, 3})
+IDS, MASK, SPECIAL = [2, 7, 8, 9, 12, 3], 5, {1, 2, 3}
 
 
 def collate(features):
@@ -25,7 +25,8 @@ def first_logit(outputs):
 
 
 def make_explained(model, score=first_logit, ids=IDS):
-    return Explained(model.eval(), {"input_ids": ids}, collate, score, MASK, SPECIAL)
+    positions = [(0, index) for index, token in enumerate(ids) if token not in SPECIAL]
+    return ExplainedInput(model.eval(), {"input_ids": ids}, collate, score, MASK, positions)
 
 
 def first_logit_of(model, ids):

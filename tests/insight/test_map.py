@@ -22,6 +22,7 @@ from bertkit.insight.map import (
     choose_points,
     describe_layer,
     find_labels,
+    get_unit,
     layer_rows,
     measure_layers,
     most_frequent_share,
@@ -29,7 +30,6 @@ from bertkit.insight.map import (
     read_layers,
     read_occurrences,
     separate,
-    unit_of,
 )
 from bertkit.recipe import Data
 from bertkit.vectors.text_files import TextSource
@@ -95,7 +95,7 @@ def test_what_cannot_be_found_is_named(texts):
     with pytest.raises(DataError, match=r"no column 'senses' \(.*a.csv.*did you mean sense"):
         read_occurrences(source(texts), label="senses")
     with pytest.raises(UsageError, match="--word without a word"):
-        unit_of("text", [" "])
+        get_unit("text", [" "])
 
 
 # --- Labels ---

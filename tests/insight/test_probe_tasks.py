@@ -14,7 +14,6 @@ from bertkit.insight.probe_tasks import (
     BUILT_IN,
     choose_metric,
     choose_rows,
-    one_per_text,
     read_built_in_task,
     read_recipe_task,
 )
@@ -24,7 +23,7 @@ from tests.insight.made_up_items import make_task
 
 WORDS = [f"word{number}" for number in "abc"] + [chr(97 + number) * 3 for number in range(26)]
 TREE = {
-    "words": ["The", "dog", "chased", "a", "black", "cat"],
+    "tokens": ["The", "dog", "chased", "a", "black", "cat"],
     "head": [2, 3, 0, 6, 6, 3],
     "deprel": ["det", "nsubj", "root", "det", "amod", "obj:x"],
 }
@@ -76,7 +75,7 @@ def test_relations_are_those_of_words_to_their_heads(make):
     items = BUILT_IN["relations"].make([TREE], [], 0)
     assert items.labels == ["det", "nsubj", "det", "amod", "obj"]
     assert items.addresses[-1].tolist() == [[0, 5], [0, 2]] and items.groups[-1] == "cat"
-    assert items.combination == "edge" and items.rows == [{"tokens": TREE["words"]}]
+    assert items.combination == "edge" and items.rows == [{"tokens": TREE["tokens"]}]
     with pytest.raises(DataError, match="one label, dep"):
         make("relations").check()
 
@@ -167,26 +166,22 @@ def split(name, texts):
     return Split(name, f"{name}.csv", [{"text": text, "label": "a"} for text in texts], list(range(len(texts))))
 
 
-def read_text(row):
-    return {"text": row["text"]}
-
-
 def test_rows_are_drawn_by_content_and_kept_apart():
     splits = {"train": split("train", [f"t{number}" for number in range(40)])}
     splits["validation"] = split("validation", ["t3", "v1", "v2", "t5"])
-    train, held_out, notes = choose_rows(splits, read_text, 100)
+    train, held_out, notes = choose_rows(splits, 100)
     assert {row["text"] for row in train} == {f"t{number}" for number in range(40)} - {"t3", "t5"}
     assert [row["text"] for row in held_out] == ["t3", "v1", "v2", "t5"]
     assert notes == ["training rows whose text is held out too, left out: 2"]
-    few, half, _ = choose_rows(splits, read_text, 4)
+    few, half, _ = choose_rows(splits, 4)
     assert len(few) == 4 and len(half) == 2
     backwards = {name: split(name, [row["text"] for row in one.rows][::-1]) for name, one in splits.items()}
-    assert {row["text"] for row in choose_rows(backwards, read_text, 4)[0]} == {row["text"] for row in few}
+    assert {row["text"] for row in choose_rows(backwards, 4)[0]} == {row["text"] for row in few}
 
 
 def test_both_splits_are_needed():
     with pytest.raises(DataError, match="there is train"):
-        choose_rows({"train": split("train", ["a"])}, read_text, 4)
+        choose_rows({"train": split("train", ["a"])}, 4)
 
 
 def test_too_little_is_refused():
@@ -198,8 +193,3 @@ def test_too_little_is_refused():
         replace(task, test=task.test.select(np.array([0]))).check()
     with pytest.raises(DataError, match="the training rows have no label"):
         replace(task, train=task.train.select(np.array([], dtype=int))).check()
-
-
-def test_texts_are_their_words():
-    items = one_per_text([["a", "b"], ["c"]], ["x", "y"])
-    assert items.rows == [{"text": "a b"}, {"text": "c"}] and items.addresses.tolist() == [[[0, 0]], [[1, 0]]]

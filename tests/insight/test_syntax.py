@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.insight.syntax import depth_of, read_heads
+from bertkit.insight.syntax import depth_of, parse_row, read_heads
 
 
 @pytest.mark.parametrize(("heads", "depth"), [([0], 1), ([2, 3, 0, 6, 6, 3], 3), ([0, 1, 2, 3], 4), ([0, 0], 1)])
@@ -33,3 +33,19 @@ def test_heads_are_positions_where_multiword_tokens_have_none():
 def test_wrong_heads_are_refused(value, message):
     with pytest.raises(DataError, match=message):
         read_heads(value, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"body": "a"}, "no column 'text'"),
+        ({"text": 3}, "not a text"),
+        ({"tokens": ["a"], "head": ["1", "2"], "deprel": ["x"]}, "1 words but 2 values"),
+        ({"tokens": ["a"], "head": ["one"], "deprel": ["x"]}, "are not the heads of 1 words"),
+        ({"tokens": ["a"], "head": ["0"], "deprel": []}, "1 words but 0 values"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_rows_that_do_not_fit_are_refused(values, message):
+    with pytest.raises(DataError, match=message):
+        parse_row((7, values), "text", "f")

@@ -13,8 +13,15 @@ import zlib
 import numpy as np
 import pytest
 
-from bertkit.insight.attention import AttendedText, AttendedToken, roll_out
-from bertkit.insight.attention_heads import PATTERNS, MeasuredHead, MeasuredHeads, RelationScore
+from bertkit.insight.attention import (
+    PATTERNS,
+    AttendedText,
+    AttendedToken,
+    MeasuredHead,
+    MeasuredHeads,
+    RelationScore,
+    roll_out,
+)
 from bertkit.reports.attention import MAX_BYTES, pack, quantize, write_attention, write_heads
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'

@@ -21,8 +21,7 @@ from bertkit.cli.output import format_interval, format_rows, print_file, print_r
 if TYPE_CHECKING:
     import numpy as np
 
-    from bertkit.insight.attention_heads import MeasuredHeads
-    from bertkit.workflows.attention import ShownAttention
+    from bertkit.insight.attention import AttendedText, MeasuredHeads
 
 ORDER = 33
 HELP = (
@@ -30,12 +29,9 @@ HELP = (
     'Start with: bertkit attention show "The cat sat on the mat." --model demo --output page.html'
 )
 
-
 _WARNING = "Attention says what heads read, and is no explanation of an answer: for that, see `bertkit explain`."
-
-
-_MOST = 3  # tokens that are listed beside one
 _DIGITS = 6
+_MAX_LISTED = 3  # tokens that are listed for another token
 
 
 def show_attention(
@@ -60,88 +56,78 @@ def show_attention(
 
     if layer is None:
         refuse_options({"--head": head}, "without --layer", "name the layer too")
-    at = (layer or 0, head or 0)
-    shown = show(text, model, pair=pair, max_tokens=max_length, at=at, output=output)
+    attended = show(text, model, pair=pair, max_tokens=max_length, at=(layer or 0, head or 0), output=output)
     if output is not None:
         print_file(output, 1)
         return
     layers = slice(None) if layer is None else slice(layer, layer + 1)
     heads = slice(None) if head is None else slice(head, head + 1)
     values = {
-        "model": shown.text.model,
-        "tokens": shown.text.tokens,
-        "layers": list(range(len(shown.rollout)))[layers],
-        "heads": list(range(shown.entropy.shape[1]))[heads],
-        "weights": shown.text.weights[layers, heads].astype(float).round(_DIGITS).tolist(),
-        "entropy": shown.entropy[layers, heads].astype(float).round(_DIGITS).tolist(),
-        "rollout": shown.rollout[layers].round(_DIGITS).tolist(),
+        "model": attended.model,
+        "tokens": attended.tokens,
+        "layers": list(range(len(attended.weights)))[layers],
+        "heads": list(range(attended.weights.shape[1]))[heads],
+        "weights": attended.weights[layers, heads].astype(float).round(_DIGITS).tolist(),
+        "entropy": attended.entropy[layers, heads].astype(float).round(_DIGITS).tolist(),
+        "rollout": attended.rollout[layers].round(_DIGITS).tolist(),
     }
-    print_result(values, lambda _: _print_attention(shown, layer, head))
+    print_result(values, lambda _: _print_attention(attended, layer, head))
 
 
-def _print_attention(shown: ShownAttention, layer: int | None, head: int | None) -> None:
-    layers, heads, count, _ = shown.text.weights.shape
-    print_text(f"{shown.text.model}: {layers} layers of {heads} heads, {count} tokens")
+def _print_attention(attended: AttendedText, layer: int | None, head: int | None) -> None:
+    layers, heads, count, _ = attended.weights.shape
+    print_text(f"{attended.model}: {layers} layers of {heads} heads, {count} tokens")
     if layer is None:
-        print_table("mean shares of attention, and the strongest between two tokens of text", _list_layers(shown))
-        rolled = shown.rollout[-1][0]
-        first = shown.text.tokens[0].text
-        print_text(f"  rollout to {first} over all layers: {_strongest(shown, rolled)}")
+        print_table("mean shares of attention, and the strongest between two tokens of text", _list_layers(attended))
+        strongest = _list_strongest(attended, attended.rollout[-1][0])
+        print_text(f"  rollout to {attended.tokens[0].text} over all layers: {strongest}")
     else:
-        weights = shown.text.weights[layer]
-        chosen = weights.mean(axis=0) if head is None else weights[head]
-        whose = f"layer {layer}, " + ("the mean of all heads" if head is None else f"head {head}")
+        weights = attended.weights[layer]
+        selected = weights.mean(axis=0) if head is None else weights[head]
+        title = f"layer {layer}, " + ("the mean of all heads" if head is None else f"head {head}")
         rows = [
-            {"token": token.text, "attends most to": _strongest(shown, chosen[position])}
-            for position, token in enumerate(shown.text.tokens)
+            {"token": token.text, "attends most to": _list_strongest(attended, token_weights)}
+            for token, token_weights in zip(attended.tokens, selected, strict=True)
         ]
-        print_table(whose, rows, max_rows=len(rows))
+        print_table(title, rows, max_rows=len(rows))
     print_text(_WARNING)
 
 
-def _list_layers(shown: ShownAttention) -> list[dict[str, Any]]:
+def _list_layers(attended: AttendedText) -> list[dict[str, Any]]:
     """Return a row per layer: where its attention goes, and its strongest weight between different tokens of text."""
     import numpy as np
 
-    tokens, weights = shown.text.tokens, shown.text.weights
+    tokens = attended.tokens
     is_text = np.array([token.segment is not None for token in tokens])
     # Most attention goes to special tokens and to the token itself, which would be the strongest in every layer.
     between = is_text[:, None] & is_text & ~np.eye(len(tokens), dtype=bool)
     rows = []
-    for number, layer in enumerate(weights):
+    for index, layer in enumerate(attended.weights):
         head, source, target = np.unravel_index(np.where(between, layer, -1).argmax(), layer.shape)
-        pair = f"{tokens[source].text} -> {tokens[target].text}" if between.any() else "-"
-        rows.append(
-            {
-                "layer": str(number),
-                "special tokens": f"{layer[:, :, ~is_text].sum(-1).mean():.2f}",
-                "itself": f"{np.diagonal(layer, axis1=1, axis2=2).mean():.2f}",
-                "entropy": f"{shown.entropy[number].mean():.2f}",
-                "head": str(head) if between.any() else "-",
-                "strongest": pair,
-                "weight": f"{layer[head, source, target]:.2f}" if between.any() else "-",
-            }
-        )
+        row = {
+            "layer": str(index),
+            "special tokens": f"{layer[:, :, ~is_text].sum(-1).mean():.2f}",
+            "itself": f"{np.diagonal(layer, axis1=1, axis2=2).mean():.2f}",
+            "entropy": f"{attended.entropy[index].mean():.2f}",
+        }
+        if between.any():
+            row |= {"head": str(head), "strongest": f"{tokens[source].text} -> {tokens[target].text}"}
+            row["weight"] = f"{layer[head, source, target]:.2f}"
+        rows.append(row)
     return rows
 
 
-def _strongest(shown: ShownAttention, weights: np.ndarray) -> str:
-    order = (-weights).argsort(kind="stable")[:_MOST]
-    return ", ".join(f"{shown.text.tokens[position].text} {weights[position]:.2f}" for position in order)
+def _list_strongest(attended: AttendedText, weights: np.ndarray) -> str:
+    order = (-weights).argsort(kind="stable")[:_MAX_LISTED]
+    return ", ".join(f"{attended.tokens[position].text} {weights[position]:.2f}" for position in order)
 
 
 def measure_heads(
-    source: Annotated[
-        str,
-        argument(
-            "Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
-            "splits, or the hub name of a data set.",
-            "FILE",
-        ),
+    file: Annotated[
+        str, argument("Rows of texts or of words, in any format that `predict` reads, or `-` for stdin.", "FILE")
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]
     column: ColumnOption = "text",
-    split: Annotated[str | None, option("Split of a folder or a data set of the hub.", "SPLIT", "validation")] = None,
     limit: Annotated[int, option("Use only the first N rows.", "N", min=1)] = 1000,
     max_length: Annotated[int, option("Leave out rows of more tokens.", "N", min=4)] = 512,
     output: PageOption = None,
@@ -156,7 +142,7 @@ def measure_heads(
     from bertkit.workflows.attention import measure
 
     data = read_data_options(column, changes).model_copy(update={"limit": limit})
-    measured = measure(source, model, data=data, split=split, max_tokens=max_length, output=output)
+    measured = measure(file, model, data=data, max_tokens=max_length, output=output)
     if output is not None:
         print_file(output, measured.rows)
     else:
@@ -164,25 +150,23 @@ def measure_heads(
 
 
 def _print_heads(result: MeasuredHeads) -> None:
-    left_out = (
-        f", {result.left_out:,} left out (empty, or over {result.max_tokens:,} tokens)" if result.left_out else ""
-    )
-    print_text(
-        f"{result.model}: {result.layers} layers of {result.heads} heads, over {format_rows(result.rows)} of "
-        f"{result.file} ({result.tokens:,} tokens{left_out})"
-    )
+    left_out = ""
+    if result.left_out:
+        left_out = f", {result.left_out:,} left out (empty, or over {result.max_tokens:,} tokens)"
+    size = f"{result.layers} layers of {result.heads} heads, over {format_rows(result.rows)}"
+    print_text(f"{result.model}: {size} of {result.file} ({result.tokens:,} tokens{left_out})")
     rows = [
         {
             "head": f"{head.layer}.{head.head}",
             "described as": head.described_as,
-            **{name: f"{share:.2f}" for name, share in head.shares.items()},
+            **_format_shares(head.shares),
             "entropy": f"{head.entropy:.2f}",
         }
         for head in result.measured
     ]
-    # The last row is what a head that attends evenly would have: shares mean nothing without it.
-    uniform = {"head": "uniform", **{name: f"{share:.2f}" for name, share in result.uniform.items()}}
-    print_table("shares of attention (layer.head)", [*rows, uniform], max_rows=len(rows) + 1)
+    # The last row is a head that attends to all tokens alike: shares mean nothing without it.
+    rows.append({"head": "uniform", **_format_shares(result.uniform)})
+    print_table("shares of attention (layer.head)", rows, max_rows=len(rows))
     relations = [
         {
             "relation": relation.relation,
@@ -199,6 +183,10 @@ def _print_heads(result: MeasuredHeads) -> None:
     title = "best head per relation, chosen on half of the rows and scored on the other (95% CI)"
     print_table(title, relations, max_rows=len(relations))
     print_text(_WARNING)
+
+
+def _format_shares(shares: dict[str, float]) -> dict[str, str]:
+    return {name: f"{share:.2f}" for name, share in shares.items()}
 
 
 COMMANDS = {

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 ORDER = 31
 EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
-_MOST_WORDS = 10  # in a table; those with the largest values
+_MAX_WORDS = 10  # in a table; those with the largest values
+_NOTHING = "nothing to explain: no word is read"
 
 TargetOption = Annotated[
     list[str] | None, option("Explain this label, or the tag of this word; repeatable.", "NAME", "what is predicted")
@@ -71,24 +72,17 @@ def command(
     single = parse_row(text, row)
     given = [single, data, mistakes]
     if given.count(None) != 2:
-        what = (
-            "nothing to explain" if given.count(None) == 3 else "more than one of --text or --row, --data, --mistakes"
-        )
-        raise UsageError(what, "give --text, --row column=value, --data FILE or --mistakes N")
+        message = "nothing to explain"
+        if given.count(None) < 2:
+            message = "more than one of --text or --row, --data, --mistakes"
+        raise UsageError(message, "give --text, --row column=value, --data FILE or --mistakes N")
     if data is None:
         refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     loaded = load_recipe(recipe or recipe_of(run), {"model": run, **changes})
-    rows = explain.explain(
-        loaded,
-        source=data,
-        row=single,
-        mistakes=mistakes,
-        limit=limit,
-        targets=target or (),
-        max_steps=integration_steps,
-    )
+    settings = {"targets": target or (), "max_steps": integration_steps}
+    rows = explain.explain(loaded, source=data, row=single, mistakes=mistakes, limit=limit, **settings)
     if output is not None:
-        print_file(output, explain.write_page(rows, output, loaded, data))
+        print_file(output, explain.write_page(rows, output, loaded.model_name))
         return
     explained = list(rows)
     print_result({"rows": [row.as_record() for row in explained]}, lambda _: list(map(print_row, explained)))
@@ -98,17 +92,15 @@ def print_row(row: ExplainedRow) -> None:
     """Print what is predicted of a row, and what its words add to that."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
     for explanation in row.explanations:
-        scores = (
-            f"{explanation.measure} {explanation.score:.4f}, with all words masked {explanation.baseline_score:.4f}"
-        )
-        print_text(f"  {explanation.target}: {scores}")
-        # Integrated gradients are exact only if they add up to the difference of the scores, so the gap is explanation.
+        score = f"{explanation.measure} {explanation.score:.4f}"
+        print_text(f"  {explanation.target}: {score}, with all words masked {explanation.baseline_score:.4f}")
+        # Integrated gradients are exact only if they add up to the difference of the scores.
         steps = format_count(explanation.steps, "step")
         summary = f"the words add up to the difference within {explanation.gap:.2%} ({steps})"
         if not explanation.is_complete:
             missed = f"the words miss the difference by {explanation.gap:.1%} after {steps}"
             summary = f"NOT COMPLETE: {missed}; try --integration-steps"
-        print_text(f"  {summary if explanation.words else 'nothing to explain: no word is read'}")
+        print_text(f"  {summary if explanation.words else _NOTHING}")
         table = [
             {
                 "word": word.word,
@@ -117,7 +109,7 @@ def print_row(row: ExplainedRow) -> None:
             }
             for word in sorted(explanation.words, key=lambda word: -abs(word.integrated_gradients))
         ]
-        print_table("contribution of each word", table, _MOST_WORDS)
+        print_table("contribution of each word", table, _MAX_WORDS)
     if not row.explanations:
-        print_text("  nothing to explain: no word is read")
+        print_text(f"  {_NOTHING}")
     print_line()

@@ -37,8 +37,8 @@ def command(
     ],
     model: EncoderOption,
     changes: dict[str, Any],
-    limit: Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N")] = 2000,
-    items: Annotated[int, option("At most so many words, or pairs of words, per probe.", "N")] = 20_000,
+    limit: Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N", min=1)] = 2000,
+    items: Annotated[int, option("Maximum number of words, or pairs of words, per probe.", "N", min=1)] = 20_000,
     metric: Annotated[
         str | None,
         option(
