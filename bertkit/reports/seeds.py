@@ -8,6 +8,7 @@ from typing import Any
 
 from bertkit.reports import svg
 from bertkit.reports.templates import load_template, write_page
+from bertkit.reports.text import score_text
 from bertkit.storage.files import write_text
 
 
@@ -25,15 +26,20 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         for metric in names:
             spread = of_split["spreads"].get(metric)
             dots = [
-                svg.RunDot(score, f"seed {run['seed']}: {score:.4f}", bool(run["failure"]))
+                svg.Point(score, 0, f"seed {run['seed']}: {score:.4f}", kind="failed" if run["failure"] else "")
                 for run in summary["runs"]
                 if (score := run["scores"].get(of_split["split"], {}).get(metric)) is not None
             ]
             if spread and dots:
-                caption, mean, interval = f"{metric} on {of_split['split']}", spread["mean"], spread["interval"]
-                marked = of_split["baseline"].get(metric)
-                picture = svg.strip_plot(dots, name=caption, mean=mean, interval=interval, marked=marked)
-                plots.append((caption, picture))
+                caption, mean, null = (
+                    f"{metric} on {of_split['split']}",
+                    spread["mean"],
+                    of_split["baseline"].get(metric),
+                )
+                ends = spread["interval"] or (mean, mean)
+                spans = [svg.Span("mean", score_text(mean), mean, *ends, own=True, dots=dots)]
+                spans += [] if null is None else [svg.Span("null model", score_text(null), null, null, null)]
+                plots.append((caption, svg.interval_strip(spans, name=caption)))
     facts: dict[str, Any] = {
         "summary": summary,
         "command": command,
