@@ -38,7 +38,7 @@ _NO_LABEL = "#8b929b"
 _COLORS = ("#2f7fd1", "#d9591a", "#1d9a6c", "#a05fc4", "#b98a00", "#d1578f", "#2a9db0", "#94684a")
 _HUE_STEP = 137.5  # degrees, the golden angle: the hues of neighboring numbers are far apart
 
-_SCRIPTS = ("map_plane.js", "map_page.js")
+_SCRIPTS = ("map.js",)
 
 
 class MapPoint(NamedTuple):

@@ -31,13 +31,11 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
                 if (score := run["scores"].get(of_split["split"], {}).get(metric)) is not None
             ]
             if spread and dots:
-                caption, mean, null = (
-                    f"{metric} on {of_split['split']}",
-                    spread["mean"],
-                    of_split["baseline"].get(metric),
-                )
-                ends = spread["interval"] or (mean, mean)
-                spans = [svg.Span("mean", score_text(mean), mean, *ends, own=True, dots=dots)]
+                mean, null = spread["mean"], of_split["baseline"].get(metric)
+                extremes, ends = (min(dots).x, max(dots).x), spread["interval"] or (mean, mean)
+                caption = f"{metric} on {of_split['split']}"
+                spans = [svg.Span("runs", score_text(extremes), None, *extremes, dots=dots)]
+                spans += [svg.Span("mean", score_text(mean), mean, *ends, own=True)]
                 spans += [] if null is None else [svg.Span("null model", score_text(null), null, null, null)]
                 plots.append((caption, svg.interval_strip(spans, name=caption)))
     facts: dict[str, Any] = {

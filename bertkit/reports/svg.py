@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
@@ -162,9 +162,11 @@ def scatter(
     guide: Line = (),
     labels: Sequence[tuple[float, str]] | None = None,
 ) -> Markup:
-    """Draw points, and a dashed line through those of `guide`; `labels` replace the numbers of the x axis."""
-    ends = [*points, *(Point(*end) for end in guide), *(Point(at, points[0].y) for at, _ in labels or ())]
+    """Draw points, and a dashed line through `guide`; with `labels`, the x axis goes from 0 to 1 and has these."""
+    ends = [*points, *(Point(*end) for end in guide)]
     area = _fit([end.x for end in ends], _heights(ends))
+    if labels is not None:
+        area = replace(area, x_ticks=(-0.05, 1.05))
     elements = [area.axes(x, y, labels), *map(area.dot, points)]
     if guide:
         elements.append(f'<polyline class="guide" points="{area.path(guide)}"/>')
@@ -210,7 +212,7 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
             elements.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
         # Three heights by turns, so that equal values do not cover one another.
         for turn, dot in enumerate(span.dots):
-            height = (area.bottom - up + 6 * (turn % 3 - 1)) / (area.bottom - area.top)
+            height = (area.bottom - up + 7 * (turn % 3 - 1)) / (area.bottom - area.top)
             elements.append(area.dot(dot._replace(y=height, radius=4)))
         elements.append("</g>")
     return _draw_picture(area.bottom + 24, name, elements)
