@@ -26,7 +26,7 @@ from bertkit.reports.examples import (
     find_mistakes,
     find_named,
 )
-from bertkit.reports.templates import name_model, name_paths, write_page
+from bertkit.reports.templates import name_paths, write_page
 from bertkit.reports.text import is_finite, score_text
 
 MAX_POINTS, MAX_MISTAKES, MAX_ROWS = 1500, 10, 500
@@ -103,29 +103,13 @@ def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
     path, mistakes = folder / "report.html", find_mistakes(facts.examples, named, measured)
-    metrics = metric_names(facts)
-    columns: list[tuple[str, Mapping[str, Any]]] = [(facts.split, facts.scores)]
-    columns += [("95% interval", facts.intervals)] if facts.intervals else []
-    columns += [("Baseline", facts.baseline)] if facts.baselines else []
-    columns += facts.other_splits.items()
     write_page(
         path,
         "report.html.j2",
         scripts=["tables.js"] if facts.examples else [],
         facts=facts,
         run=shlex.quote(name_paths(str(folder))),
-        metrics=metrics,
-        columns=columns,
-        scores=[[metric, *(scores.get(metric) for _, scores in columns)] for metric in metrics],
-        published=[
-            [
-                name_model(entry["model"]),
-                entry["split"],
-                *(entry.get(metric, "–") for metric in metrics),
-                entry.get("source") or "–",
-            ]
-            for entry in facts.published
-        ],
+        metrics=metric_names(facts),
         headline=_headline(facts),
         curves=_curves(facts),
         tables={**facts.tables, "trained parameters": _stages(facts.history)},
@@ -219,21 +203,12 @@ def _stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"from step": str(entry["step"]), "parameters": entry[key]} for entry in history if key in entry]
 
 
-def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[Any]:
-    """Return the rows of the matrix of gold and predicted labels, if every row has one label; rare labels share one."""
+def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
+    """Count predicted labels per gold label, if every row has one label; rare labels share one line."""
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
-    table = statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
-    rows, is_wide = [], len(table) > 8
-    for gold, counts in table:
-        total, cells = sum(counts.values()), []
-        for predicted, count in counts.items():
-            percent = 100 * count / total if total else 0
-            text, small = (count or "", "") if is_wide else (count, f"{percent:.0f}%")
-            cells.append((round(percent, 1), text, small, f"{gold} predicted as {predicted}: {count} of {total}"))
-        rows.append((gold, cells, total))
-    return rows
+    return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
 
 
 def _risk(facts: Facts) -> tuple[float, Markup] | None:
@@ -253,15 +228,17 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
     rows = [(e.length, wrong) for e, wrong in answered if e.length is not None]
     if len({length for length, _ in rows}) < 2:
         return None
-    bars = []
     # Bins of equally many rows, since bins of equal width would leave the long ones nearly empty.
-    for first, last in statistics.quantile_bins([length for length, _ in rows]):
+    bins = statistics.quantile_bins([length for length, _ in rows])
+    points, labels = [], []
+    for index, (first, last) in enumerate(bins):
         wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]
-        label = f"{first}–{last}" if first < last else f"{last}"
-        share, ends = sum(wrong) / len(wrong), wilson_interval(sum(wrong), len(wrong))
+        place, label = (index + 0.5) / len(bins), f"{first}–{last}" if first < last else f"{last}"
         hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} tokens"
-        bars.append(svg.Bar(label, share, *ends, hover))
-    return svg.bar_chart(bars, name="Error rate by length", x="tokens", y="error rate")
+        ends = wilson_interval(sum(wrong), len(wrong))
+        points.append(svg.Point(place, sum(wrong) / len(wrong), hover, *ends, radius=5))
+        labels.append((place, label))
+    return svg.scatter(points, name="Error rate by length", x="tokens", y="error rate", labels=labels)
 
 
 def _predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:

@@ -1,4 +1,4 @@
-"""Charts as SVG text: lines, points, bars and intervals. Most colors and all fonts come from the style of the page."""
+"""Charts as SVG text: lines, points and intervals. Most colors and all fonts come from the style of the page."""
 
 from __future__ import annotations
 
@@ -34,16 +34,6 @@ class Point(NamedTuple):
     radius: float = 2.2
     kind: str = ""
     """A further class of the style: ``chosen`` or ``failed``."""
-
-
-class Bar(NamedTuple):
-    """A bar from zero to `value`, with a whisker from `low` to `high`."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-    hover: str
 
 
 class Span(NamedTuple):
@@ -118,7 +108,6 @@ def line_chart(
     x: str,
     marked: float | None = None,
     guides: Mapping[str, float] = _NO_GUIDES,
-    has_legend: bool = True,
 ) -> Markup:
     """Draw lines over an x axis that starts at zero, with a dot per point if these are few.
 
@@ -128,14 +117,13 @@ def line_chart(
         x: Name of the x axis.
         marked: Value of x that is marked as the best.
         guides: Name -> height of a dashed horizontal line.
-        has_legend: Whether names of several lines, and of guides, stand above the picture.
     """
     drawn = {label: [Point(*point) for point in line] for label, line in lines.items()}
     points = [point for line in drawn.values() for point in line]
     classes = {label: f"s{index % COLORS}{' again' * (index >= COLORS)}" for index, label in enumerate(lines)}
     # A guide has its number in the legend, so no line crosses it.
     named = {**(classes if len(lines) > 1 or guides else {}), **{f"{key}: {y:.3f}": "" for key, y in guides.items()}}
-    legend, top = _draw_legend(named if has_legend else {})
+    legend, top = _draw_legend(named)
     area = _fit([0, *(point.x for point in points)], [*_heights(points), *guides.values()], top)
     elements = [legend, area.axes(x)]
     elements += [f'<path class="guide" d="M{area.left} {area.up(y):.1f}H{area.end}"/>' for y in guides.values()]
@@ -170,21 +158,6 @@ def scatter(
     elements = [area.axes(x, y, labels), *map(area.dot, points)]
     if guide:
         elements.append(f'<polyline class="guide" points="{area.path(guide)}"/>')
-    return _draw_picture(area.bottom + 44, name, elements)
-
-
-def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:
-    """Draw bars from zero, side by side, each with its interval."""
-    slot = 1 / len(bars)
-    middles = [slot * (index + 0.5) for index in range(len(bars))]
-    area = _fit([0, 1], [0, *(bar.high for bar in bars)])
-    labels = [(middle, bar.label) for middle, bar in zip(middles, bars, strict=True)]
-    elements = [area.axes(x, y, labels)]
-    for middle, bar in zip(middles, bars, strict=True):
-        left, width, up = area.right(middle - 0.3 * slot), 0.6 * slot * (area.end - area.left), area.up(bar.value)
-        place = f'x="{left:.1f}" y="{up:.1f}" width="{width:.1f}" height="{area.bottom - up:.1f}"'
-        whisker = area.whisker(area.right(middle), bar.low, bar.high)
-        elements.append(f'<g><title>{escape_text(bar.hover)}</title><rect class="bar" {place}/>{whisker}</g>')
     return _draw_picture(area.bottom + 44, name, elements)
 
 

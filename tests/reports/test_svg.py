@@ -12,10 +12,8 @@ from markupsafe import Markup
 
 from bertkit.reports.svg import (
     WIDTH,
-    Bar,
     Point,
     Span,
-    bar_chart,
     escape_text,
     interval_strip,
     line_chart,
@@ -122,15 +120,6 @@ def test_labels_replace_the_numbers_of_an_axis():
     (label,) = (node for node in tree.iter("text") if node.text == "two")
     (chosen,) = (node for node in tree.iter("circle") if node.get("class") == "dot chosen")
     assert label.get("x") == chosen.get("cx")
-
-
-def test_bars_stand_on_zero_in_proportion() -> None:
-    bars = [Bar(NASTY, 0.1, 0.05, 0.2, NASTY), Bar("b", 0.2, 0.1, 0.4, "b")]
-    tree = parsed(bar_chart(bars, name="bars", x="tokens", y="share"))
-    one, two = (float(node.get("height", "")) for node in tree.iter("rect"))
-    assert two == pytest.approx(2 * one, abs=0.2)
-    assert count_classes(tree)["whisker"] == 2
-    assert "b" in [node.text for node in tree.iter("text")]
 
 
 def test_strip_puts_all_rows_on_one_axis() -> None:
