@@ -88,23 +88,4 @@ def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:
         result: The measured heads, as `bertkit.insight.attention_heads.measure_heads` returns them.
         patterns: Name of each pattern -> description of the tokens that are attended to.
     """
-    # A heat map per pattern, and one of entropies: each cell with the percentage of the full color.
-    shape, maps = (result.layers, result.heads), []
-    for name, meaning in patterns.items():
-        shares = np.array([head.shares[name] for head in result.measured]).reshape(shape)
-        note = f"to {meaning}; uniform attention: {result.uniform[name]:.2f}"
-        maps.append({"name": name, "note": note, "rows": _cells(shares, shares)})
-    entropy = np.array([head.entropy for head in result.measured]).reshape(shape)
-    normalized = np.array([head.normalized_entropy for head in result.measured]).reshape(shape)
-    note = "in nats; the full color is uniform attention"
-    maps.append({"name": "entropy", "note": note, "rows": _cells(normalized, entropy)})
-    write_page(file, "attention_heads.html.j2", page=result, maps=maps, warning=WARNING)
-
-
-def _cells(shares: np.ndarray, values: np.ndarray) -> list[Any]:
-    """Return the rows of a matrix, one per layer: name, cells and no total."""
-    rows = []
-    for layer, row in enumerate(zip(shares.tolist(), values.tolist(), strict=True)):
-        texts = [(round(100 * share), f"{value:.2f}".removeprefix("0")) for share, value in zip(*row, strict=True)]
-        rows.append((str(layer), [(percent, text, "", "") for percent, text in texts], None))
-    return rows
+    write_page(file, "attention_heads.html.j2", page=result, patterns=patterns, warning=WARNING)
