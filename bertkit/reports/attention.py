@@ -15,7 +15,7 @@ from markupsafe import Markup
 from bertkit.reports.templates import write_page
 
 WARNING = Markup(
-    "Attention shows what heads read, and is no explanation of an answer. <code>bertkit explain</code> shows what each "
+    "Attention shows what heads read, but it does not explain an answer. <code>bertkit explain</code> shows what each "
     "word adds to an answer."
 )
 MAX_BYTES = 1_900_000

@@ -15,7 +15,7 @@ from bertkit.reports.html import Log, draw_logs
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import is_finite, score_text
 
-MAX_CURVES = svg.COLORS  # in one picture, because more could not be told apart
+MAX_CURVES = svg.COLORS  # in one picture, because more curves would share colors
 
 
 def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]]) -> None:

@@ -51,9 +51,11 @@ def draw_layers(result: Any) -> Markup:
     probed = result.probed
     lines: dict[str, list[svg.Point]] = {"probe, with its 95% interval": [], "control task": []}
     probe, control = lines.values()
-    for one in probed.layers:
-        hover = f"layer {one.layer}: {one.score:.4f}"
-        probe.append(svg.Point(one.layer, one.score, hover, *(one.interval or ())))
-        control.append(svg.Point(one.layer, one.control, f"control task at layer {one.layer}: {one.control:.4f}"))
+    for layer in probed.layers:
+        hover = f"layer {layer.layer}: {layer.score:.4f}"
+        probe.append(svg.Point(layer.layer, layer.score, hover, *(layer.interval or ())))
+        control.append(
+            svg.Point(layer.layer, layer.control, f"control task at layer {layer.layer}: {layer.control:.4f}")
+        )
     name, x = f"{result.metric} of {result.task} at each layer", "layer (0: embeddings)"
     return svg.line_chart(lines, name=name, x=x, marked=probed.best_layer, guides=probed.baselines)

@@ -24,7 +24,7 @@ Line = Sequence[tuple[float, float]]
 
 
 class Point(NamedTuple):
-    """A dot, with a whisker from `low` to `high` unless these are None."""
+    """A dot, with a whisker from `low` to `high` if these are numbers."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A row of a strip: an interval from `low` to `high`, with a mark at `value` unless it is None."""
+    """A row of a strip: an interval from `low` to `high`, with a mark at `value` if it is a number."""
 
     label: str
     shown: str
@@ -56,18 +56,18 @@ class Area:
 
     x_ticks: Sequence[float]
     y_ticks: Sequence[float]
-    left: float = 52
+    start: float = 52
     top: float = 26
     end: float = WIDTH - 14
     bottom: float = 236
 
     def right(self, x: float) -> float:
-        """Return where a value of the x axis is."""
+        """Return the x coordinate of a value."""
         low, high = self.x_ticks[0], self.x_ticks[-1]
-        return self.left + (x - low) / (high - low) * (self.end - self.left)
+        return self.start + (x - low) / (high - low) * (self.end - self.start)
 
     def up(self, y: float) -> float:
-        """Return where a value of the y axis is."""
+        """Return the y coordinate of a value."""
         low, high = self.y_ticks[0], self.y_ticks[-1]
         return self.bottom - (y - low) / (high - low) * (self.bottom - self.top)
 
@@ -77,22 +77,22 @@ class Area:
 
     def axes(self, x: str, y: str = "", labels: Sequence[tuple[float, str]] | None = None) -> str:
         """Draw both axes with their names, numbers and horizontal grid lines; `labels` replace the numbers of x."""
-        shown = [(mark, _number(mark)) for mark in self.x_ticks] if labels is None else labels
-        elements = [_text(self.right(mark), self.bottom + 17, label, "tick middle") for mark, label in shown]
+        x_labels = [(mark, _number(mark)) for mark in self.x_ticks] if labels is None else labels
+        elements = [_text(self.right(mark), self.bottom + 17, label, "tick middle") for mark, label in x_labels]
         for mark in self.y_ticks:
             height = self.up(mark)
-            elements.append(f'<path class="grid" d="M{self.left} {height:.1f}H{self.end}"/>')
-            elements.append(_text(self.left - 8, height + 4, _number(mark), "tick end"))
+            elements.append(f'<path class="grid" d="M{self.start} {height:.1f}H{self.end}"/>')
+            elements.append(_text(self.start - 8, height + 4, _number(mark), "tick end"))
         elements.append(_text(0, 13, y, "axis") if y else "")
         return "".join([*elements, _text(self.end, self.bottom + 37, x, "axis end")])
 
     def dot(self, point: Point) -> str:
         """Draw a dot that shows its text to the pointer, and its whisker."""
         x, y = self.right(point.x), self.up(point.y)
-        drawn = "" if point.low is None or point.high is None else self.whisker(x, point.low, point.high)
+        whisker = "" if point.low is None or point.high is None else self.whisker(x, point.low, point.high)
         name = f"dot {point.kind}".strip()
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{point.radius:.1f}"'
-        return f'{drawn}<circle class="{name}" {place}><title>{escape_text(point.hover)}</title></circle>'
+        return f'{whisker}<circle class="{name}" {place}><title>{escape_text(point.hover)}</title></circle>'
 
     def whisker(self, x: float, low: float, high: float) -> str:
         """Draw an upright interval at a coordinate."""
@@ -113,25 +113,25 @@ def line_chart(
 
     Args:
         lines: Name -> points, each a `Point` or a pair (x, y).
-        name: Name of the picture, for those who cannot see it.
+        name: Description of the picture for screen readers.
         x: Name of the x axis.
         marked: Value of x that is marked as the best.
         guides: Name -> height of a dashed horizontal line.
     """
-    drawn = {label: [Point(*point) for point in line] for label, line in lines.items()}
-    points = [point for line in drawn.values() for point in line]
+    points_by_line = {label: [Point(*point) for point in line] for label, line in lines.items()}
+    points = [point for line in points_by_line.values() for point in line]
     classes = {label: f"s{index % COLORS}{' again' * (index >= COLORS)}" for index, label in enumerate(lines)}
     # A guide has its number in the legend, so no line crosses it.
     named = {**(classes if len(lines) > 1 or guides else {}), **{f"{key}: {y:.3f}": "" for key, y in guides.items()}}
     legend, top = _draw_legend(named)
     area = _fit([0, *(point.x for point in points)], [*_heights(points), *guides.values()], top)
     elements = [legend, area.axes(x)]
-    elements += [f'<path class="guide" d="M{area.left} {area.up(y):.1f}H{area.end}"/>' for y in guides.values()]
+    elements += [f'<path class="guide" d="M{area.start} {area.up(y):.1f}H{area.end}"/>' for y in guides.values()]
     if marked is not None:
         at = area.right(marked)
         elements.append(f'<path class="guide" d="M{at:.1f} {area.top}V{area.bottom}"/>')
         elements.append(_text(min(at, area.end - 75), area.bottom + 37, "best", "tick middle"))
-    for label, line in drawn.items():
+    for label, line in points_by_line.items():
         elements.append(f'<g class="{classes[label]}"><polyline class="line" points="{area.path(line)}"/>')
         radius = 5 if len(line) == 1 else 3 if len(line) <= 30 else 1.5
         for point in line if len(line) <= MAX_DOTS else ():
@@ -178,7 +178,7 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
             f'<g class="{"own" if span.own else "other"}">'
             f"<title>{escape_text(f'{span.label}: {span.shown}')}</title>"
             f"{_text(0, up - 12, label, 'label')}{_text(WIDTH, up - 12, span.shown, 'label value')}"
-            f'<path class="track" d="M{area.left} {up}H{area.end}"/>'
+            f'<path class="track" d="M{area.start} {up}H{area.end}"/>'
             f'<path class="span" d="M{low:.1f} {up}H{high:.1f}"/>'
         )
         if span.value is not None:
@@ -225,8 +225,8 @@ def escape_text(text: str) -> Markup:
 def _fit(xs: Sequence[float], ys: Sequence[float], top: float = 26) -> Area:
     """Return an area whose axes enclose these values."""
     y_ticks = ticks(min(ys), max(ys), 4)
-    left = max(Area.left, 12 + max(_text_width(_number(mark)) for mark in y_ticks))
-    return Area(ticks(min(xs), max(xs), 6), y_ticks, left, top, bottom=top + 210)
+    start = max(Area.start, 12 + max(_text_width(_number(mark)) for mark in y_ticks))
+    return Area(ticks(min(xs), max(xs), 6), y_ticks, start, top, bottom=top + 210)
 
 
 def _heights(points: Iterable[Point]) -> list[float]:
@@ -235,14 +235,14 @@ def _heights(points: Iterable[Point]) -> list[float]:
 
 def _draw_legend(classes: Mapping[str, str]) -> tuple[str, float]:
     """Draw the names of lines above an area, in as many rows as they need, and return the top of the area with it."""
-    elements, left, up = [], 0.0, 13
+    elements, x, up = [], 0.0, 13
     for label, kind in classes.items():
         width = 24 + _text_width(label)
-        if left and left + width > WIDTH:
-            left, up = 0.0, up + 20
-        mark = f'<path class="{"line" if kind else "guide"}" d="M{left:.1f} {up - 4}h14"/>'
-        elements.append(f'<g class="{kind}">{mark}{_text(left + 20, up, label, "tick")}</g>')
-        left += width + 16
+        if x and x + width > WIDTH:
+            x, up = 0.0, up + 20
+        mark = f'<path class="{"line" if kind else "guide"}" d="M{x:.1f} {up - 4}h14"/>'
+        elements.append(f'<g class="{kind}">{mark}{_text(x + 20, up, label, "tick")}</g>')
+        x += width + 16
     return "".join(elements), up + 13
 
 

@@ -50,7 +50,7 @@ def draw_keys(summary: Mapping[str, Any], finished: Sequence[Mapping[str, Any]])
 
 
 def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | None:
-    """Draw the scores of learning curves over the number of training rows; None if there are none.
+    """Draw the scores of learning curves over the number of training rows, or return None without points.
 
     Args:
         points: Points by the names of `bertkit.evaluation.sweeps.CurvePoint`, curve by curve.
@@ -67,7 +67,7 @@ def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | No
 
 
 def place_values(axis: Axis, values: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float]]:
-    """Return where an axis from 0 to 1 has which labels, and where it has these values.
+    """Return the labels of an axis from 0 to 1 with their positions, and the positions of these values.
 
     Values of a list are placed evenly, and sorted if they are numbers; values of a range as far as the number is.
     """

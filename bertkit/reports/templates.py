@@ -41,7 +41,7 @@ def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: 
         name: Name of the template.
         scripts: Files next to the template that become one script. A browser runs no other script, because the page
             names its hash.
-        values: What the template shows.
+        values: Values of the variables of the template.
     """
     script = "".join((_FOLDER / script).read_text(encoding="utf-8") for script in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
@@ -78,11 +78,11 @@ def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list
     """Align the cells of a table, each a text, a number, a range of two numbers, None if missing, or a `Cell`.
 
     Numbers are aligned to the right, also those that are texts already. Other texts are aligned to the left; a column
-    with a long text is of the class ``text``, which breaks lines.
+    with a long text has the class ``text``, which breaks lines.
 
     Returns:
-        Name and class of each column; and for each row class, value and text of its cells, where the value is None if
-        the text is what sorts.
+        Name and class of each column; and for each row class, value and text of its cells. A cell that sorts by its
+        text has None as its value.
     """
     sides = []
     for cells in zip(*rows, strict=True):
@@ -135,8 +135,8 @@ def keep_words(text: str) -> Markup:
     >>> print(keep_words("try --max-length 64"))
     try <span class="unbroken">--max-length</span> 64
     """
-    kept = Markup('<span class="unbroken">{}</span>')
-    return Markup(" ").join(kept.format(word) if _OPTION.search(word) else word for word in text.split(" "))
+    unbroken = Markup('<span class="unbroken">{}</span>')
+    return Markup(" ").join(unbroken.format(word) if _OPTION.search(word) else word for word in text.split(" "))
 
 
 def break_names(name: str) -> Markup:
