@@ -243,7 +243,7 @@ def _draw_legend(classes: Mapping[str, str]) -> tuple[str, float]:
         mark = f'<path class="{"line" if kind else "guide"}" d="M{x:.1f} {up - 4}h14"/>'
         elements.append(f'<g class="{kind}">{mark}{_text(x + 20, up, label, "tick")}</g>')
         x += width + 16
-    return "".join(elements), up + 13
+    return "".join(elements), up + (19 if classes else 13)
 
 
 def _number(value: float) -> str:

@@ -144,7 +144,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         "3 min 24 s",
         "expected calibration error",
         "Risk and coverage",
-        "The model is that of step 20, which scored best.",
+        "The model is from step 20, which scored best.",
         "Most confident mistakes",
         "sha256:abc",
     ):
