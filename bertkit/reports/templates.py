@@ -77,7 +77,7 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
 def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[Any]]]:
     """Align the cells of a table, each a text, a number, a range of two numbers, None if missing, or a `Cell`.
 
-    Numbers are aligned to the right, also those that are texts already. Other texts are aligned to the left; a column
+    Columns with numbers are aligned to the right, also if these are texts already, and others to the left. A column
     with a long text has the class ``text``, which breaks lines.
 
     Returns:
@@ -88,7 +88,8 @@ def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list
     for cells in zip(*rows, strict=True):
         texts = [cell for cell in cells if isinstance(cell, str)]
         is_long = max(map(len, texts), default=0) > _LONG_TEXT
-        sides.append("" if all(map(_NUMBER.match, texts)) else "text" if is_long else "left")
+        has_numbers = len(texts) < len(cells) or all(map(_NUMBER.match, texts))
+        sides.append("" if has_numbers else "text" if is_long else "left")
     body = []
     for row in rows:
         body.append([])
