@@ -18,6 +18,7 @@ SCRIPTS = ("tables.js",)
 
 def write_mistakes(file: Path, result: Any) -> None:
     """Write the page of the wrong rows of a run; `result` as `bertkit.workflows.errors.find_errors` returns it."""
+    # A page with all rows of a large run would be too large to open.
     columns = ("row", "confidence", "error", "words", "gold", "predicted", "text")
     rows = [
         (one.id, one.confidence, one.error, one.words, one.gold, one.predicted, one.text)

@@ -101,6 +101,7 @@ class Facts:
 
 def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
+    # Rows are compared by names or by numbers, if their answers allow it.
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
     path, mistakes = folder / "report.html", find_mistakes(facts.examples, named, measured)
     write_page(

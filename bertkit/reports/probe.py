@@ -51,6 +51,7 @@ def draw_layers(result: Any) -> Markup:
     probed = result.probed
     lines: dict[str, list[svg.Point]] = {"probe, with its 95% interval": [], "control task": []}
     probe, control = lines.values()
+    # The ends of an interval become the whisker of a point.
     for layer in probed.layers:
         hover = f"layer {layer.layer}: {layer.score:.4f}"
         probe.append(svg.Point(layer.layer, layer.score, hover, *(layer.interval or ())))

@@ -22,6 +22,7 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
     """
     names = dict.fromkeys([summary["best_metric"], *(metric for of in summary["splits"] for metric in of["spreads"])])
     plots = []
+    # A picture per split and metric: all runs, their mean with its interval, and the null model.
     for of_split in summary["splits"]:
         for metric in names:
             spread = of_split["spreads"].get(metric)
@@ -30,6 +31,7 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
                 for run in summary["runs"]
                 if (score := run["scores"].get(of_split["split"], {}).get(metric)) is not None
             ]
+            # No run may have such a score, as when all diverged.
             if spread and dots:
                 mean, null = spread["mean"], of_split["baseline"].get(metric)
                 extremes, ends = (min(dots).x, max(dots).x), spread["interval"] or (mean, mean)

@@ -118,19 +118,23 @@ def line_chart(
         marked: Value of x that is marked as the best.
         guides: Name -> height of a dashed horizontal line.
     """
+    # 1. Name the lines in a legend, whose height moves the area down.
     points_by_line = {label: [Point(*point) for point in line] for label, line in lines.items()}
     points = [point for line in points_by_line.values() for point in line]
     classes = {label: f"s{index % COLORS}{' again' * (index >= COLORS)}" for index, label in enumerate(lines)}
     # A guide has its number in the legend, so no line crosses it.
     named = {**(classes if len(lines) > 1 or guides else {}), **{f"{key}: {y:.3f}": "" for key, y in guides.items()}}
     legend, top = _draw_legend(named)
+    # 2. Draw the axes, and what is below the lines.
     area = _fit([0, *(point.x for point in points)], [*_heights(points), *guides.values()], top)
     elements = [legend, area.axes(x)]
     elements += [f'<path class="guide" d="M{area.start} {area.up(y):.1f}H{area.end}"/>' for y in guides.values()]
     if marked is not None:
         at = area.right(marked)
         elements.append(f'<path class="guide" d="M{at:.1f} {area.top}V{area.bottom}"/>')
+        # The name of the axis ends below its last number, so the mark keeps away from it.
         elements.append(_text(min(at, area.end - 75), area.bottom + 37, "best", "tick middle"))
+    # 3. Draw each line in its color, with a dot per point. Many dots would hide a line and make the page large.
     for label, line in points_by_line.items():
         elements.append(f'<g class="{classes[label]}"><polyline class="line" points="{area.path(line)}"/>')
         radius = 5 if len(line) == 1 else 3 if len(line) <= 30 else 1.5
@@ -154,6 +158,7 @@ def scatter(
     ends = [*points, *(Point(*end) for end in guide)]
     area = _fit([end.x for end in ends], _heights(ends))
     if labels is not None:
+        # The margin keeps points away from the numbers of the y axis.
         area = replace(area, x_ticks=(-0.05, 1.05))
     elements = [area.axes(x, y, labels), *map(area.dot, points)]
     if guide:
@@ -206,6 +211,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     >>> ticks(0.13, 0.88)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     """
+    # A single value gets a range around it, because an axis needs two ends.
     if high <= low:
         pad = abs(low) / 2 or 0.5
         low, high = low - pad, high + pad
@@ -213,6 +219,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     size = 10.0 ** math.floor(math.log10(raw))
     # The smallest of 1, 2, 2.5 and 5 times a power of ten that makes no more ticks than requested.
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10, 20) if size * factor >= raw * 0.999)
+    # The tiny number keeps a value that is a tick already, in spite of rounding.
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [float(f"{index * step:.10g}") for index in range(first, last + 1)]
 
@@ -225,6 +232,7 @@ def escape_text(text: str) -> Markup:
 def _fit(xs: Sequence[float], ys: Sequence[float], top: float = 26) -> Area:
     """Return an area whose axes enclose these values."""
     y_ticks = ticks(min(ys), max(ys), 4)
+    # Long numbers of the y axis need more room than the default.
     start = max(Area.start, 12 + max(_text_width(_number(mark)) for mark in y_ticks))
     return Area(ticks(min(xs), max(xs), 6), y_ticks, start, top, bottom=top + 210)
 

@@ -57,6 +57,7 @@ def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | No
         metric: Name of the score.
     """
     lines = {}
+    # Points of one curve follow one another and have the same settings.
     for settings, curve in itertools.groupby(points, lambda point: point["settings"]):
         label, line = name_point(settings), []
         for point in curve:
@@ -72,6 +73,7 @@ def place_values(axis: Axis, values: Sequence[Any]) -> tuple[list[tuple[float, s
     Values of a list are placed evenly, and sorted if they are numbers; values of a range as far as the number is.
     """
     if axis.scale == "list":
+        # A bool is an int for Python, but it has no place among numbers.
         are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in axis.values)
         order = sorted(axis.values) if are_numbers else axis.values
         places = {name_value(value): (index + 0.5) / len(order) for index, value in enumerate(order)}
@@ -83,6 +85,7 @@ def place_values(axis: Axis, values: Sequence[Any]) -> tuple[list[tuple[float, s
         return (value - axis.low) / (axis.high - axis.low)
 
     middle = [mark for mark in svg.ticks(axis.low, axis.high) if axis.low < mark < axis.high]
+    # The ends are always labeled; a logarithmic axis has the powers of ten between them.
     if axis.scale == "log":
         powers = range(math.floor(math.log10(axis.low)) + 1, math.ceil(math.log10(axis.high)))
         middle = [10.0**power for power in powers]

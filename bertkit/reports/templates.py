@@ -45,6 +45,7 @@ def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: 
     """
     script = "".join((_FOLDER / script).read_text(encoding="utf-8") for script in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
+    # A later command replaces only files with this mark.
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{PAGE_MARK}', 1)
     write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())
 
@@ -84,12 +85,14 @@ def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list
         Name and class of each column; and for each row class, value and text of its cells. A cell that sorts by its
         text has None as its value.
     """
+    # 1. The class of a column depends on all its cells. A number makes it numeric, also next to a note such as "n/a".
     sides = []
     for cells in zip(*rows, strict=True):
         texts = [cell for cell in cells if isinstance(cell, str)]
         is_long = max(map(len, texts), default=0) > _LONG_TEXT
         has_numbers = len(texts) < len(cells) or all(map(_NUMBER.match, texts))
         sides.append("" if has_numbers else "text" if is_long else "left")
+    # 2. An interval sorts by its first end, and a missing number before all others.
     body = []
     for row in rows:
         body.append([])
