@@ -13,8 +13,11 @@ import numpy as np
 from markupsafe import Markup
 
 from bertkit.reports.templates import write_page
-from bertkit.reports.text import score_text
 
+WARNING = Markup(
+    "Attention shows what heads read, but it does not explain an answer. <code>bertkit explain</code> shows what each "
+    "word adds to an answer."
+)
 MAX_BYTES = 1_900_000
 """Size of the numbers on a page, as base64; the page itself has 30 kB."""
 
@@ -57,6 +60,7 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
         scripts=("attention.js",),
         data=Markup(embedded),
         model=attended.model,
+        warning=WARNING,
         layers=layers,
         heads=heads,
         tokens=tokens,
@@ -84,21 +88,4 @@ def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:
         result: The measured heads, as `bertkit.insight.attention_heads.measure_heads` returns them.
         patterns: Name of each pattern -> description of the tokens that are attended to.
     """
-    # A heat map per pattern, and one of entropies: rows of cells, each (percent of the full color, number).
-    shape, maps = (result.layers, result.heads), []
-    for name, meaning in patterns.items():
-        shares = np.array([head.shares[name] for head in result.measured]).reshape(shape)
-        note = f"to {meaning}; uniform attention: {result.uniform[name]:.2f}"
-        maps.append({"name": name, "note": note, "rows": _cells(shares, shares)})
-    entropy = np.array([head.entropy for head in result.measured]).reshape(shape)
-    normalized = np.array([head.normalized_entropy for head in result.measured]).reshape(shape)
-    note = "in nats; the full color is uniform attention"
-    maps.append({"name": "entropy", "note": note, "rows": _cells(normalized, entropy)})
-    write_page(file, "attention_heads.html.j2", page=result, maps=maps, score=score_text)
-
-
-def _cells(shares: np.ndarray, values: np.ndarray) -> list[list[tuple[int, str]]]:
-    return [
-        [(round(100 * share), f"{value:.2f}".removeprefix("0")) for share, value in zip(*row, strict=True)]
-        for row in zip(shares.tolist(), values.tolist(), strict=True)
-    ]
+    write_page(file, "attention_heads.html.j2", page=result, patterns=patterns, warning=WARNING)

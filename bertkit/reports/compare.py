@@ -15,8 +15,7 @@ from bertkit.reports.html import Log, draw_logs
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import is_finite, score_text
 
-MAX_CURVES = 4  # in one picture; more could not be told apart
-COLORS = ("var(--accent)", "var(--other)", "var(--good)", "var(--bad)")
+MAX_CURVES = svg.COLORS  # in one picture, because more curves would share colors
 
 
 def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]]) -> None:
@@ -28,20 +27,19 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
         logs: name of a system -> the training log of each of its runs.
     """
     systems, metric = compared.systems, compared.best_metric
-    baseline = systems[0].name
+    metrics = list(dict.fromkeys([metric, *systems[0].scores]))
     write_page(
         file,
         "compare.html.j2",
         page=compared,
-        title=f"{compared.recipe}: {', '.join(system.name for system in systems)}",
-        baseline=baseline,
-        verdict=partial(name_worse, baseline=baseline, metric=metric),
+        verdict=partial(name_worse, baseline=systems[0].name, metric=metric),
         worse_side="right" if is_lower_better(metric) else "left",
         headline=_headline(systems, metric),
         differences=_differences(compared.differences, metric),
         curves=_curves(logs, metric),
-        colors=list(zip([system.name for system in systems], COLORS, strict=False)),
-        metrics=list(dict.fromkeys([metric, *systems[0].scores])),
+        max_curves=MAX_CURVES,
+        metrics=metrics,
+        scores={name: [system.scores.get(name) for system in systems] for name in metrics},
     )
 
 
@@ -85,4 +83,4 @@ def _curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, M
     # One curve per system: those of all seeds could not be told apart.
     first = {name: of_runs[0] for name, of_runs in list(logs.items())[:MAX_CURVES] if of_runs}
     drawn = {caption: {name: (log, key) for name, log in first.items()} for caption, key in panels.items()}
-    return draw_logs(drawn, has_legend=False)
+    return draw_logs(drawn)

@@ -27,7 +27,7 @@ def draw_reliability(confidence: Numbers, right: Numbers) -> tuple[float, Markup
         mean, share = confidence[inverse == number].mean(), right[inverse == number].mean()
         hover = f"confidence {mean:.3f}, accuracy {share:.3f}, {count:,} decisions"
         ends = wilson_interval(round(share * count), count)
-        points.append(svg.Point(mean, share, hover, *ends, 3 + 6 * math.sqrt(count / counts.max())))
+        points.append(svg.Point(mean, share, hover, *ends, radius=3 + 6 * math.sqrt(count / counts.max())))
     picture = svg.scatter(points, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
     return calibration_errors(confidence, right)["ece"], picture
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bertkit.metrics.basic import with_direction
 from bertkit.reports import svg
-from bertkit.reports.templates import name_model, write_page
+from bertkit.reports.templates import write_page
+from bertkit.reports.text import score_text
 
 MAX_ROWS = 2000  # about 1 MB
 _MAX_SPANS = 12
@@ -16,6 +18,7 @@ SCRIPTS = ("tables.js",)
 
 def write_mistakes(file: Path, result: Any) -> None:
     """Write the page of the wrong rows of a run; `result` as `bertkit.workflows.errors.find_errors` returns it."""
+    # A page with all rows of a large run would be too large to open.
     columns = ("row", "confidence", "error", "words", "gold", "predicted", "text")
     rows = [
         (one.id, one.confidence, one.error, one.words, one.gold, one.predicted, one.text)
@@ -26,6 +29,6 @@ def write_mistakes(file: Path, result: Any) -> None:
     names = (f"{one.by}: {one.value}{' *' if one.is_beyond_chance else ''}" for one in drawn)
     pairs = zip(names, drawn, strict=True)
     picture = svg.difference_strip("the rest", pairs, name="difference of each slice from the rest")
-    title = f"{result.recipe}: mistakes of {name_model(result.run)}"
-    facts = {"page": result, "title": title, "columns": columns, "rows": rows, "picture": picture}
+    scores = [(with_direction(name), score_text(value)) for name, value in result.scores.items()]
+    facts = {"page": result, "columns": columns, "rows": rows, "picture": picture, "scores": scores}
     write_page(file, "errors.html.j2", scripts=SCRIPTS, **facts)

@@ -101,12 +101,13 @@ class Facts:
 
 def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
+    # Rows are compared by names or by numbers, if their answers allow it.
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
     path, mistakes = folder / "report.html", find_mistakes(facts.examples, named, measured)
     write_page(
         path,
         "report.html.j2",
-        scripts=["tables.js"],
+        scripts=["tables.js"] if facts.examples else [],
         facts=facts,
         run=shlex.quote(name_paths(str(folder))),
         metrics=metric_names(facts),
@@ -228,15 +229,17 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
     rows = [(e.length, wrong) for e, wrong in answered if e.length is not None]
     if len({length for length, _ in rows}) < 2:
         return None
-    bars = []
     # Bins of equally many rows, since bins of equal width would leave the long ones nearly empty.
-    for first, last in statistics.quantile_bins([length for length, _ in rows]):
+    bins = statistics.quantile_bins([length for length, _ in rows])
+    points, labels = [], []
+    for index, (first, last) in enumerate(bins):
         wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]
-        label = f"{first}–{last}" if first < last else f"{last}"
-        share, ends = sum(wrong) / len(wrong), wilson_interval(sum(wrong), len(wrong))
+        place, label = (index + 0.5) / len(bins), f"{first}–{last}" if first < last else f"{last}"
         hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} tokens"
-        bars.append(svg.Bar(label, share, *ends, hover))
-    return svg.bar_chart(bars, name="Error rate by length", x="tokens", y="error rate")
+        ends = wilson_interval(sum(wrong), len(wrong))
+        points.append(svg.Point(place, sum(wrong) / len(wrong), hover, *ends, radius=5))
+        labels.append((place, label))
+    return svg.scatter(points, name="Error rate by length", x="tokens", y="error rate", labels=labels)
 
 
 def _predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertkit.metrics import Numbers
 from bertkit.metrics.statistics import thin
-from bertkit.reports.canvas import escape_text
+from bertkit.reports.svg import escape_text
 from bertkit.reports.templates import load_template, write_page
 
 MAX_POINTS = 50_000
@@ -28,7 +28,7 @@ MAX_LABELS = 200
 """With a name and color of their own, the most frequent ones; the others share one."""
 
 _COORDINATE_BYTES = 6_000_000  # of a page, for the coordinates of all layers
-_LEAST_TEXT = 40  # characters
+_MIN_TEXT = 40  # characters
 _LEVELS = 2**16 - 1
 _PICTURE_POINTS = 5000  # per panel of a picture
 _PANEL = 220  # its width and height
@@ -38,7 +38,7 @@ _NO_LABEL = "#8b929b"
 _COLORS = ("#2f7fd1", "#d9591a", "#1d9a6c", "#a05fc4", "#b98a00", "#d1578f", "#2a9db0", "#94684a")
 _HUE_STEP = 137.5  # degrees, the golden angle: the hues of neighboring numbers are far apart
 
-_SCRIPTS = ("map_plane.js", "map_page.js")
+_SCRIPTS = ("map.js",)
 
 
 class MapPoint(NamedTuple):
@@ -117,18 +117,16 @@ def write_map(
             scripts=_SCRIPTS,
             page=page,
             facts=facts,
-            points=_base64(coordinates),
-            labels=_base64(numbers),
-            texts=_base64(packed),
+            embedded={"points": _base64(coordinates), "labels": _base64(numbers), "texts": _base64(packed)},
             shown=len(shown),
             total=len(points),
             length=length,
             shortened=shortened,
-            whole=file.with_suffix(".parquet").name,
+            complete=file.with_suffix(".parquet").name,
         )
-        if file.stat().st_size <= MAX_BYTES or length <= _LEAST_TEXT:
+        if file.stat().st_size <= MAX_BYTES or length <= _MIN_TEXT:
             return ShownMap(len(shown), length, shortened)
-        length = max(_LEAST_TEXT, length * 3 // 4)
+        length = max(_MIN_TEXT, length * 3 // 4)
 
 
 def color_of(group: int) -> str:

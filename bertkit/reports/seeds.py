@@ -8,6 +8,7 @@ from typing import Any
 
 from bertkit.reports import svg
 from bertkit.reports.templates import load_template, write_page
+from bertkit.reports.text import score_text
 from bertkit.storage.files import write_text
 
 
@@ -21,19 +22,24 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
     """
     names = dict.fromkeys([summary["best_metric"], *(metric for of in summary["splits"] for metric in of["spreads"])])
     plots = []
+    # A picture per split and metric: all runs, their mean with its interval, and the null model.
     for of_split in summary["splits"]:
         for metric in names:
             spread = of_split["spreads"].get(metric)
             dots = [
-                svg.RunDot(score, f"seed {run['seed']}: {score:.4f}", bool(run["failure"]))
+                svg.Point(score, 0, f"seed {run['seed']}: {score:.4f}", kind="failed" if run["failure"] else "")
                 for run in summary["runs"]
                 if (score := run["scores"].get(of_split["split"], {}).get(metric)) is not None
             ]
+            # No run may have such a score, as when all diverged.
             if spread and dots:
-                caption, mean, interval = f"{metric} on {of_split['split']}", spread["mean"], spread["interval"]
-                marked = of_split["baseline"].get(metric)
-                picture = svg.strip_plot(dots, name=caption, mean=mean, interval=interval, marked=marked)
-                plots.append((caption, picture))
+                mean, null = spread["mean"], of_split["baseline"].get(metric)
+                extremes, ends = (min(dots).x, max(dots).x), spread["interval"] or (mean, mean)
+                caption = f"{metric} on {of_split['split']}"
+                spans = [svg.Span("runs", score_text(extremes), None, *extremes, dots=dots)]
+                spans += [svg.Span("mean", score_text(mean), mean, *ends, own=True)]
+                spans += [] if null is None else [svg.Span("null model", score_text(null), null, null, null)]
+                plots.append((caption, svg.interval_strip(spans, name=caption)))
     facts: dict[str, Any] = {
         "summary": summary,
         "command": command,

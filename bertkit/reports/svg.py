@@ -1,57 +1,43 @@
-"""Charts as SVG text: lines, points, bars and intervals; most colors and all fonts come from the page's CSS."""
+"""Charts as SVG text: lines, points and intervals. Most colors and all fonts come from the style of the page."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bertkit.errors import shorten
-from bertkit.reports.canvas import (
-    WIDTH,
-    Area,
-    draw_axes,
-    draw_dot,
-    draw_picture,
-    draw_upright,
-    draw_whisker,
-    escape_text,
-    fit_area,
-    text_width,
-    ticks,
-)
+
+WIDTH = 480
+COLORS = 6
+"""Number of colors of lines, which the style names ``s0`` to ``s5``."""
+MAX_DOTS = 200
+_NOT_XML = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_NO_GUIDES: Mapping[str, float] = {}
 
 Line = Sequence[tuple[float, float]]
-"""Points that are joined, each (across, up)."""
-MAX_DOTS = 200
-_LINE = 16  # between two lines of text
+"""Points that are joined, each (x, y)."""
 
 
 class Point(NamedTuple):
-    """A dot of a scatter plot, with a whisker from `low` to `high` unless these are None, and perhaps a label."""
+    """A dot, with a whisker from `low` to `high` if these are numbers."""
 
     x: float
     y: float
-    hover: str
+    hover: str = ""
     low: float | None = None
     high: float | None = None
     radius: float = 2.2
-    label: str = ""
-
-
-class Bar(NamedTuple):
-    """A bar from zero to `value`, with a whisker from `low` to `high`."""
-
-    label: str
-    value: float
-    low: float
-    high: float
-    hover: str
+    kind: str = ""
+    """A further class of the style: ``chosen`` or ``failed``."""
 
 
 class Span(NamedTuple):
-    """A row of an interval strip: a line from `low` to `high` and, unless it is None, a dot at `value`."""
+    """A row of a strip: an interval from `low` to `high`, with a mark at `value` if it is a number."""
 
     label: str
     shown: str
@@ -59,151 +45,228 @@ class Span(NamedTuple):
     low: float
     high: float
     own: bool = False
+    """Whether it is the row that the others are compared with."""
+    dots: Sequence[Point] = ()
+    """Values that the interval summarizes; only their `x` counts."""
 
 
-class RunDot(NamedTuple):
-    """A run in a strip plot."""
+@dataclass(frozen=True)
+class Area:
+    """The part of a picture that shows values, from the first to the last ticks; coordinates point down."""
 
-    value: float
-    hover: str
-    failed: bool = False
+    x_ticks: Sequence[float]
+    y_ticks: Sequence[float]
+    start: float = 52
+    top: float = 26
+    end: float = WIDTH - 14
+    bottom: float = 236
+
+    def right(self, x: float) -> float:
+        """Return the x coordinate of a value."""
+        low, high = self.x_ticks[0], self.x_ticks[-1]
+        return self.start + (x - low) / (high - low) * (self.end - self.start)
+
+    def up(self, y: float) -> float:
+        """Return the y coordinate of a value."""
+        low, high = self.y_ticks[0], self.y_ticks[-1]
+        return self.bottom - (y - low) / (high - low) * (self.bottom - self.top)
+
+    def path(self, line: Line) -> str:
+        """Return the coordinates of a line."""
+        return " ".join(f"{self.right(x):.1f},{self.up(y):.1f}" for x, y, *_ in line)
+
+    def axes(self, x: str, y: str = "", labels: Sequence[tuple[float, str]] | None = None) -> str:
+        """Draw both axes with their names, numbers and horizontal grid lines; `labels` replace the numbers of x."""
+        x_labels = [(mark, _number(mark)) for mark in self.x_ticks] if labels is None else labels
+        elements = [_text(self.right(mark), self.bottom + 17, label, "tick middle") for mark, label in x_labels]
+        for mark in self.y_ticks:
+            height = self.up(mark)
+            elements.append(f'<path class="grid" d="M{self.start} {height:.1f}H{self.end}"/>')
+            elements.append(_text(self.start - 8, height + 4, _number(mark), "tick end"))
+        elements.append(_text(0, 13, y, "axis") if y else "")
+        return "".join([*elements, _text(self.end, self.bottom + 37, x, "axis end")])
+
+    def dot(self, point: Point) -> str:
+        """Draw a dot that shows its text to the pointer, and its whisker."""
+        x, y = self.right(point.x), self.up(point.y)
+        whisker = "" if point.low is None or point.high is None else self.whisker(x, point.low, point.high)
+        name = f"dot {point.kind}".strip()
+        place = f'cx="{x:.1f}" cy="{y:.1f}" r="{point.radius:.1f}"'
+        return f'{whisker}<circle class="{name}" {place}><title>{escape_text(point.hover)}</title></circle>'
+
+    def whisker(self, x: float, low: float, high: float) -> str:
+        """Draw an upright interval at a coordinate."""
+        bottom, top = self.up(low), self.up(high)
+        ends = f"M{x - 4:.1f} {bottom:.1f}h8M{x - 4:.1f} {top:.1f}h8"
+        return f'<path class="whisker" d="M{x:.1f} {bottom:.1f}V{top:.1f}{ends}"/>'
 
 
 def line_chart(
-    lines: Mapping[str, Line], *, name: str, x: str, marked: float | None = None, has_legend: bool = True
+    lines: Mapping[str, Sequence[Sequence[Any]]],
+    *,
+    name: str,
+    x: str,
+    marked: float | None = None,
+    guides: Mapping[str, float] = _NO_GUIDES,
 ) -> Markup:
-    """Draw one line per entry, each of at least one point, over x from zero, and a dashed vertical line at `marked`."""
-    points = [point for line in lines.values() for point in line]
-    area = fit_area([0, *(point[0] for point in points)], [point[1] for point in points])
-    elements = [draw_axes(area, x)]
+    """Draw lines over an x axis that starts at zero, with a dot per point if these are few.
+
+    Args:
+        lines: Name -> points, each a `Point` or a pair (x, y).
+        name: Description of the picture for screen readers.
+        x: Name of the x axis.
+        marked: Value of x that is marked as the best.
+        guides: Name -> height of a dashed horizontal line.
+    """
+    # 1. Name the lines in a legend, whose height moves the area down.
+    points_by_line = {label: [Point(*point) for point in line] for label, line in lines.items()}
+    points = [point for line in points_by_line.values() for point in line]
+    classes = {label: f"s{index % COLORS}{' again' * (index >= COLORS)}" for index, label in enumerate(lines)}
+    # A guide has its number in the legend, so no line crosses it.
+    named = {**(classes if len(lines) > 1 or guides else {}), **{f"{key}: {y:.3f}": "" for key, y in guides.items()}}
+    legend, top = _draw_legend(named)
+    # 2. Draw the axes, and what is below the lines.
+    area = _fit([0, *(point.x for point in points)], [*_heights(points), *guides.values()], top)
+    elements = [legend, area.axes(x)]
+    elements += [f'<path class="guide" d="M{area.start} {area.up(y):.1f}H{area.end}"/>' for y in guides.values()]
     if marked is not None:
-        across = area.right(marked)
-        elements.append(
-            f'<line class="guide" x1="{across:.1f}" y1="{area.top}" x2="{across:.1f}" y2="{area.bottom}"/>'
-            f'<text class="tick middle" x="{min(across, area.end - 75):.1f}" y="{area.bottom + 37}">best</text>'
-        )
-    left = area.left  # of the legend, which stands above the lines
-    for number, (label, line) in enumerate(lines.items()):
-        path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
-        elements.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
+        at = area.right(marked)
+        elements.append(f'<path class="guide" d="M{at:.1f} {area.top}V{area.bottom}"/>')
+        # The name of the axis ends below its last number, so the mark keeps away from it.
+        elements.append(_text(min(at, area.end - 75), area.bottom + 37, "best", "tick middle"))
+    # 3. Draw each line in its color, with a dot per point. Many dots would hide a line and make the page large.
+    for label, line in points_by_line.items():
+        elements.append(f'<g class="{classes[label]}"><polyline class="line" points="{area.path(line)}"/>')
         radius = 5 if len(line) == 1 else 3 if len(line) <= 30 else 1.5
-        for across, up in line if len(line) <= MAX_DOTS else ():
-            elements.append(draw_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
-        if has_legend and len(lines) > 1:
-            elements.append(
-                f'<rect class="swatch" x="{left}" y="7" width="14" height="3"/>'
-                f'<text class="tick" x="{left + 20}" y="13">{escape_text(label)}</text>'
-            )
-            left += text_width(label) + 40
+        for point in line if len(line) <= MAX_DOTS else ():
+            hover = point.hover or f"{label}: {point.y:.4g} at {x} {point.x:g}"
+            elements.append(area.dot(point._replace(hover=hover, radius=radius)))
         elements.append("</g>")
-    return draw_picture(area.height, name, elements)
+    return _draw_picture(area.bottom + 44, name, elements)
 
 
 def scatter(
-    points: Sequence[Point], *, name: str, x: str, y: str, guide: Line, more_guides: Sequence[Line] = ()
+    points: Sequence[Point],
+    *,
+    name: str,
+    x: str,
+    y: str,
+    guide: Line = (),
+    labels: Sequence[tuple[float, str]] | None = None,
 ) -> Markup:
-    """Draw the points and a dashed line through those of each guide; the axes enclose points and the first guide."""
-    heights = [up for p in points for up in (p.y, p.low, p.high) if up is not None]
-    area = fit_area([p.x for p in points] + [end[0] for end in guide], heights + [end[1] for end in guide])
-    elements = [draw_axes(area, x, y)]
-    labeled: list[tuple[float, float]] = []
-    for point in points:
-        across, up = area.right(point.x), area.up(point.y)
-        if point.low is not None and point.high is not None:
-            elements.append(draw_whisker(across, area.up(point.low), area.up(point.high)))
-        elements.append(draw_dot(across, up, point.hover, point.radius))
-        if point.label:
-            side, left = ("end", across - 8) if across > WIDTH / 2 else ("", across + 8)
-            height = _find_height(up - 6, (at for before, at in labeled if abs(before - across) < WIDTH / 3))
-            labeled.append((across, height))
-            elements.append(
-                f'<text class="tick {side}" x="{left:.1f}" y="{height:.1f}">{escape_text(point.label)}</text>'
-            )
-    for line in (guide, *more_guides):
-        path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
-        elements.append(f'<polyline class="guide" fill="none" points="{path}"/>')
-    return draw_picture(area.height, name, elements)
-
-
-def _find_height(wanted: float, taken: Iterable[float]) -> float:
-    """Return the height of a label, moved down until it covers none of the others."""
-    for height in sorted(taken):
-        if abs(height - wanted) < _LINE:
-            wanted = height + _LINE
-    return wanted
-
-
-def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:
-    """Draw bars from zero, side by side, each with its interval."""
-    area = fit_area([0, 1], [0, *(bar.high for bar in bars)], sideways=False)
-    slot = (area.end - area.left) / len(bars)
-    elements = [draw_axes(area, x, y)]
-    for number, bar in enumerate(bars):
-        left, up = area.left + slot * (number + 0.2), area.up(bar.value)
-        middle = left + slot * 0.3
-        elements.append(
-            f"<g><title>{escape_text(bar.hover)}</title>"
-            f'<rect class="bar" x="{left:.1f}" y="{up:.1f}" width="{slot * 0.6:.1f}"'
-            f' height="{area.bottom - up:.1f}"/>{draw_whisker(middle, area.up(bar.low), area.up(bar.high))}'
-            f'<text class="tick middle" x="{middle:.1f}" y="{area.bottom + 17}">{escape_text(bar.label)}</text></g>'
-        )
-    return draw_picture(area.height, name, elements)
+    """Draw points, and a dashed line through `guide`; with `labels`, the x axis goes from 0 to 1 and has these."""
+    ends = [*points, *(Point(*end) for end in guide)]
+    area = _fit([end.x for end in ends], _heights(ends))
+    if labels is not None:
+        # The margin keeps points away from the numbers of the y axis.
+        area = replace(area, x_ticks=(-0.05, 1.05))
+    elements = [area.axes(x, y, labels), *map(area.dot, points)]
+    if guide:
+        elements.append(f'<polyline class="guide" points="{area.path(guide)}"/>')
+    return _draw_picture(area.bottom + 44, name, elements)
 
 
 def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
-    """Draw one row per span above a common axis: its label and value, and its interval below them."""
+    """Draw a row per span above a common axis: its label and value, and below them its interval and its dots."""
     row, top = 44, 6
-    marks = ticks(min(span.low for span in spans), max(span.high for span in spans))
-    area = Area((marks[0], marks[-1]), (0, 1), 12, WIDTH - 12, top, top + row * len(spans))
-    elements = [draw_upright(area, mark) for mark in marks]
-    for number, span in enumerate(spans):
-        up, label = top + row * number + 30, escape_text(shorten(span.label, 56 - len(span.shown)))
+    ends = [end for span in spans for end in (span.low, span.high, *(dot.x for dot in span.dots))]
+    area = Area(ticks(min(ends), max(ends)), (0, 1), 12, top, WIDTH - 12, top + row * len(spans))
+    elements = []
+    for mark in area.x_ticks:
+        at = area.right(mark)
+        elements.append(f'<path class="grid" d="M{at:.1f} {area.top}V{area.bottom}"/>')
+        elements.append(_text(at, area.bottom + 17, _number(mark), "tick middle"))
+    for index, span in enumerate(spans):
+        up, label = top + row * index + 30, shorten(span.label, 56 - len(span.shown))
         low, high = area.right(span.low), area.right(span.high)
         elements.append(
             f'<g class="{"own" if span.own else "other"}">'
             f"<title>{escape_text(f'{span.label}: {span.shown}')}</title>"
-            f'<text class="label" x="0" y="{up - 12}">{label}</text>'
-            f'<text class="label value" x="{WIDTH}" y="{up - 12}">{escape_text(span.shown)}</text>'
-            f'<line class="track" x1="{area.left}" y1="{up}" x2="{area.end}" y2="{up}"/>'
-            f'<line class="span" x1="{low:.1f}" y1="{up}" x2="{high:.1f}" y2="{up}"/>'
+            f"{_text(0, up - 12, label, 'label')}{_text(WIDTH, up - 12, span.shown, 'label value')}"
+            f'<path class="track" d="M{area.start} {up}H{area.end}"/>'
+            f'<path class="span" d="M{low:.1f} {up}H{high:.1f}"/>'
         )
         if span.value is not None:
             elements.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
+        # Three heights by turns, so that equal values do not cover one another.
+        for turn, dot in enumerate(span.dots):
+            height = (area.bottom - up + 7 * (turn % 3 - 1)) / (area.bottom - area.top)
+            elements.append(area.dot(dot._replace(y=height, radius=4)))
         elements.append("</g>")
-    return draw_picture(area.bottom + 24, name, elements)
+    return _draw_picture(area.bottom + 24, name, elements)
 
 
 def difference_strip(zero: str, differences: Iterable[tuple[str, Any]], *, name: str) -> Markup | None:
-    """Draw the ``difference`` of each record with its ``interval``, beside zero; None where none has an interval."""
+    """Draw the ``difference`` of each record with its ``interval``, next to zero; None if none has an interval."""
     spans = [Span(zero, "0", 0.0, 0.0, 0.0, own=True)]
-    for label, found in differences:
-        if found.interval is not None:
-            spans.append(Span(label, f"{found.difference:+.4f}", found.difference, *found.interval))
+    for label, record in differences:
+        if record.interval is not None:
+            spans.append(Span(label, f"{record.difference:+.4f}", record.difference, *record.interval))
     return interval_strip(spans, name=name) if len(spans) > 1 else None
 
 
-def strip_plot(
-    dots: Sequence[RunDot], *, name: str, mean: float, interval: tuple[float, float] | None, marked: float | None = None
-) -> Markup:
-    """Draw a dot per run along one axis, the mean with its interval below them, and a dashed line at `marked`."""
-    ends = [*(dot.value for dot in dots), mean, *(interval or ()), *(() if marked is None else (marked,))]
-    marks = ticks(min(ends), max(ends))
-    area = Area((marks[0], marks[-1]), (0, 1), 12, WIDTH - 12, 6, 106)
-    elements = [draw_upright(area, mark) for mark in marks]
-    if marked is not None:
-        across = area.right(marked)
-        elements.append(
-            f'<line class="guide" x1="{across:.1f}" y1="{area.top}" x2="{across:.1f}" y2="{area.bottom}">'
-            f"<title>{escape_text(f'null model: {marked:.4g}')}</title></line>"
-        )
-    for number, dot in enumerate(dots):
-        # three heights by turns, so that equal scores do not cover one another
-        shown = draw_dot(area.right(dot.value), 24 + 15 * (number % 3), dot.hover, 5)
-        elements.append(f'<g class="failed">{shown}</g>' if dot.failed else shown)
-    low, high = (area.right(end) for end in interval or (mean, mean))
-    elements.append(
-        f'<g class="own"><title>{escape_text(f"mean: {mean:.4g}")}</title>'
-        f'<line class="span" x1="{low:.1f}" y1="84" x2="{high:.1f}" y2="84"/>'
-        f'<circle class="mark" cx="{area.right(mean):.1f}" cy="84" r="5.5"/></g>'
-    )
-    return draw_picture(area.bottom + 24, name, elements)
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about `count` round values; the first and the last enclose the range.
+
+    >>> ticks(0.13, 0.88)
+    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    """
+    # A single value gets a range around it, because an axis needs two ends.
+    if high <= low:
+        pad = abs(low) / 2 or 0.5
+        low, high = low - pad, high + pad
+    raw = (high - low) / count
+    size = 10.0 ** math.floor(math.log10(raw))
+    # The smallest of 1, 2, 2.5 and 5 times a power of ten that makes no more ticks than requested.
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10, 20) if size * factor >= raw * 0.999)
+    # The tiny number keeps a value that is a tick already, in spite of rounding.
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [float(f"{index * step:.10g}") for index in range(first, last + 1)]
+
+
+def escape_text(text: str) -> Markup:
+    """Return text as an SVG element or attribute holds it; a character that XML cannot hold becomes a space."""
+    return escape(_NOT_XML.sub(" ", text))
+
+
+def _fit(xs: Sequence[float], ys: Sequence[float], top: float = 26) -> Area:
+    """Return an area whose axes enclose these values."""
+    y_ticks = ticks(min(ys), max(ys), 4)
+    # Long numbers of the y axis need more room than the default.
+    start = max(Area.start, 12 + max(_text_width(_number(mark)) for mark in y_ticks))
+    return Area(ticks(min(xs), max(xs), 6), y_ticks, start, top, bottom=top + 210)
+
+
+def _heights(points: Iterable[Point]) -> list[float]:
+    return [y for point in points for y in (point.y, point.low, point.high) if y is not None]
+
+
+def _draw_legend(classes: Mapping[str, str]) -> tuple[str, float]:
+    """Draw the names of lines above an area, in as many rows as they need, and return the top of the area with it."""
+    elements, x, up = [], 0.0, 13
+    for label, kind in classes.items():
+        width = 24 + _text_width(label)
+        if x and x + width > WIDTH:
+            x, up = 0.0, up + 20
+        mark = f'<path class="{"line" if kind else "guide"}" d="M{x:.1f} {up - 4}h14"/>'
+        elements.append(f'<g class="{kind}">{mark}{_text(x + 20, up, label, "tick")}</g>')
+        x += width + 16
+    return "".join(elements), up + (19 if classes else 13)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:g}"
+
+
+def _text_width(text: str) -> float:
+    """Return about the width of a text in the largest type that the style gives it, which narrow screens have."""
+    return 9.0 * len(text)
+
+
+def _text(x: float, y: float, text: str, kind: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape_text(text)}</text>'
+
+
+def _draw_picture(height: float, name: str, elements: Sequence[str]) -> Markup:
+    head = f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape_text(name)}">'
+    return Markup(head + "".join(elements) + "</svg>")

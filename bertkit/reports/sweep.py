@@ -5,24 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from bertkit.recipe.space import Axis, name_point, name_value, parse_axis
-from bertkit.reports import canvas, svg
+from bertkit.reports import svg
 from bertkit.reports.templates import write_page
-
-
-@dataclass(frozen=True)
-class Track:
-    """An axis of a picture: its name, its ticks as (label, position), and the position of each trial, from 0 to 1."""
-
-    name: str
-    ticks: list[tuple[str, float]]
-    positions: list[float]
 
 
 def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -> None:
@@ -35,73 +25,70 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
     """
     metric = summary["best_metric"]
     finished = [trial for trial in summary["trials"] if trial["scores"].get(metric) is not None]
-    scores = [trial["scores"][metric] for trial in finished]
-    names = [f"{trial['folder']}: {trial['scores'][metric]:.4f}" for trial in finished]
-    points = [trial["settings"] for trial in finished]
-    axes = [parse_axis(f"{key}={text}") for key, text in summary["space"].items()]
-    write_page(
-        folder / "report.html",
-        "sweep.html.j2",
-        summary=summary,
-        value=name_value,
-        command=command,
-        finished=finished,
-        hovers=[f"{name}, {name_point(point)}" for name, point in zip(names, points, strict=True)],
-        keys=[make_track(axis, [point[axis.key] for point in points]) for axis in axes],
-        scores=make_score_track(metric, scores),
-        curve=draw_curves(summary["curve"], metric),
-    )
+    page, keys, curve = folder / "report.html", draw_keys(summary, finished), draw_curves(summary["curve"], metric)
+    values = {"value": name_value, "command": command, "finished": finished, "keys": keys, "curve": curve}
+    write_page(page, "sweep.html.j2", summary=summary, **values)
+
+
+def draw_keys(summary: Mapping[str, Any], finished: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
+    """Draw the score of each finished trial over the values of each key, each picture with its caption."""
+    metric, pictures = summary["best_metric"], []
+    for key, text in summary["space"].items() if finished else ():
+        labels, places = place_values(parse_axis(f"{key}={text}"), [trial["settings"][key] for trial in finished])
+        points = []
+        for trial, place in zip(finished, places, strict=True):
+            score = trial["scores"][metric]
+            hover = f"{trial['folder']}: {score:.4f}, {name_point(trial['settings'])}"
+            points.append(svg.Point(place, score, hover, radius=4))
+        # The best trial is drawn last, above the others.
+        points = [*points[:0:-1], points[0]._replace(kind="chosen")]
+        share = summary["importance"][key]
+        caption = key if share is None else f"{key}: {share:.0%} of the variance"
+        picture = svg.scatter(points, name=f"{metric} against {key}", x=key, y=metric, labels=labels)
+        pictures.append((caption, picture))
+    return pictures
 
 
 def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | None:
-    """Draw the scores of learning curves over the number of training rows; None where there are none.
+    """Draw the scores of learning curves over the number of training rows, or return None without points.
 
     Args:
-        points: by the names of `bertkit.evaluation.sweeps.CurvePoint`.
-        metric: what is on the y axis.
+        points: Points by the names of `bertkit.evaluation.sweeps.CurvePoint`, curve by curve.
+        metric: Name of the score.
     """
-    curves = [list(curve) for _, curve in itertools.groupby(points, lambda point: point["settings"])]
-    if not curves:
-        return None
-    dots = []
-    for curve in curves:
-        label = name_point(curve[0]["settings"])
-        for number, point in enumerate(curve, 1):
+    lines = {}
+    # Points of one curve follow one another and have the same settings.
+    for settings, curve in itertools.groupby(points, lambda point: point["settings"]):
+        label, line = name_point(settings), []
+        for point in curve:
             hover = f"{point['limit']:,} rows: {point['score']:.4f}" + (f", {label}" if label else "")
-            low, high = point["interval"] or (None, None)
-            named = label if number == len(curve) else ""
-            dots.append(svg.Point(point["limit"], point["score"], hover, low, high, radius=4, label=named))
-    guide, *more = [[(point["limit"], point["score"]) for point in curve] for curve in curves]
-    return svg.scatter(dots, name="learning curve", x="training rows", y=metric, guide=guide, more_guides=more)
+            line.append(svg.Point(point["limit"], point["score"], hover, *(point["interval"] or ())))
+        lines[label] = line
+    return svg.line_chart(lines, name=f"{metric} by training rows", x="training rows") if lines else None
 
 
-def make_track(axis: Axis, values: Sequence[Any]) -> Track:
-    """Place values on the axis of a key: a list evenly, and sorted if of numbers; others as far as the number is."""
+def place_values(axis: Axis, values: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float]]:
+    """Return the labels of an axis from 0 to 1 with their positions, and the positions of these values.
+
+    Values of a list are placed evenly, and sorted if they are numbers; values of a range as far as the number is.
+    """
     if axis.scale == "list":
+        # A bool is an int for Python, but it has no place among numbers.
         are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in axis.values)
         order = sorted(axis.values) if are_numbers else axis.values
-        at = {name_value(value): (place + 0.5) / len(order) for place, value in enumerate(order)}
-        return Track(axis.key, list(at.items()), [at[name_value(value)] for value in values])
+        places = {name_value(value): (index + 0.5) / len(order) for index, value in enumerate(order)}
+        return [(place, label) for label, place in places.items()], [places[name_value(value)] for value in values]
 
     def place(value: float) -> float:
         if axis.scale == "log":
             return math.log(value / axis.low) / math.log(axis.high / axis.low)
         return (value - axis.low) / (axis.high - axis.low)
 
-    middle = [number for number in canvas.ticks(axis.low, axis.high) if axis.low < number < axis.high]
+    middle = [mark for mark in svg.ticks(axis.low, axis.high) if axis.low < mark < axis.high]
+    # The ends are always labeled; a logarithmic axis has the powers of ten between them.
     if axis.scale == "log":
-        low, high = math.log10(axis.low), math.log10(axis.high)
-        middle = [10.0**power for power in range(math.floor(low) + 1, math.ceil(high))]
+        powers = range(math.floor(math.log10(axis.low)) + 1, math.ceil(math.log10(axis.high)))
+        middle = [10.0**power for power in powers]
     elif axis.scale == "int":
-        middle = [number for number in middle if number == int(number)]
-    ends = [axis.low, *middle, axis.high]
-    return Track(axis.key, [(f"{end:g}", place(end)) for end in ends], list(map(place, values)))
-
-
-def make_score_track(metric: str, scores: Sequence[float]) -> Track:
-    """Place the trials on the axis of their scores."""
-    if not scores:
-        return Track(metric, [], [])
-    ticks = canvas.ticks(min(scores), max(scores))
-    low, width = ticks[0], ticks[-1] - ticks[0]
-    return Track(metric, [(f"{tick:g}", (tick - low) / width) for tick in ticks], [(s - low) / width for s in scores])
+        middle = [mark for mark in middle if mark == int(mark)]
+    return [(place(mark), f"{mark:g}") for mark in (axis.low, *middle, axis.high)], list(map(place, values))

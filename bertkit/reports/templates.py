@@ -1,4 +1,4 @@
-"""The templates of pages and cards, which lie beside this module."""
+"""The templates of pages and cards, which are next to this module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
@@ -20,19 +20,32 @@ from bertkit.storage.outputs import PAGE_MARK
 _FOLDER = Path(__file__).parent
 _ABSOLUTE = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
 """A path of at least two parts, and no end of a relative path or of an address."""
+_OPTION = re.compile(r"(?<!\w)-")
+_NUMBER = re.compile(r"[-+−<]?[\d.]|n/a$|[-–]?$")
+_LONG_TEXT = 24
+"""Characters of a cell from which on its column breaks lines."""
+
+
+class Cell(NamedTuple):
+    """A cell of a table that is not sorted by its text."""
+
+    text: str
+    value: float | None
 
 
 def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: object) -> None:
     """Fill a template and write the page in ASCII, so that it reads the same in any encoding.
 
     Args:
-        file: to be written.
-        name: of the template.
-        scripts: files beside the template, one after the other; a browser runs what has their hash, `digest`, alone.
-        values: what the template shows.
+        file: Page to write.
+        name: Name of the template.
+        scripts: Files next to the template that become one script. A browser runs no other script, because the page
+            names its hash.
+        values: Values of the variables of the template.
     """
-    script = "".join((_FOLDER / name).parent.joinpath(of_page).read_text(encoding="utf-8") for of_page in scripts)
+    script = "".join((_FOLDER / script).read_text(encoding="utf-8") for script in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
+    # A later command replaces only files with this mark.
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{PAGE_MARK}', 1)
     write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())
 
@@ -44,7 +57,7 @@ def hash_script(script: str) -> str:
 
 @cache
 def load_template(name: str, **filters: Callable[..., Any]) -> Template:
-    """Load a template, with filters of its own; a page (``.html.j2``) escapes what it shows, and Markdown does not."""
+    """Load a template, with further filters; a page (``.html.j2``) escapes what it shows, and Markdown does not."""
     # with numpy, which a command that finds a mistake needs not
     from bertkit.metrics.basic import with_direction
 
@@ -55,9 +68,39 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        extensions=["jinja2.ext.do"],
     )
     environment.filters.update(_FILTERS | filters, directed=with_direction)
+    environment.globals["lay_out"] = lay_out
     return environment.get_template(name)
+
+
+def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[Any]]]:
+    """Align the cells of a table, each a text, a number, a range of two numbers, None if missing, or a `Cell`.
+
+    Columns with numbers are aligned to the right, also if these are texts already, and others to the left. A column
+    with a long text has the class ``text``, which breaks lines.
+
+    Returns:
+        Name and class of each column; and for each row class, value and text of its cells. A cell that sorts by its
+        text has None as its value.
+    """
+    # 1. The class of a column depends on all its cells. A number makes it numeric, also next to a note such as "n/a".
+    sides = []
+    for cells in zip(*rows, strict=True):
+        texts = [cell for cell in cells if isinstance(cell, str)]
+        is_long = max(map(len, texts), default=0) > _LONG_TEXT
+        has_numbers = len(texts) < len(cells) or all(map(_NUMBER.match, texts))
+        sides.append("" if has_numbers else "text" if is_long else "left")
+    # 2. An interval sorts by its first end, and a missing number before all others.
+    body = []
+    for row in rows:
+        body.append([])
+        for side, cell in zip(sides, row, strict=True):
+            text, value = cell if isinstance(cell, Cell) else (cell_text(cell), cell)
+            number = value[0] if isinstance(value, tuple) else value
+            body[-1].append((side, None if isinstance(number, str) else "" if number is None else number, text))
+    return list(zip(columns, sides or [""] * len(columns), strict=False)), body
 
 
 def name_model(model: str) -> str:
@@ -91,15 +134,13 @@ def name_paths(text: str) -> str:
 
 
 def keep_words(text: str) -> Markup:
-    """Return a text whose words with a hyphen are not broken there, where a browser would: options, above all.
+    """Return a text whose options are not broken at their hyphens.
 
     >>> print(keep_words("try --max-length 64"))
     try <span class="unbroken">--max-length</span> 64
     """
-    parts = (
-        Markup('<span class="unbroken">{}</span>').format(word) if "-" in word else word for word in text.split(" ")
-    )
-    return Markup(" ").join(parts)
+    unbroken = Markup('<span class="unbroken">{}</span>')
+    return Markup(" ").join(unbroken.format(word) if _OPTION.search(word) else word for word in text.split(" "))
 
 
 def break_names(name: str) -> Markup:
@@ -111,15 +152,26 @@ def break_names(name: str) -> Markup:
     return escape(name).replace("_", Markup("_<wbr>"))
 
 
+def mark_failed(status: str) -> Markup:
+    """Return the status of a run that failed, in red."""
+    return Markup('<span class="bad">{}</span>').format(status)
+
+
 _FILTERS: dict[str, Callable[..., Any]] = {
     "score": score_text,
     "cell": cell_text,
     "duration": duration_text,
-    "p": p_text,
+    "p": lambda p: Cell(p_text(p), p),
+    "signed": lambda value: Cell(f"{value:+.4f}", value),
+    "failed": mark_failed,
+    "filled": lambda record: ["" if value is None else value for value in record.values()],
+    "pick": lambda names, record: [record.get(name) for name in names],
+    "index_of": lambda values, value: values.index(value) if value in values else None,
+    "slug": lambda title: "-".join(re.findall(r"\w+", title.lower())),
     "plain": plain,
     "unbroken": keep_words,
     "breakable": break_names,
     "named": name_model,
     "pathless": name_paths,
 }
-"""What every template may write values by."""
+"""Filters of all templates."""

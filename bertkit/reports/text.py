@@ -29,12 +29,14 @@ def score_text(value: Any) -> str:
 
 
 def cell_text(value: object) -> str:
-    """Format a cell of the table of compared models: a score, an interval, or a text; nothing for None.
+    """Format a cell of a table: a score, a range, a count or a text.
 
-    >>> cell_text(0.5), cell_text((0.25, 1.0)), cell_text("1,024"), cell_text(None)
-    ('0.5000', '0.2500 – 1.0000', '1,024', '')
+    >>> cell_text(0.5), cell_text((0.25, 1.0)), cell_text(1024), cell_text("a"), cell_text(None)
+    ('0.5000', '0.2500 – 1.0000', '1,024', 'a', 'n/a')
     """
-    return "" if value is None else value if isinstance(value, str) else score_text(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return value if isinstance(value, str) else score_text(value)
 
 
 def duration_text(seconds: float | None) -> str:

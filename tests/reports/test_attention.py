@@ -61,7 +61,7 @@ def test_the_page_is_whole_and_safe(tmp_path):
     assert "<img" not in page and page.isascii()
     assert "http://" not in page and "https://" not in page
     assert [(token["text"], token["segment"]) for token in read_data(page)["tokens"]] == TOKENS
-    assert "is no explanation of an answer" in page and "<code>bertkit explain</code>" in page
+    assert "does not explain an answer" in page and "<code>bertkit explain</code>" in page
 
 
 def test_the_page_holds_the_weights(tmp_path):
@@ -181,7 +181,7 @@ def test_the_page_of_heads_is_whole_and_safe(tmp_path):
     assert "<script" not in page and "<img" not in page and page.isascii()
     assert "http://" not in page and "https://" not in page
     assert page.count("&lt;img") == 4  # title, heading, file, relation
-    assert "is no explanation of an answer" in page and "<code>bertkit explain</code>" in page
-    assert page.count('<table class="matrix">') == len(PATTERNS) + 1
+    assert "does not explain an answer" in page and "<code>bertkit explain</code>" in page
+    assert page.count('<table class="matrix compact">') == len(PATTERNS) + 1
     assert '<td style="--share:70">.70</td>' in page and '<td style="--share:75">1.50</td>' in page
-    assert '<tr class="wins"><th scope="row">' in page and "1 left out" in page
+    assert '<tr class="best"><th scope=row' in page and "1 left out" in page

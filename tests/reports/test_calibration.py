@@ -20,7 +20,7 @@ def write(folder, result) -> Balance:
 def test_a_page_has_the_sections_that_were_asked_for(tmp_path):
     one = {"asked": 0.9, "held": 0.91, "interval": (0.88, 0.93), "mean_size": 1.2, "single": 0.8}
     page = write(tmp_path, replace(ONE, prediction_sets=[one], training_rows=3))
-    assert page.ids == ["measures", "pictures", "abstention", "sets"]
+    assert page.ids == ["before-and-after", "confidence", "abstention", "prediction-sets"]
     assert "0.9 0.9100 0.8800 – 0.9300 1.2000 80.0%" in page.text and "Risk and coverage" in page.text
     assert "3 of the rows are training rows" in page.text and "not shown" in page.text
 
@@ -28,7 +28,7 @@ def test_a_page_has_the_sections_that_were_asked_for(tmp_path):
 def test_words_have_no_risk_and_labels_have_thresholds(tmp_path):
     words = replace(ONE, per="word", decisions=7000, abstention=[])
     page = write(tmp_path, words)
-    assert page.ids == ["measures", "pictures"] and "Words 7,000" in page.text and "Risk" not in page.text
+    assert page.ids == ["before-and-after", "confidence"] and "Words 7,000" in page.text and "Risk" not in page.text
     several = {"thresholds": {"joy": 0.25}, "f1_macro": {"before": 0.5, "after": 0.6}}
     text = write(tmp_path, replace(words, per="label", **several)).text
     assert "joy 0.2500" in text and "Decisions on labels 7,000" in text

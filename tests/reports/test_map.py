@@ -72,7 +72,7 @@ def test_many_points_are_thinned_and_many_labels_grouped(tmp_path, monkeypatch):
     monkeypatch.setattr(page_module, "MAX_LABELS", 1)
     shown, text = write(tmp_path, [point._replace(label=n % 3) for n, point in enumerate(points)], layers)
     assert shown.points == 4
-    assert "4 of 12 points are here; map.parquet has all." in text
+    assert "4 of 12 points are on this page; map.parquet has all." in text
     facts = part(text, "facts")
     assert [(label["name"], label["count"]) for label in facts["labels"]] == [(HOSTILE, 2), ("2 other labels", 2)]
     assert json.loads(zlib.decompress(part(text, "texts")))["ids"] == ["r0", "r4", "r7", "r11"]
@@ -84,7 +84,7 @@ def test_texts_are_shortened_until_the_page_is_small_enough(tmp_path, monkeypatc
     layers = [MapLayer("", np.eye(40)[:, :2], "")]
     shown, whole = write(tmp_path, points, layers)
     assert shown == (40, 200, 37)
-    assert "37 texts are shortened to 200 characters here, and whole in map.parquet." in whole
+    assert "37 texts are shortened to 200 characters on this page, and complete in map.parquet." in whole
     monkeypatch.setattr(page_module, "MAX_BYTES", len(whole) - 2000)
     shown, smaller = write(tmp_path, points, layers)
     assert len(smaller) <= len(whole) - 2000 and shown.characters < 200

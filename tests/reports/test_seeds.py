@@ -16,8 +16,9 @@ def test_a_page_has_a_dot_per_run_and_names_the_failed_ones(tmp_path):
     page = (tmp_path / "report.html").read_text()
     picture = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
     titles = [node.text for node in picture.iter("title")]
-    assert titles == ["null model: 0.5", "seed 1: 0.6000", "seed 2: 0.7000", "seed 3: 0.5000", "mean: 0.6"]
-    assert len([node for node in picture.iter("g") if node.get("class") == "failed"]) == 1
+    assert titles[:4] == ["runs: 0.5000 – 0.7000", "seed 1: 0.6000", "seed 2: 0.7000", "seed 3: 0.5000"]
+    assert titles[4:] == ["mean: 0.6000", "null model: 0.5000"]
+    assert len([node for node in picture.iter("circle") if node.get("class") == "dot failed"]) == 1
     assert "Seed 3 failed. It gives every row the same answer." in page
     assert "a &lt;b&gt; over 3 seeds" in page and "prefers-color-scheme: dark" in page
     readme = (tmp_path / "README.md").read_text()

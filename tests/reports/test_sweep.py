@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.evaluation.sweeps import CurvePoint, Trial
 from bertkit.recipe.space import parse_axis
-from bertkit.reports.sweep import draw_curves, make_score_track, make_track, write_sweep_report
+from bertkit.reports.sweep import draw_curves, place_values, write_sweep_report
 from tests.cli.commands.test_sweep import RATE, SIZE, summary_of
 
 
@@ -46,7 +46,6 @@ def test_each_learning_curve_is_a_line_with_intervals(tmp_path):
     assert [len(line.get("points").split()) for line in picture.iter("polyline")] == [2, 1]
     assert len([path for path in picture.iter("path") if path.get("class") == "whisker"]) == 2
     assert {"training.batch_size=16", "training.batch_size=32"} <= {text.text for text in picture.iter("text")}
-    assert draw_curves([], "f1") is None
     write_sweep_report(tmp_path, asdict(summary_of([0.7, 0.6], curve=points)), "bertkit sweep a")
     assert "<h2>Learning curve</h2>" in (tmp_path / "report.html").read_text()
 
@@ -62,12 +61,5 @@ def test_each_learning_curve_is_a_line_with_intervals(tmp_path):
     ],
 )
 def test_values_stand_where_their_axis_says(text, values, positions, labels):
-    track = make_track(parse_axis(text), values)
-    assert track.positions == pytest.approx(positions) and [label for label, _ in track.ticks] == labels
-
-
-def test_scores_stand_between_round_numbers():
-    track = make_score_track("f1", [0.52, 0.58])
-    assert [label for label, _ in track.ticks][:2] == ["0.52", "0.54"]
-    assert track.positions == pytest.approx([0, 1])
-    assert make_score_track("f1", [0.5]).positions == pytest.approx([0.5])
+    ticks, places = place_values(parse_axis(text), values)
+    assert places == pytest.approx(positions) and [label for _, label in ticks] == labels
