@@ -15,6 +15,7 @@ from bertkit.data.sources import is_validation, unsplit_file
 from bertkit.evaluation.baselines import describe_split, judge_baselines, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.languages import LanguageMean, average_languages
 from bertkit.evaluation.scoring import (
@@ -25,7 +26,6 @@ from bertkit.evaluation.scoring import (
     write_predictions,
 )
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
-from bertkit.evaluation.stored.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.hardware.launch import Launch
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.records import Recipe
@@ -53,7 +53,7 @@ def evaluate(
         recipe: Recipe of the checkpoint.
         split: Name of the split.
         output: Folder for predictions, under the names that they have in a run folder, and for a record of the scores
-            and of the model; see `bertkit.evaluation.stored.folder`.
+            and of the model; see `bertkit.evaluation.folder`.
         training_rows: Treatment of rows that the checkpoint was trained on; see `judge_training_rows`.
         strict_labels: Reject labels that the checkpoint lacks; by default, such rows count as wrong.
         progress: Shows how far the work is.

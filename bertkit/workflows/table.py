@@ -178,8 +178,7 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     """
     from bertkit.evaluation.differences import Side
     from bertkit.evaluation.gates import compare_sides
-    from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
-    from bertkit.evaluation.stored.rows import align, read_rows
+    from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
 
     systems = [read_system(cell.folder, None) for cell in column]
     counts = [len(system.runs) for system in systems]
