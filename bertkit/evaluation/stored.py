@@ -25,8 +25,8 @@ from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage import runs
 from bertkit.storage.cache import spool
 from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.run_sets import seed_folders
 from bertkit.storage.runs import RunRecord
-from bertkit.storage.seeds import seed_folders
 from bertkit.tasks import Answer, Compared, Prediction, Predictions, Task, load_task
 from bertkit.tokens.features import Rows, Setup
 
@@ -100,10 +100,10 @@ class Scorer:
             DataError: If the stored predictions do not suffice for the scores, or a label is unknown.
         """
         _check_types(run, self.task)
-        known = set(self.labels)
+        labels = set(self.labels)
         for row, prediction in enumerate(run.predictions if self.task.NAMED else (), start=1):
-            if unknown := [name for name in spelled_names(prediction["prediction"]) if name not in known]:
-                message = f"the prediction {unknown[0]!r} is none of the labels ({', '.join(self.labels[:12])})"
+            if unknown := [name for name in spelled_names(prediction["prediction"]) if name not in labels]:
+                message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
                 raise DataError(message, "compare models of one task", file=run.file, row=row)
         with _report_missing_keys(run, self.recipe.task):
             return self.task.compare(run.predictions, rows, self.setup)
@@ -156,7 +156,7 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     """Read the stored predictions of a run, of a folder of seeds, or of a folder or file of `bertkit eval`.
 
     Raises:
-        UsageError: If the path is none of these.
+        UsageError: If the path is something else.
         ModelError: If the run, or every seed, is not finished.
         DataError: If a file of predictions is missing or damaged.
     """
@@ -276,14 +276,14 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
 
 def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:
     identity, reference = run.record["identity"], first.record["identity"]
-    remedy = "compare runs of one task on one data set"
+    remedy = "compare runs of one task on one dataset"
     if (task := identity["recipe"]["task"]) != recipe.task:
         raise DataError(f"{run.name} has the task {task}, not {recipe.task}", remedy)
     # The order of labels may differ, because predictions are names.
     names = [sorted(record.get("labels") or []) for record in (identity, reference)]
     if names[0] != names[1]:
-        shown = " and ".join(shorten(", ".join(labels)) for labels in names)
-        raise DataError(f"{run.name} and {first.name} have other labels ({shown})", _ON_FILE)
+        labels = " and ".join(shorten(", ".join(part)) for part in names)
+        raise DataError(f"{run.name} and {first.name} have other labels ({labels})", _ON_FILE)
     if run.record["split"] != first.record["split"]:
         message = f"{run.name} has predictions of {run.record['split']}, {first.name} of {first.record['split']}"
         raise DataError(message, "name a split that both have: --split SPLIT")
@@ -329,15 +329,15 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
     Raises:
         DataError: If the rows are not the same; the message has the first row that differs.
     """
-    keys, wanted = (_digest_rows(stored, task) for stored in (run, reference))
-    if keys == wanted:
+    keys, required = (_digest_rows(stored, task) for stored in (run, reference))
+    if keys == required:
         return run
-    if Counter(keys) != Counter(wanted):
+    if Counter(keys) != Counter(required):
         raise _describe_mismatch(run, reference, task)
     indices = defaultdict(list)
     for index, key in enumerate(keys):
         indices[key].append(index)
-    return replace(run, predictions=spool(run.predictions[indices[key].pop(0)] for key in wanted))
+    return replace(run, predictions=spool(run.predictions[indices[key].pop(0)] for key in required))
 
 
 def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes]:
@@ -348,30 +348,33 @@ def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes
 
 
 def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
-    keys, wanted = (_digest_rows(stored, task) for stored in (run, reference))
-    known = set(wanted)
-    index = next((index for index, key in enumerate(keys) if key not in known), None)
+    keys, required = (_digest_rows(stored, task) for stored in (run, reference))
+    reference_keys = set(required)
+    index = next((index for index, key in enumerate(keys) if key not in reference_keys), None)
     if index is None:
-        message = f"{len(keys):,} rows, and {reference.name} has {len(wanted):,}"
-        if len(keys) == len(wanted):
+        message = f"{len(keys):,} rows, and {reference.name} has {len(required):,}"
+        if len(keys) == len(required):
             message = f"rows recur with other counts than in {reference.name}"
         return DataError(message, _ON_FILE, file=run.file)
     inputs, with_inputs = (_digest_rows(stored, task, gold=False) for stored in (run, reference))
     if inputs[index] in with_inputs:
         column = task.COLUMNS.gold
-        value, other = run.predictions[index][column], reference.predictions[with_inputs.index(inputs[index])][column]
-        message = shorten(f"another {column} than in {reference.name}: {value!r} here, {other!r} there", 300)
+        value, expected = (
+            run.predictions[index][column],
+            reference.predictions[with_inputs.index(inputs[index])][column],
+        )
+        message = shorten(f"another {column} than in {reference.name}: {value!r} here, {expected!r} there", 300)
     else:
-        same = sum((Counter(keys) & Counter(wanted)).values())
+        same = sum((Counter(keys) & Counter(required)).values())
         message = f"not a row of {reference.name}: {same:,} of {len(keys):,} rows are the same"
     return DataError(message, _ON_FILE, file=run.file, row=index + 1)
 
 
 def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list[Any]:
-    """Return a column of the data for each row, from the stored rows or else from the data set of the run.
+    """Return a column of the data for each row, from the stored rows or else from the dataset of the run.
 
     Raises:
-        DataError: If there is no such column, or the data set has other rows now.
+        DataError: If there is no such column, or the dataset has other rows now.
     """
     recipe, columns = scorer.recipe, scorer.task.COLUMNS
     canonical = next((name for name, source in recipe.data.columns.items() if source == column), column)
@@ -396,6 +399,6 @@ def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list
     values = {key(row): row[column] for row in splits[split].rows}
     missing = sum(key(row) not in values for row in rows)
     if missing:
-        message = f"{missing:,} of the {len(rows):,} rows are no longer in the data set, so --by {column} is unknown"
+        message = f"{missing:,} of the {len(rows):,} rows are no longer in the dataset, so --by {column} is unknown"
         raise DataError(message, "restore it, or leave out --by", file=typed_path(data.source) if data.source else None)
     return [values[key(row)] for row in rows]

@@ -18,8 +18,8 @@ from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.run_list import flatten_keys, read_log
+from bertkit.storage.run_sets import is_seeds_folder, seed_folders
 from bertkit.storage.runs import RunRecord
-from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 from bertkit.training.run import compare_identities, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
@@ -179,8 +179,8 @@ def _list_circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
 def _read_finished(folder: Path) -> RunRecord:
     """Read the record of a run that can be repeated; raises what `rerun` does."""
     if is_seeds_folder(folder):
-        first = next(iter(find_seeds(folder)), None)
-        remedy = "name one of its runs" + ("" if first is None else f": {seed_folder(folder, first)}")
+        first = next(iter(seed_folders(folder)), None)
+        remedy = "name one of its runs" if first is None else f"name one of its runs: {first}"
         raise UsageError("a folder of seeds, not one run", remedy, file=folder)
     try:
         record = runs.read_record(folder)

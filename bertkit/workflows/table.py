@@ -15,7 +15,7 @@ from bertkit.progress import get_progress, stage
 from bertkit.recipe.sections import typed_path
 from bertkit.storage import runs
 from bertkit.storage.run_list import RunSummary, find_runs, list_settings, summarize
-from bertkit.storage.seeds import read_seeds, seed_folders
+from bertkit.storage.run_sets import read_seeds, seed_folders
 
 
 @dataclass(frozen=True)

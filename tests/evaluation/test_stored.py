@@ -86,7 +86,7 @@ def test_a_prediction_of_no_label_is_refused(tmp_path):
         make_run(tmp_path / "a", [{**row, "prediction": "ugly"} for row in predict(ROWS, set())]), None
     )
     scorer = find_scorer([system], None)
-    with pytest.raises(DataError, match=r"'ugly' is none of the labels \(bad, good\)"):
+    with pytest.raises(DataError, match=r"'ugly' is not one of the labels \(bad, good\)"):
         scorer.compare(system.runs[0], ROWS)
 
 

@@ -34,7 +34,7 @@ def test_a_column_is_that_of_the_row_whatever_their_order(tmp_path):
     with pytest.raises(DataError, match=r"no column 'kind'.* - name another column with --by"):
         read_column("kind", scorer, run, rows)
     write_csv(file, [{**row, "genre": 0} for row in ROWS[1:]])
-    with pytest.raises(DataError, match="1 of the 12 rows are no longer in the data set"):
+    with pytest.raises(DataError, match="1 of the 12 rows are no longer in the dataset"):
         read_column("genre", scorer, run, rows)
 
 

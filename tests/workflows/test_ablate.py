@@ -11,7 +11,7 @@ from bertkit.errors import DataError, DivergedError, RecipeError, UsageError
 from bertkit.recipe.space import make_search
 from bertkit.storage import runs
 from bertkit.workflows import ablate as workflow
-from bertkit.workflows.ablate import ablate, check_ablation
+from bertkit.workflows.ablate import ablate, check_ablation, find_unlearned, name_variants
 from tests.kills import TRAINING_STEP, check_equal
 from tests.workflows.test_pretrain import DEMO
 
@@ -59,7 +59,10 @@ def test_a_variant_that_diverges_loses_no_other(pretrained, tmp_path):
     summary, error = ablate(check_ablation("mlm", search("objective=clm,mlm"), [TASK], TEXT, folder), (1, 2))
     assert pretrained == ["clm", "mlm", ("cola", str(folder / "pretrained/mlm"), [1, 2], folder / "cola/mlm")]
     assert "clm: the loss is nan" in str(error) and isinstance(error, DivergedError)
-    assert [(variant.name, bool(variant.failure)) for variant in summary.variants] == [("clm", True), ("mlm", False)]
+    assert [(variant["name"], bool(variant["failure"])) for variant in summary.variants] == [
+        ("clm", True),
+        ("mlm", False),
+    ]
     assert json.loads((folder / "ablation.json").read_text())["tasks"] == summary.tasks == []
 
 
@@ -87,11 +90,39 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
     refused(UsageError, "holds something that is not an ablation")
 
 
+def test_variants_are_named_by_their_values_and_no_two_alike():
+    points = [{"objective": name, "options.mask_rate": rate} for name in ("mlm", "nsp") for rate in (0.15, 0.5)]
+    assert list(name_variants(points)) == [
+        f"{name}-mask_rate={rate}" for name in ("mlm", "nsp") for rate in (0.15, 0.5)
+    ]
+    assert list(name_variants([{"tokenizer": "a/tok"}, {"tokenizer": "b/tok"}])) == ["tok-1", "tok-2"]
+    assert list(name_variants([{"options.last_mask_rate": None}, {"options.last_mask_rate": 0.1}])) == [
+        "last_mask_rate=null",
+        "last_mask_rate=0.1",
+    ]
+    assert list(name_variants([{"data.column": ".."}, {"data.column": "a b?"}])) == ["..-1", "a_b_"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "means", "is_unlearned"),
+    [
+        ("accuracy", [0.4, 0.5], True),
+        ("accuracy", [0.4, 0.6], False),
+        ("mean_absolute_error", [0.5, 0.7], True),
+        ("mean_absolute_error", [0.4, 0.7], False),
+    ],
+)
+def test_scores_that_beat_no_baseline_are_said_to_be_unlearned(metric, means, is_unlearned):
+    notes = find_unlearned("cola", means, {"nothing": {metric: 0.5}, "words": {metric: 0.5}}, metric)
+    assert len(notes) == is_unlearned
+    assert all("No encoder has learned cola" in note and "'cola training.epochs=10'" in note for note in notes)
+
+
 @pytest.mark.slow
 def test_an_ablation_whose_encoders_learned_nothing_says_so(tmp_path):
     summary, error = ablate(check_ablation("mlm", search(OBJECTIVES), [TASK], TEXT, tmp_path / "ablation"), (1,))
     assert error is None
-    assert [score.mean for score in summary.tasks[0].scores] == [0.0, 0.0]
+    assert [score["mean"] for score in summary.tasks[0].scores] == [0.0, 0.0]
     page = (tmp_path / "ablation/cola.html").read_text()
     for note in (
         "No encoder has learned cola: no mean score beats a baseline",

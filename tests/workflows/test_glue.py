@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DataError, ResourceError, StoppedError, UsageError
-from bertkit.evaluation.glue.leaderboard import TASKS
+from bertkit.evaluation.glue import TASKS
 from bertkit.storage import runs
 from bertkit.workflows import glue as workflow
 from bertkit.workflows.glue import glue
@@ -123,7 +123,7 @@ def test_finished_runs_of_other_tasks_count_if_they_started_from_the_same_model(
     job = workflow.GlueRuns(tmp_path, [], {})
     finished = workflow._read_finished(job, "x")
     assert list(finished) == list(job.recipes) == ["cola"]
-    assert (finished["cola"][0].scores, job.recipes["cola"].task) == (scores, "text_classification")
+    assert (finished["cola"].scores, job.recipes["cola"].task) == (scores, "text_classification")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,8 +33,7 @@ from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.ablations import AblatedTask, AblationSummary, Variant
-    from bertkit.workflows.ablate import AblationPlan
+    from bertkit.workflows.ablate import AblatedTask, AblationPlan, AblationSummary
 
 ORDER = 16
 EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --then sst2"
@@ -106,35 +106,39 @@ def parse_then(text: str) -> tuple[str, dict[str, Any]]:
 def print_ablation(summary: AblationSummary) -> None:
     """Print how each encoder was pretrained, and a table of scores for each task."""
     print_text(f"{summary.recipe}: {len(summary.variants)} encoders, by {', '.join(summary.space)}")
-    print_table("pretraining", [_variant_row(variant) for variant in summary.variants if variant.steps])
-    print_notes(f"failed: {variant.name}. {variant.failure}" for variant in summary.variants if variant.failure)
+    print_table("pretraining", [_variant_row(variant) for variant in summary.variants if variant["steps"]])
+    print_notes(f"failed: {part['name']}. {part['failure']}" for part in summary.variants if part["failure"])
     for task in summary.tasks:
         seeds = format_count(len(summary.seeds), "seed")
         print_text(f"{task.recipe}, {task.split}: {format_rows(task.rows)}, {seeds}")
-        print_table(f"{task.metric}, and its difference from {task.scores[0].variant}", _score_rows(task))
+        print_table(f"{task.metric}, and its difference from {task.scores[0]['variant']}", _score_rows(task))
         print_notes(task.notes)
     if summary.tasks:
         print_next(*(f"open {shlex.quote(f'{summary.folder}/{task.recipe}.html')}" for task in summary.tasks))
 
 
-def _variant_row(variant: Variant) -> dict[str, Any]:
+def _variant_row(variant: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "encoder": variant.name,
-        "parameters": variant.parameters,
-        "steps": variant.steps,
-        "tokens": variant.tokens,
-        "perplexity": variant.scores.get("perplexity"),
-        "time": duration_text(variant.seconds),
+        "encoder": variant["name"],
+        "parameters": variant["parameters"],
+        "steps": variant["steps"],
+        "tokens": variant["tokens"],
+        "perplexity": variant["scores"].get("perplexity"),
+        "time": duration_text(variant["seconds"]),
     }
 
 
 def _score_rows(task: AblatedTask) -> list[dict[str, Any]]:
     from statistics import stdev
 
-    deviations = [stdev(score.seed_scores) if len(score.seed_scores) > 1 else "" for score in task.scores]
     return [
-        {"encoder": score.variant, "mean": score.mean, "sd": sd, **difference_cells(score.difference)}
-        for score, sd in zip(task.scores, deviations, strict=True)
+        {
+            "encoder": score["variant"],
+            "mean": score["mean"],
+            "sd": stdev(score["seed_scores"]) if len(score["seed_scores"]) > 1 else "",
+            **difference_cells(score["difference"]),
+        }
+        for score in task.scores
     ]
 
 

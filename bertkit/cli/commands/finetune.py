@@ -40,8 +40,8 @@ from bertkit.errors import BertkitError, UsageError
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
+    from bertkit.evaluation.run_sets import SeedsSummary
     from bertkit.evaluation.scoring import Result
-    from bertkit.evaluation.seeds import SeedsSummary
     from bertkit.recipe.records import Recipe
     from bertkit.workflows.trial_run import DryRun, SmokeResult
 
@@ -121,11 +121,11 @@ def _finetune_seeds(
     summary, error = workflow.finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, join=join)
     # The gates judge all runs: the command that ends last does so.
     if error is not None or summary.unfinished:
-        print_result(summary, print_seeds, error=error)
+        print_result(summary.to_dict(), lambda _: print_seeds(summary), error=error)
         return
     from bertkit.evaluation.gates import judge_seeds
 
-    print_gated(summary, print_seeds, judge_seeds(recipe.gates, summary))
+    print_gated(summary.to_dict(), lambda _: print_seeds(summary), judge_seeds(recipe.gates, summary))
 
 
 def print_dry_run(plan: DryRun, runs: int = 1) -> None:
@@ -233,7 +233,7 @@ def print_seeds(summary: SeedsSummary) -> None:
             "  95% CI of the mean over seeds and rows (Student; variance of seeds plus variance of resampled rows)"
         )
     print_table("runs", run_table(summary))
-    failures = group_by_reason({run.seed: run.failure for run in summary.failed})
+    failures = group_by_reason({run.name.removeprefix("seed-"): run.failure for run in summary.failed})
     print_notes(f"failed: {name_seeds(seeds)}. {failure}" for failure, seeds in failures.items())
     _print_best(summary)
     print_notes(summary.warnings)
@@ -255,8 +255,8 @@ def run_table(summary: SeedsSummary) -> list[dict[str, Any]]:
     first = summary.splits[0]
     return [
         {
-            "seed": str(run.seed),
-            **{metric: run.scores.get(first.split, {}).get(metric) for metric in first.spreads},
+            "seed": run.name.removeprefix("seed-"),
+            **{metric: run.scores.get(metric) for metric in first.spreads},
             "": run.status if run.status != "finished" else "failed" if run.failure else "",
         }
         for run in summary.runs

@@ -18,7 +18,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import print_next, print_notes, print_result, print_table, print_text
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.glue.summary import GlueScore, GlueSummary, Submission
+    from bertkit.evaluation.glue import GlueSummary
 
 ORDER = 13
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
@@ -46,28 +46,28 @@ def command(
 
     names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
     summary, error = glue(model, tasks=names, changes=changes, output=output, fresh=fresh)
-    print_result(summary, print_glue, error=error)
+    print_result(summary.to_dict(), lambda _: print_glue(summary), error=error)
 
 
 def print_glue(summary: GlueSummary) -> None:
-    """Print the scores beside those of the BERT paper, the averages, and what a submission has and lacks."""
+    """Print the scores next to the scores of the BERT paper, the averages, and which files a submission lacks."""
     tasks = len(summary.runs) - len(summary.unfinished)
     print_text(f"GLUE: {tasks} of {len(summary.runs)} tasks, {summary.model}")
     names = list(summary.published_averages)
-    rows = [_score_line(score, names) for score in summary.scores]
+    rows = [_score_row(score, names) for score in summary.scores]
     if rows:
-        published = _published_cells(names, summary.published_averages)
         rows.append({"task": "average: leaderboard", "score": summary.leaderboard_average})
+        published = _published_cells(names, summary.published_averages)
         rows.append({"task": "average: BERT paper", "score": summary.paper_average, **published})
     print_table("scores of validation rows", rows)
-    # Two different test sets: this line must stand wherever both numbers do.
+    # Published scores are for other rows, so this line follows wherever both numbers are printed.
     if names:
         print_text(f"  {', '.join(names)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
     print_text("  averages: the leaderboard's is over all nine tasks, the BERT paper's without WNLI")
     if summary.missing_scores:
         print_text(f"  no score, so no average over all: {', '.join(summary.missing_scores)}")
-    print_notes(f"{run.status}: {run.task}, {run.reason}" for run in summary.unfinished if run.reason)
-    if left_out := [run.task for run in summary.unfinished if not run.reason]:
+    print_notes(f"{run.status}: {run.name}, {run.failure}" for run in summary.unfinished if run.failure)
+    if left_out := [run.name for run in summary.unfinished if not run.failure]:
         print_text(f"  left out: {', '.join(left_out)}")
     print_notes(summary.warnings)
     if summary.submission is None:
@@ -77,27 +77,28 @@ def print_glue(summary: GlueSummary) -> None:
     print_next(f"open {shlex.quote(summary.folder)}/report.html")
 
 
-def _print_submission(submission: Submission, folder: str) -> None:
-    ready = len(submission.files) - len(submission.missing)
-    where = f"{folder}/{submission.archive}" if submission.archive else "no file is ready"
-    print_text(f"  submission: {where}, {ready} of {len(submission.files)} files")
-    for file in submission.missing:
-        print_text(f"    missing: {file.name}: {file.missing}")
-    if submission.missing and submission.archive:
+def _print_submission(submission: Mapping[str, Any], folder: str) -> None:
+    files, archive = submission["files"], submission["archive"]
+    missing = [file for file in files if file["missing"]]
+    where = f"{folder}/{archive}" if archive else "no file is ready"
+    print_text(f"  submission: {where}, {len(files) - len(missing)} of {len(files)} files")
+    for file in missing:
+        print_text(f"    missing: {file['name']}: {file['missing']}")
+    if missing and archive:
         print_text("    The leaderboard takes all files or none: add the missing ones to the archive.")
 
 
-def _score_line(score: GlueScore, names: list[str]) -> dict[str, Any]:
-    split = "" if score.split == "validation" else f" {score.split.removeprefix('validation_')}"
+def _score_row(score: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    split = "" if score["split"] == "validation" else f" {score['split'].removeprefix('validation_')}"
     return {
-        "task": f"{score.task}{split} {score.metric}",
-        "rows": score.rows,
-        "score": score.score,
-        "95% CI": score.interval,
-        **_published_cells(names, score.published),
+        "task": f"{score['task']}{split} {score['metric']}",
+        "rows": score["rows"],
+        "score": score["score"],
+        "95% CI": score["interval"],
+        **_published_cells(names, score["published"]),
     }
 
 
 def _published_cells(names: list[str], scores: Mapping[str, float | None]) -> dict[str, str]:
-    """Return the scores of published models to three digits; nothing for those that have none."""
+    """Return the scores of published models with three digits, or an empty cell for a model without a score."""
     return {name: "" if (score := scores.get(name)) is None else f"{score:.3f}" for name in names}

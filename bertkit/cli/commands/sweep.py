@@ -80,7 +80,7 @@ def command(
         print_result(check(job, fresh=fresh), print_sweep_plan)
         return
     summary = sweep(recipe, chosen, changes, output=output, fresh=fresh, jobs=jobs, join=join)
-    print_result(summary, print_sweep)
+    print_result(summary.to_dict(), lambda _: print_sweep(summary))
 
 
 def print_sweep(summary: SweepSummary) -> None:
@@ -90,7 +90,7 @@ def print_sweep(summary: SweepSummary) -> None:
     print_text(f"{summary.recipe}, {summary.split}: {format_rows(summary.rows)}, {trials}, {summary.model}")
     print_table(f"trials by {metric}", trial_table(summary), max_rows=max(30, len(summary.trials)))
     print_table(f"{metric} by training rows, 95% intervals", curve_table(summary), max_rows=len(summary.curve))
-    failures = group_by_reason({trial.folder: trial.failure for trial in summary.trials if trial.status == "diverged"})
+    failures = group_by_reason({trial.name: trial.failure for trial in summary.trials if trial.status == "diverged"})
     print_notes(f"diverged: {', '.join(folders)}. {failure}" for failure, folders in failures.items())
     shares = [f"{names[key]} {share:.0%}" for key, share in summary.importance.items() if share is not None]
     if shares:
@@ -123,7 +123,7 @@ def trial_table(summary: SweepSummary) -> list[dict[str, Any]]:
 
     return [
         {
-            "trial": trial.folder.removeprefix("trial-"),
+            "trial": trial.name.removeprefix("trial-"),
             **{names[key]: name_value(value) for key, value in trial.settings.items()},
             **{metric: trial.scores.get(metric) for metric in metrics},
             "time": duration_text(trial.seconds),
