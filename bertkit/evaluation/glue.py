@@ -6,7 +6,7 @@ import io
 import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -75,49 +75,17 @@ Scores = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 # --- Summary ---
 
 
-@dataclass(frozen=True)
-class GlueSummary:
-    """Scores of a model on the tasks of GLUE, next to the scores of the BERT paper."""
-
-    model: str
-    folder: str
-    runs: list[SetRun]
-    """Run of each task: ``finished``, ``failed``, ``missing`` if its rows are missing, or ``left out``."""
-    scores: list[dict[str, Any]]
-    """``task``, ``split``, ``metric``, ``score``, ``interval``, ``rows``, and ``published`` scores on test rows."""
-    leaderboard_average: float | None
-    """Mean over all nine tasks, or None if a score is missing."""
-    paper_average: float | None
-    """Mean as in the BERT paper, without WNLI, or None if a score is missing."""
-    missing_scores: list[str]
-    published_averages: dict[str, float]
-    """Model of the BERT paper -> its average; empty if the scores cannot be compared, as for demo rows."""
-    warnings: list[str]
-    submission: dict[str, Any] | None = None
-    """Name of the ``archive`` or None, and ``files``: ``name``, ``rows``, and why a file is ``missing``.
-
-    Without a submission, because only some rows of each task are used, None.
-    """
-
-    @property
-    def unfinished(self) -> list[SetRun]:
-        """Tasks without scores."""
-        return [run for run in self.runs if not run.results]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of ``glue.json`` and of the printed JSON."""
-        entries = [{"task": run.name, "status": run.status, "reason": run.failure or ""} for run in self.runs]
-        return {**asdict(self), "runs": entries}
-
-
-def summarize(model: str, folder: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetRun]) -> GlueSummary:
-    """Summarize the runs of a folder.
+def summarize(model: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetRun]) -> dict[str, Any]:
+    """Summarize the scores of a model on the tasks of GLUE, next to the scores of the BERT paper.
 
     Args:
         model: Pretrained model that all runs start from.
-        folder: Folder of the runs.
         recipes: Task -> recipe of its run.
-        runs: Task -> its run; other tasks are left out.
+        runs: Task -> its run, which is ``finished``, ``failed`` or, without rows, ``missing``. Others are ``left out``.
+
+    Returns:
+        The content of ``glue.json``. An average is None if one of its scores is missing. The ``published_averages`` of
+        models of the BERT paper are empty if no score can be compared with them, as for demo rows.
     """
     described = [runs.get(name, SetRun(name, "left out")) for name in TASKS]
     scores = [
@@ -132,17 +100,16 @@ def summarize(model: str, folder: str, recipes: Mapping[str, Recipe], runs: Mapp
     for run in described:
         for warning in (warning for result in run.results for warning in result.warnings):
             warned.setdefault(warning, {})[run.name] = None
-    return GlueSummary(
-        model=model,
-        folder=folder,
-        runs=described,
-        scores=scores,
-        leaderboard_average=leaderboard_average(by_task),
-        paper_average=paper_average(by_task),
-        missing_scores=missing_scores(by_task),
-        published_averages=published_averages() if any(score["published"] for score in scores) else {},
-        warnings=[f"{', '.join(names)}: {warning}" for warning, names in warned.items()],
-    )
+    return {
+        "model": model,
+        "runs": [{"task": run.name, "status": run.status, "reason": run.failure or ""} for run in described],
+        "scores": scores,
+        "leaderboard_average": leaderboard_average(by_task),
+        "paper_average": paper_average(by_task),
+        "missing_scores": missing_scores(by_task),
+        "published_averages": published_averages() if any(score["published"] for score in scores) else {},
+        "warnings": [f"{', '.join(names)}: {warning}" for warning, names in warned.items()],
+    }
 
 
 def _list_scores(task: GlueTask, result: Result, recipe: Recipe) -> list[dict[str, Any]]:

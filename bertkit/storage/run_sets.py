@@ -40,9 +40,11 @@ def parse_number(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def write_summary(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a file of a folder of runs atomically, with a checksum."""
-    write_signed(file, {"schema_version": _SCHEMA, **content})
+def write_summary(file: Path, summary: Mapping[str, Any]) -> None:
+    """Write the summary of a folder of runs atomically, with a checksum."""
+    facts = {"schema_version": _SCHEMA, "command": runs.command(), "finished": runs.now()}
+    # A folder that contains its own path could not be moved.
+    write_signed(file, {**facts, **{name: value for name, value in summary.items() if name != "folder"}})
 
 
 # --- Seeds ---
@@ -117,13 +119,13 @@ def read_settings(folder: Path, trial: str) -> dict[str, Any] | None:
 
 def write_settings(folder: Path, trial: str, settings: Mapping[str, Any]) -> None:
     """Write the settings of a trial."""
-    write_summary(folder / f"{trial}.json", {"settings": settings})
+    write_signed(folder / f"{trial}.json", {"schema_version": _SCHEMA, "settings": settings})
 
 
 def write_space(folder: Path, space: Mapping[str, Any]) -> None:
     """Write the search space of a sweep, unless an earlier command did."""
     if not (folder / SPACE).is_file():
-        write_summary(folder / SPACE, space)
+        write_signed(folder / SPACE, {"schema_version": _SCHEMA, **space})
 
 
 def check_space(folder: Path, space: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,6 @@ from bertkit.storage import runs
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import claimed
 from bertkit.storage.run_sets import read_seeds, seed_folder
-from bertkit.storage.runs import without_folder
 from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.finetune_data import read_rows
 from bertkit.workflows.pretrain import pretrain_corpus
@@ -45,48 +44,6 @@ _PRETRAINED = "pretrained"
 
 ThenTask = tuple[str, Mapping[str, Any]]
 """A recipe, and the changes of it."""
-
-
-@dataclass(frozen=True)
-class AblationPlan:
-    """Plan of an ablation."""
-
-    folder: str
-    variants: dict[str, Estimate]
-    """Name of a variant -> estimate of its pretraining."""
-    rows: dict[str, dict[str, int]]
-    """Recipe of a task -> split -> rows."""
-    finetunings: int
-
-
-@dataclass(frozen=True)
-class AblatedTask:
-    """Scores of all variants on a task, by its best metric."""
-
-    recipe: str
-    split: str
-    rows: int
-    metric: str
-    scores: list[dict[str, Any]]
-    """``variant``, ``mean``, ``seed_scores``, its ``difference`` from the first variant, and ``failures``: seed -> why
-    its run counts as failed."""
-    notes: list[str]
-    baseline: float | None = None
-    """Score of the null model, which reads nothing."""
-
-
-@dataclass(frozen=True)
-class AblationSummary:
-    """Several ways to pretrain, and the scores of fine-tuning on each task."""
-
-    recipe: str
-    folder: str
-    space: dict[str, str]
-    seeds: list[int]
-    variants: list[dict[str, Any]]
-    """``name``, ``settings``, ``scores`` of held-out text, ``parameters``, ``steps``, ``tokens``, ``seconds``, and
-    ``failure``: why there is no encoder, or not every fine-tuning."""
-    tasks: list[AblatedTask]
 
 
 @dataclass
@@ -135,13 +92,13 @@ class Ablation(RunSet):
         return load_recipe(name, {**changes, "model": str(self.pretrained(variant))})
 
 
-def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, BertkitError | None]:
+def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], BertkitError | None]:
     """Pretrain at each point of a grid, fine-tune each encoder on each task with each seed, and compare the scores.
 
     Finished runs are kept, and interrupted runs are resumed. A variant that fails does not end the others.
 
     Returns:
-        The summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
+        The content of ``ablation.json`` with the ``folder``, and the error of the first variant that failed.
     """
     with job.claimed():
         _check_inputs(job)
@@ -156,22 +113,26 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, Bertki
                     if diverged is not None:
                         raise diverged
         # Each page is written when its task is compared, and the summary last.
-        summary = AblationSummary(
-            recipe=next(iter(job.recipes.values())).name,
-            folder=str(job.folder),
-            space={axis.key: axis.text for axis in job.search.axes},
-            seeds=list(seeds),
-            variants=[_describe_variant(job, variant) for variant in job.points],
-            tasks=[task for name in job.tasks if (task := _compare_variants(job, name, seeds)) is not None],
-        )
+        summary = {
+            "space": {axis.key: axis.text for axis in job.search.axes},
+            "seeds": list(seeds),
+            "variants": [_describe_variant(job, variant) for variant in job.points],
+            "tasks": [task for name in job.tasks if (task := _compare_variants(job, name, seeds)) is not None],
+        }
+        recipe = next(iter(job.recipes.values())).name
         with disk_errors(job.folder):
-            content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
-            write_json(job.folder / SUMMARY, content)
-    return summary, first_failure(job.failures)
+            facts = {"schema_version": _SCHEMA, "command": runs.command(), "recipe": recipe}
+            write_json(job.folder / SUMMARY, {**facts, **summary})
+    return {"recipe": recipe, "folder": str(job.folder), **summary}, first_failure(job.failures)
 
 
-def dry_run(job: Ablation, seeds: Sequence[int]) -> AblationPlan:
-    """Check everything that can be checked without training, and time some steps of each pretraining."""
+def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
+    """Check everything that can be checked without training, and time some steps of each pretraining.
+
+    Returns:
+        ``folder``; ``variants``: name -> `Estimate` of its pretraining; ``rows``: task -> split -> number of rows; and
+        the number of ``finetunings``.
+    """
     rows = _check_inputs(job)
     estimates = dict[str, Estimate]()
     for name, recipe in job.recipes.items():
@@ -179,7 +140,8 @@ def dry_run(job: Ablation, seeds: Sequence[int]) -> AblationPlan:
             estimates[name] = estimate(recipe, output=job.pretrained(name))
         except BertkitError as error:
             raise error.named(name) from None
-    return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
+    finetunings = len(job.recipes) * len(rows) * len(seeds)
+    return {"folder": str(job.folder), "variants": estimates, "rows": rows, "finetunings": finetunings}
 
 
 def check_ablation(
@@ -274,8 +236,12 @@ def _describe_variant(job: Ablation, name: str) -> dict[str, Any]:
     return {"name": name, "settings": job.points[name], **facts, "failure": "" if error is None else str(error)}
 
 
-def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> AblatedTask | None:
-    """Compare the variants on a task with the first of them, or return None if fewer than two can be compared."""
+def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[str, Any] | None:
+    """Compare the variants on a task with the first of them, or return None if fewer than two can be compared.
+
+    ``failures`` of a variant are the seeds that count as failed. ``baseline`` is the score of the null model, which
+    reads nothing.
+    """
     # 1. Compare what has finished: a single run, or for several seeds, a folder with at least two finished runs.
     paths, results = {}, []
     for variant in job.recipes:
@@ -297,13 +263,14 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> Ablated
     for variant, system in zip(paths, compared.systems, strict=True):
         summary = read_seeds(job.folder / task / variant) or {}
         failures = {run["seed"]: run["failure"] for run in summary.get("runs", ()) if run["failure"]}
+        difference = compared.differences.get(system.name, {}).get(metric)
         notes += [f"failed: {variant}, seed {seed}. {reason}" for seed, reason in failures.items()]
         scores.append(
             {
                 "variant": variant,
                 "mean": system.scores[metric],
                 "seed_scores": system.seed_scores.get(metric, [system.scores[metric]]),
-                "difference": compared.differences.get(system.name, {}).get(metric),
+                "difference": asdict(difference) if difference else None,
                 "failures": failures,
             }
         )
@@ -318,7 +285,8 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> Ablated
     with disk_errors(job.folder), claimed(page):
         failed = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
         write_page(page, replace(compared, notes=[*failed, *notes]))
-    return AblatedTask(task, compared.split, compared.rows, metric, scores, notes, baseline)
+    facts = {"recipe": task, "split": compared.split, "rows": compared.rows, "metric": metric}
+    return {**facts, "scores": scores, "notes": notes, "baseline": baseline}
 
 
 def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metric: str) -> list[str]:

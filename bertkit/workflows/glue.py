@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, cl
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue import (
     TASKS,
-    GlueSummary,
     GlueTask,
     LeaderboardFile,
     submission_lines,
@@ -92,7 +91,7 @@ def glue(
     changes: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     fresh: bool = False,
-) -> tuple[GlueSummary, BertkitError | None]:
+) -> tuple[dict[str, Any], BertkitError | None]:
     """Fine-tune a model on each task; finished runs are kept, and a task that fails does not end the others.
 
     Finished runs of other tasks in the folder, if they started from the same model, count with the settings they have.
@@ -106,7 +105,7 @@ def glue(
         fresh: Move earlier runs aside.
 
     Returns:
-        The summary, which is in ``glue.json`` too, and the error of the first task that failed.
+        The content of ``glue.json`` with the ``folder``, and the error of the first task that failed.
 
     Raises:
         UsageError: If a task is unknown, or the folder holds something else or other runs.
@@ -123,18 +122,16 @@ def glue(
         finished = _read_finished(job, fingerprint(model_folder))
         ended = {name: SetRun(name, "missing", failure=str(error)) for name, error in job.missing.items()}
         ended |= {name: SetRun(name, "failed", failure=str(error)) for name, error in job.failed.items()}
-        summary = summarize(model, str(job.folder), job.recipes, ended | finished)
+        summary = summarize(model, job.recipes, ended | finished)
         # The leaderboard requires the complete test sets, answered by one model per task.
         submitted = {name: job.recipes[name] for name in finished}
+        is_complete = bool(submitted) and not any(recipe.data.limit for recipe in submitted.values())
         with disk_errors(job.folder):
-            if submitted and not any(recipe.data.limit for recipe in submitted.values()):
-                summary = replace(summary, submission=make_submission(job.folder, submitted))
+            summary["submission"] = make_submission(job.folder, submitted) if is_complete else None
             # With the page and glue.json, the command counts as finished.
-            content = summary.to_dict()
-            del content["folder"]
-            write_page(job.folder / "report.html", "glue.html.j2", summary=content, command=runs.command())
-            write_json(job.folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})
-    return summary, first_failure(job.failed)
+            write_page(job.folder / "report.html", "glue.html.j2", summary=summary, command=runs.command())
+            write_json(job.folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **summary})
+    return {"model": model, "folder": str(job.folder), **summary}, first_failure(job.failed)
 
 
 def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any], output: Path) -> GlueRuns:
@@ -210,7 +207,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> dict[str, An
         recipes: Task -> recipe of its finished run, which is in the folder of the task.
 
     Returns:
-        Name of the ``archive`` or None, and ``files``; see `bertkit.evaluation.glue.GlueSummary`.
+        Name of the ``archive`` or None, and ``files``: ``name``, ``rows``, and why a file is ``missing``.
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
     made, files, ready = _read_made(folder), [], []

@@ -132,13 +132,9 @@ def finetune_seeds(
             summary = _summarize_runs(runset, names)
             # With the summary, the command counts as finished. The last of several processes writes it.
             if not summary.unfinished:
-                content = summary.to_dict()
-                # A folder that contains its own path could not be moved.
-                del content["folder"]
                 with disk_errors(runset.folder):
-                    write_seeds_report(runset.folder, content, runs.command())
-                    facts = {"command": runs.command(), "finished": runs.now()}
-                    run_sets.write_summary(runset.folder / run_sets.SEEDS, {**facts, **content})
+                    write_seeds_report(runset.folder, summary.to_dict(), runs.command())
+                    run_sets.write_summary(runset.folder / run_sets.SEEDS, summary.to_dict())
         return summary, _find_divergence(runset)
 
 

@@ -37,18 +37,6 @@ from bertkit.workflows.tpe import check_optuna, propose
 from bertkit.workflows.trial_run import dry_run as plan_run
 
 
-@dataclass(frozen=True)
-class SweepPlan:
-    """Plan of a sweep."""
-
-    folder: str
-    trials: int
-    settings: list[Point]
-    """Settings of each trial, or an empty list if they depend on scores."""
-    rows: dict[str, int]
-    disk_bytes: int
-
-
 @dataclass
 class Sweep(RunSet):
     """Set of the trials of a search: runs of a recipe under different settings.
@@ -167,20 +155,21 @@ def sweep(
             summary = _summarize_trials(job)
             # With the summary, the command counts as finished. The last of several processes writes it.
             if not summary.unfinished:
-                content = summary.to_dict()
-                # A folder that contains its own path could not be moved.
-                del content["folder"]
                 with disk_errors(job.folder):
-                    write_sweep_report(job.folder, content, runs.command())
-                    facts = {"command": runs.command(), "finished": runs.now()}
-                    run_sets.write_summary(job.folder / run_sets.SWEEP, {**facts, **content})
+                    write_sweep_report(job.folder, summary.to_dict(), runs.command())
+                    run_sets.write_summary(job.folder / run_sets.SWEEP, summary.to_dict())
     if summary.best is None and not summary.unfinished:
         raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
     return summary
 
 
-def dry_run(job: Sweep, *, fresh: bool = False) -> SweepPlan:
-    """Check everything that can be checked without training, and return what the sweep would do."""
+def dry_run(job: Sweep, *, fresh: bool = False) -> dict[str, Any]:
+    """Check everything that can be checked without training, and return what the sweep would do.
+
+    Returns:
+        ``folder``, number of ``trials``, ``settings`` of each trial or an empty list if they depend on scores, ``rows``
+        of each split, and ``disk_bytes``.
+    """
     search = job.search
     if not fresh:
         _check_trials(job)
@@ -190,7 +179,8 @@ def dry_run(job: Sweep, *, fresh: bool = False) -> SweepPlan:
     for settings, name in ((job.propose(job.names[0]), job.names[0]), (last, "a trial")):
         with _named(name, settings):
             plan = plan_run(job.recipe(settings), output=unused, is_timed=False)
-    return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
+    facts = {"folder": str(job.folder), "trials": search.trials, "settings": points}
+    return {**facts, "rows": plan.rows, "disk_bytes": search.trials * plan.disk_bytes}
 
 
 def check_sweep(

@@ -123,24 +123,26 @@ def summary_of(source="nyu-mll/glue", **changes):
     }
     runs = {name: SetRun(name, "finished", results=of_task) for name, of_task in results.items()}
     runs["stsb"] = SetRun("stsb", "failed", failure="no label")
-    return summarize("m", "runs/glue", recipes, runs)
+    return {"folder": "runs/glue", **summarize("m", recipes, runs), "submission": None}
 
 
 def test_scores_stand_beside_the_papers_and_every_task_is_named():
     summary = summary_of()
-    assert [tuple(score.values())[:4] for score in summary.scores] == [
+    assert [tuple(score.values())[:4] for score in summary["scores"]] == [
         ("cola", "validation", "matthews_correlation", None),
         ("mnli", "validation", "accuracy", 0.625),
         ("mnli", "validation_mismatched", "accuracy", 0.5),
     ]
-    assert [score["published"] for score in summary.scores] == [
+    assert [score["published"] for score in summary["scores"]] == [
         {"bert-base": 0.521, "bert-large": 0.605},
         {"bert-base": 0.846, "bert-large": 0.867},
         {"bert-base": 0.834, "bert-large": 0.859},
     ]
-    assert {run.status for run in summary.runs} == {"finished", "failed", "left out"} and len(summary.runs) == 9
-    assert summary.warnings == ["cola, mnli: few rows", "cola: odd"]
-    assert (summary.leaderboard_average, summary.paper_average) == (None, None)
+    assert {run["status"] for run in summary["runs"]} == {"finished", "failed", "left out"} and len(
+        summary["runs"]
+    ) == 9
+    assert summary["warnings"] == ["cola, mnli: few rows", "cola: odd"]
+    assert (summary["leaderboard_average"], summary["paper_average"]) == (None, None)
 
 
 def test_averages_of_the_paper_follow_from_the_recipes():
@@ -153,4 +155,4 @@ def test_averages_of_the_paper_follow_from_the_recipes():
 @pytest.mark.parametrize(("source", "changes"), [("demo", {}), ("nyu-mll/glue", {"data.limit": 9})])
 def test_made_up_and_few_rows_are_not_compared_with_the_paper(source, changes):
     summary = summary_of(source, **changes)
-    assert summary.published_averages == {} and not any(score["published"] for score in summary.scores)
+    assert summary["published_averages"] == {} and not any(score["published"] for score in summary["scores"])

@@ -37,7 +37,9 @@ def test_seeds_are_found_in_the_order_of_their_numbers(tmp_path):
 def test_a_summary_comes_back_as_it_was_written_and_a_change_is_noticed(tmp_path):
     assert read_seeds(tmp_path) is None
     write_summary(tmp_path / SEEDS, {"runs": [{"seed": 1}], "mean": float("nan")})
-    assert read_seeds(tmp_path) == {"schema_version": 1, "runs": [{"seed": 1}], "mean": None}
+    summary = read_seeds(tmp_path)
+    assert list(summary)[:3] == ["schema_version", "command", "finished"]
+    assert (summary["schema_version"], summary["runs"], summary["mean"]) == (1, [{"seed": 1}], None)
     file = tmp_path / SEEDS
     for damaged in (file.read_text().replace('"seed": 1', '"seed": 2'), "[]", "{"):
         file.write_text(damaged)
@@ -66,7 +68,7 @@ def test_settings_come_back_as_they_were_written_and_a_change_is_noticed(tmp_pat
     assert read_settings(tmp_path, "trial-0010") == {"training.epochs": 10}
     write_summary(tmp_path / "sweep.json", {"best": None, "score": float("nan")})
     summary = json.loads((tmp_path / "sweep.json").read_text())
-    assert {**summary, "sha256": ""} == {"schema_version": 1, "best": None, "score": None, "sha256": ""}
+    assert {"schema_version": 1, "best": None, "score": None}.items() <= summary.items()
     file = tmp_path / "trial-0002.json"
     for damaged in (file.read_text().replace("2\n", "3\n"), "[]", "{"):
         file.write_text(damaged)

@@ -92,7 +92,7 @@ def test_tasks_end_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(workflow, "finetune_rows", train)
     arguments = {"changes": {"data.source": "demo", "data.limit": 40}}
     summary, error = glue("demo", tasks=["rte", "cola"], output=tmp_path / "glue", **arguments)
-    assert trained == ["cola", "rte"] and summary.submission is None
+    assert trained == ["cola", "rte"] and summary["submission"] is None
     assert (str(error), error.exit_code) == ("rte: no space - make room", 6)
     with pytest.raises(StoppedError):
         glue("demo", tasks=["wnli"], output=tmp_path / "glue2", **arguments)

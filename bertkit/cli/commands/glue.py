@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from bertkit.cli.options import (
     TRAINING,
@@ -16,9 +16,6 @@ from bertkit.cli.options import (
     recipe_options,
 )
 from bertkit.cli.output import print_next, print_notes, print_result, print_table, print_text
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.glue import GlueSummary
 
 ORDER = 13
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
@@ -46,35 +43,35 @@ def command(
 
     names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
     summary, error = glue(model, tasks=names, changes=changes, output=output, fresh=fresh)
-    print_result(summary.to_dict(), lambda _: print_glue(summary), error=error)
+    print_result(summary, print_glue, error=error)
 
 
-def print_glue(summary: GlueSummary) -> None:
+def print_glue(summary: Mapping[str, Any]) -> None:
     """Print the scores next to the scores of the BERT paper, the averages, and which files a submission lacks."""
-    tasks = len(summary.runs) - len(summary.unfinished)
-    print_text(f"GLUE: {tasks} of {len(summary.runs)} tasks, {summary.model}")
-    names = list(summary.published_averages)
-    rows = [_score_row(score, names) for score in summary.scores]
+    unfinished = [run for run in summary["runs"] if run["status"] != "finished"]
+    tasks, models = len(summary["runs"]), list(summary["published_averages"])
+    print_text(f"GLUE: {tasks - len(unfinished)} of {tasks} tasks, {summary['model']}")
+    rows = [_score_row(score, models) for score in summary["scores"]]
     if rows:
-        rows.append({"task": "average: leaderboard", "score": summary.leaderboard_average})
-        published = _published_cells(names, summary.published_averages)
-        rows.append({"task": "average: BERT paper", "score": summary.paper_average, **published})
+        rows.append({"task": "average: leaderboard", "score": summary["leaderboard_average"]})
+        published = _published_cells(models, summary["published_averages"])
+        rows.append({"task": "average: BERT paper", "score": summary["paper_average"], **published})
     print_table("scores of validation rows", rows)
     # Published scores are for other rows, so this line follows wherever both numbers are printed.
-    if names:
-        print_text(f"  {', '.join(names)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
+    if models:
+        print_text(f"  {', '.join(models)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
     print_text("  averages: the leaderboard's is over all nine tasks, the BERT paper's without WNLI")
-    if summary.missing_scores:
-        print_text(f"  no score, so no average over all: {', '.join(summary.missing_scores)}")
-    print_notes(f"{run.status}: {run.name}, {run.failure}" for run in summary.unfinished if run.failure)
-    if left_out := [run.name for run in summary.unfinished if not run.failure]:
+    if summary["missing_scores"]:
+        print_text(f"  no score, so no average over all: {', '.join(summary['missing_scores'])}")
+    print_notes(f"{run['status']}: {run['task']}, {run['reason']}" for run in unfinished if run["reason"])
+    if left_out := [run["task"] for run in unfinished if not run["reason"]]:
         print_text(f"  left out: {', '.join(left_out)}")
-    print_notes(summary.warnings)
-    if summary.submission is None:
+    print_notes(summary["warnings"])
+    if summary["submission"] is None:
         print_text("  no submission: only some rows of each task were used")
     else:
-        _print_submission(summary.submission, summary.folder)
-    print_next(f"open {shlex.quote(summary.folder)}/report.html")
+        _print_submission(summary["submission"], summary["folder"])
+    print_next(f"open {shlex.quote(summary['folder'])}/report.html")
 
 
 def _print_submission(submission: Mapping[str, Any], folder: str) -> None:

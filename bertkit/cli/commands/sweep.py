@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +38,6 @@ from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.sweeps import SweepSummary
-    from bertkit.workflows.sweep import SweepPlan
 
 ORDER = 14
 EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learning_rate=log:1e-4..1e-2" --search random'
@@ -162,16 +162,17 @@ def short_names(space: dict[str, str]) -> dict[str, str]:
     return {key: end if ends[end := key.rpartition(".")[2]] == 1 else key for key in space}
 
 
-def print_sweep_plan(plan: SweepPlan) -> None:
+def print_sweep_plan(plan: Mapping[str, Any]) -> None:
     """Print what a sweep would do."""
     from bertkit.recipe.space import name_value
 
     rows = [
         {"trial": f"{number:04}", **{key: name_value(value) for key, value in point.items()}}
-        for number, point in enumerate(plan.settings, start=1)
+        for number, point in enumerate(plan["settings"], start=1)
     ]
-    print_table(f"{plan.trials} trials", rows, max_rows=len(rows))
+    print_table(f"{plan['trials']} trials", rows, max_rows=len(rows))
     if not rows:
-        print_line(f"{plan.trials} trials; each follows from the scores of those before")
-    print_plan({"rows": format_splits(plan.rows), "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}"})
+        print_line(f"{plan['trials']} trials; each follows from the scores of those before")  # dialect: ok
+    disk = f"{plan['disk_bytes'] / 1e6:,.0f} MB in {plan['folder']}"
+    print_plan({"rows": format_splits(plan["rows"]), "disk": disk})
     print_line("Nothing was trained or written.")

@@ -7,7 +7,6 @@ import pytest
 from bertkit.cli.commands.ablate import parse_then, print_ablation, print_ablation_plan
 from bertkit.errors import RecipeError, UsageError
 from bertkit.metrics.paired import Difference
-from bertkit.workflows.ablate import AblatedTask, AblationPlan, AblationSummary
 from bertkit.workflows.pretrain_plan import Estimate
 
 
@@ -17,7 +16,8 @@ def task_of(seeds, p_holm=None):
         {"variant": "mlm", "mean": 0.8, "seed_scores": [0.8] * seeds, "difference": None, "failures": {}},
         {"variant": "clm", "mean": 0.7, "seed_scores": [0.7] * seeds, "difference": found, "failures": {}},
     ]
-    return AblatedTask("pos", "validation", 40, "accuracy", scores, ["a note."])
+    facts = {"recipe": "pos", "split": "validation", "rows": 40, "metric": "accuracy"}
+    return {**facts, "scores": scores, "notes": ["a note."], "baseline": None}
 
 
 def summary_of(**changes):
@@ -27,7 +27,7 @@ def summary_of(**changes):
         for name, value in (("mlm", 12.0), ("clm", 20.0), ("nsp", None))
     ]
     facts = {"recipe": "mlm", "folder": "runs/x y", "space": {"objective": "mlm,clm,nsp"}, "seeds": [1, 2]}
-    return AblationSummary(**{**facts, "variants": variants, "tasks": [task_of(2, 0.06)], **changes})
+    return {**facts, "variants": variants, "tasks": [task_of(2, 0.06)], **changes}
 
 
 def test_a_task_is_a_recipe_and_its_settings():
@@ -64,7 +64,8 @@ def test_columns_that_nothing_fills_are_left_out(capsys):
 
 def test_a_plan_has_the_time_of_each_pretraining(capsys):
     own = Estimate("mlm", 1000, 10, 5, 640, 90.0, 100.0, None, None, {}, "x", 10**6)
-    print_ablation_plan(AblationPlan("runs/a", {"mlm": own, "clm": own}, {"pos": {"train": 40, "validation": 20}}, 4))
+    rows = {"pos": {"train": 40, "validation": 20}}
+    print_ablation_plan({"folder": "runs/a", "variants": {"mlm": own, "clm": own}, "rows": rows, "finetunings": 4})
     out = capsys.readouterr().out
     assert "1 min 30 s" in out and "pos: train 40, validation 20" in out
     assert "2 pretrainings, 4 fine-tunings in runs/a" in out

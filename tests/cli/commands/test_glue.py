@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bertkit.cli.commands.glue import print_glue
 from tests.evaluation.test_glue import summary_of
 
@@ -13,7 +11,8 @@ def test_scores_averages_and_what_is_missing_are_printed(capsys):
         {"name": "CoLA.tsv", "rows": 1063, "missing": ""},
         {"name": "AX.tsv", "rows": None, "missing": "no test rows"},
     ]
-    print_glue(replace(summary_of(), paper_average=0.75, submission={"archive": "submission.zip", "files": files}))
+    submission = {"archive": "submission.zip", "files": files}
+    print_glue({**summary_of(), "paper_average": 0.75, "submission": submission})
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "GLUE: 2 of 9 tasks, m"
     cells = [line.split() for line in lines]

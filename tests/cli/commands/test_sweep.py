@@ -9,7 +9,6 @@ from bertkit.evaluation.run_sets import SetRun
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.sweeps import CurvePoint, SweepSummary
 from bertkit.metrics.seeds import Selection
-from bertkit.workflows.sweep import SweepPlan
 
 RATE, SIZE = "training.learning_rate", "training.batch_size"
 
@@ -82,11 +81,12 @@ def test_keys_that_end_alike_keep_their_whole_names():
 
 
 def test_a_plan_lists_its_trials(capsys):
-    plan = SweepPlan("runs/a", 2, [{SIZE: 16}, {SIZE: 32}], {"train": 400, "validation": 40}, 3_000_000)
+    plan = {"folder": "runs/a", "trials": 2, "settings": [{SIZE: 16}, {SIZE: 32}]}
+    plan |= {"rows": {"train": 400, "validation": 40}, "disk_bytes": 3_000_000}
     print_sweep_plan(plan)
     out = capsys.readouterr().out
     assert "2 trials" in out and "rows     train 400, validation 40" in out and "disk     3 MB in runs/a" in out
-    print_sweep_plan(SweepPlan("runs/a", 2, [], {}, 0))
+    print_sweep_plan({**plan, "settings": []})
     assert "each follows from the scores of those before" in capsys.readouterr().out
 
 
