@@ -117,7 +117,7 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], Bertkit
             "space": {axis.key: axis.text for axis in job.search.axes},
             "seeds": list(seeds),
             "variants": [_describe_variant(job, variant) for variant in job.points],
-            "tasks": [task for name in job.tasks if (task := _compare_variants(job, name, seeds)) is not None],
+            "tasks": list(filter(None, (_compare_variants(job, task, seeds) for task in job.tasks))),
         }
         recipe = next(iter(job.recipes.values())).name
         with disk_errors(job.folder):
@@ -257,7 +257,7 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
         log.warning(f"{task}: nothing to compare, because fewer than two encoders were fine-tuned")
         return None
     compared = compare(list(paths.values()))
-    metric, scores, notes = compared.best_metric, [], list[str]()
+    metric, scores, notes = compared.best_metric, list[dict[str, Any]](), list[str]()
 
     # 2. Add what the comparison lacks: the seeds that failed, and the score of a model that reads nothing.
     for variant, system in zip(paths, compared.systems, strict=True):

@@ -129,8 +129,8 @@ def _evaluate_all(
         }
     # All folders are claimed before the first split is scored, so that no other process writes one in the meantime.
     with ExitStack() as claims:
-        for name, rows in ({"": {}} | splits).items():
-            claims.enter_context(_claimed(folder and folder / name, rows))
+        for name in dict.fromkeys(["", *recipes]):
+            claims.enter_context(_claimed(folder and folder / name, splits.get(name, {})))
         checkpoint = _load_checkpoint(saved)
         return {
             name: score_splits(checkpoint, part, splits[name], folder and folder / name)
@@ -192,7 +192,7 @@ def score_splits(
         result = make_result(task, split, scored, details, judged)
         # Labels of the rows that the model does not have were added to the end, and are never predicted.
         lacking = scored.setup.labels[len(checkpoint.setup.labels) :]
-        warnings = describe_lacking(split.column(task.COLUMNS.gold), lacking) + scored.warnings
+        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), lacking) + scored.warnings
         if _was_tuned_on(saved, split):
             warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)
         result = replace(

@@ -210,7 +210,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> dict[str, An
         Name of the ``archive`` or None, and ``files``: ``name``, ``rows``, and why a file is ``missing``.
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
-    made, files, ready = _read_made(folder), [], []
+    made, files, ready = _read_made(folder), list[dict[str, Any]](), list[Path]()
     for task, file in _FILES:
         try:
             if task.name not in recipes:
