@@ -143,7 +143,7 @@ def make_result(
         scored: Predictions and scores of the model.
         details: Details of the predictions.
         judged: Name of a baseline -> its predictions, compared with the gold values.
-        remedy: What to try if the model is not better than its baselines.
+        remedy: Advice if the model is not better than its baselines.
     """
     setup, gold = scored.setup, [row.get(task.COLUMNS.gold) for row in split.rows]
     baselines = score_baselines(task, judged, setup)

@@ -190,7 +190,9 @@ def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[st
 def _explain_missing(scores: Sequence[float]) -> str:
     if not all(map(math.isfinite, scores)):
         return "a run has no such score"
-    return "the scores do not vary" if len(set(scores)) == 1 else "the scores of so few runs differ too much"
+    if len(set(scores)) == 1:
+        return "the scores do not vary"
+    return "the scores of so few runs differ too much"  # dialect: ok
 
 
 def _as_float(score: float | None) -> float:
@@ -202,7 +204,7 @@ def _as_float(score: float | None) -> float:
 
 @dataclass(frozen=True)
 class SeedsOfSplit:
-    """Scores of all finished runs on one split."""
+    """Summary of the scores of all finished runs on one split."""
 
     split: str
     rows: int
@@ -214,7 +216,7 @@ class SeedsOfSplit:
 
 @dataclass(frozen=True)
 class SeedsSummary:
-    """Runs of a folder of seeds and their scores. The first split chose the best step of each run."""
+    """Summary of a folder of seeds. The first split chose the best step of each run."""
 
     recipe: str
     model: str

@@ -288,7 +288,7 @@ def explain_undefined(
             if (reason := why_undefined(score)) and strongest(baselines, name)[1] is None
         },
     }
-    return {part: of_part for part, of_part in reasons.items() if of_part}
+    return {part: by_name for part, by_name in reasons.items() if by_name}
 
 
 def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> str | None:

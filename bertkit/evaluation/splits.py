@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -56,7 +56,9 @@ def read_task_splits(
         check_rest=check_rest,
         collected=collected,
     )
-    for name, split in splits.items() if task.find_row_warnings is not None else ():
+    if task.find_row_warnings is None:
+        return splits
+    for name, split in splits.items():
         with located(file=split.source):
             warnings = task.find_row_warnings(split.rows, recipe)
         for warning in warnings:
@@ -115,13 +117,13 @@ def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
     The list is empty if all runs were trained on the same texts, or the texts of a run are unknown.
     """
     digests = {name: trained for name, folder in folders.items() if (trained := read_digests(folder)) is not None}
-    name, *others = folders
-    if len(digests) < len(folders) or all(np.array_equal(digests[other], digests[name]) for other in others):
+    first, *later = folders
+    if len(digests) < len(folders) or all(np.array_equal(digests[name], digests[first]) for name in later):
         return []
-    row = {"setting": "texts trained on", name: f"{len(digests[name]):,}"}
-    for other in others:
-        shared = np.intersect1d(digests[other][:, 0], digests[name][:, 0])
-        row[other] = f"{len(digests[other]):,}, {len(shared):,} of them {name}'s"
+    row = {"setting": "texts trained on", first: f"{len(digests[first]):,}"}
+    for name in later:
+        shared = np.intersect1d(digests[name][:, 0], digests[first][:, 0])
+        row[name] = f"{len(digests[name]):,}, {len(shared):,} of them {first}'s"
     return [row]
 
 
@@ -188,7 +190,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
         return splits
     gold, named = task.COLUMNS.gold, {}
     for name, rows in splits.items():
-        labels = saved.labels
+        labels: Sequence[str] = saved.labels
         if not recipe.labels:  # Declared labels define how they are counted.
             say_counted(rows.column(gold), labels)
             labels = labels if strict else with_unseen(labels, rows.column(gold))

@@ -99,10 +99,17 @@ class Scorer:
         Raises:
             DataError: If the stored predictions do not suffice for the scores, or a label is unknown.
         """
-        _check_types(run, self.task)
-        labels = set(self.labels)
-        for row, prediction in enumerate(run.predictions if self.task.NAMED else (), start=1):
-            if unknown := [name for name in spelled_names(prediction["prediction"]) if name not in labels]:
+        from pydantic import TypeAdapter, ValidationError
+
+        expected, labels = TypeAdapter(self.task.TYPES.get("prediction", Any)), set(self.labels)
+        for row, record in enumerate(run.predictions, start=1):
+            value = record["prediction"]
+            try:
+                expected.validate_python(value, strict=True)
+            except ValidationError as error:
+                message = f"the prediction {shorten(repr(value))}: {error.errors()[0]['msg']}"
+                raise DataError(message, _AGAIN, file=run.file, row=row) from None
+            if self.task.NAMED and (unknown := [name for name in spelled_names(value) if name not in labels]):
                 message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
                 raise DataError(message, "compare models of one task", file=run.file, row=row)
         with _report_missing_keys(run, self.recipe.task):
@@ -135,18 +142,6 @@ def _report_missing_keys(run: StoredRun, task: str) -> Iterator[None]:
             message = f"the scores of {task} depend on more than the stored predictions"
             raise DataError(message, "`bertkit eval` scores each model separately", file=run.file) from None
         raise DataError(f"the prediction has no {key!r}, which {task} needs", _AGAIN, file=run.file, row=row) from None
-
-
-def _check_types(run: StoredRun, task: Task) -> None:
-    from pydantic import TypeAdapter, ValidationError
-
-    expected = TypeAdapter(task.TYPES.get("prediction", Any))
-    for row, record in enumerate(run.predictions, start=1):
-        try:
-            expected.validate_python(record["prediction"], strict=True)
-        except ValidationError as error:
-            message = f"the prediction {shorten(repr(record['prediction']))}: {error.errors()[0]['msg']}"
-            raise DataError(message, _AGAIN, file=run.file, row=row) from None
 
 
 # --- Reading ---

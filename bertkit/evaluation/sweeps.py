@@ -90,7 +90,7 @@ class SweepSummary:
 
 
 def check_scored_rows(search: Search, read: Callable[[Point], Split], gold: str) -> None:
-    """Check that all points of a search are scored on the same rows, whichever of their columns are read.
+    """Check that all points of a search are scored on the same rows; they may read different columns.
 
     Rows are the same if they are the same lines of the same source and have the same gold values.
 

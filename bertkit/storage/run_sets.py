@@ -73,7 +73,7 @@ def is_seeds_folder(folder: Path) -> bool:
 
 
 def read_seeds(folder: Path) -> dict[str, Any] | None:
-    """Read the summary of a folder of seeds, or return None if there is none.
+    """Read the summary of a folder of seeds, or return None if it is missing.
 
     Raises:
         ResourceError: If it is damaged.

@@ -297,7 +297,7 @@ def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metr
     """
     if not all(find_unbeaten({metric: mean}, baselines, metric) for mean in means):
         return []
-    return [
-        f"No encoder has learned {task}: no mean score beats a baseline, so these differences say nothing. Pretrain "
-        f"for more --steps, or fine-tune for longer: --then '{task} training.epochs=10'."
-    ]
+    reason = f"No encoder has learned {task}: no mean score beats a baseline"
+    effect = "so these differences say nothing."  # dialect: ok
+    remedy = f"Pretrain for more --steps, or fine-tune for longer: --then '{task} training.epochs=10'."
+    return [f"{reason}, {effect} {remedy}"]

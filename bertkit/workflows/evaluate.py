@@ -96,8 +96,8 @@ def average_languages(results: Mapping[str, Sequence[Result]], metric: str) -> l
     """Average a metric over languages with equal weights: once if each language has one split, else once per split.
 
     Returns:
-        ``metric``, ``splits``, ``score`` and ``interval`` of each mean. The score is None for a single language, or if
-        one of the scores is undefined. The interval takes rows of different languages as independent.
+        ``metric``, ``splits``, ``score`` and ``interval`` of each mean; no score for a single language or if a score is
+        undefined. The interval takes rows of different languages as independent.
     """
     splits = list(dict.fromkeys(result.split for group in results.values() for result in group))
     means = []
@@ -188,11 +188,11 @@ def score_splits(
         start = time.perf_counter()
         scored, member_tables = _score_split(checkpoint, saved, split)
         details = task.details(scored.predictions, split.rows, scored.setup)
-        judged = {} if learned is None else judge_baselines(task, learned, split.rows, scored.setup)
-        result = make_result(task, split, scored, details, judged)
+        compared_baselines = {} if learned is None else judge_baselines(task, learned, split.rows, scored.setup)
+        result = make_result(task, split, scored, details, compared_baselines)
         # Labels of the rows that the model does not have were added to the end, and are never predicted.
-        lacking = scored.setup.labels[len(checkpoint.setup.labels) :]
-        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), lacking) + scored.warnings
+        unknown_labels = scored.setup.labels[len(checkpoint.setup.labels) :]
+        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown_labels) + scored.warnings
         if _was_tuned_on(saved, split):
             warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)
         result = replace(
@@ -204,7 +204,7 @@ def score_splits(
             seconds=time.perf_counter() - start,
         )
         results.append(judge_result(recipe.gates, result, saved.member_folders or [saved.folder]))
-        labels += lacking
+        labels += unknown_labels
         if output is not None:
             files += write_predictions(output, split, scored.predictions, details)
     # The record comes last, and makes the folder count.

@@ -56,7 +56,7 @@ def rerun(
         ModelError: If the run is not finished, or the model that it started from has changed since.
         BertkitError: If anything else prevents the run; see `bertkit.errors`.
     """
-    # The record has the resolved recipe, and where data and model were, unless `changes` say otherwise.
+    # The record has the resolved recipe. It also has the places of data and model, which `changes` may replace.
     folder = typed_path(run)
     record = _read_finished(folder)
     target = runs.run_folder(output or folder.with_name(f"{folder.resolve().name}-rerun"), "")

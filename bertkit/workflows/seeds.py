@@ -135,7 +135,10 @@ def finetune_seeds(
                 with disk_errors(runset.folder):
                     write_seeds_report(runset.folder, summary.to_dict(), runs.command())
                     run_sets.write_summary(runset.folder / run_sets.SEEDS, summary.to_dict())
-        return summary, _find_divergence(runset)
+    # Another process may have trained the run, so its record has the error.
+    diverged = [run for run in summary.runs if run.status == "diverged" and run.name in runset.names]
+    errors = [DivergedError(f"{runset.title(run.name)} diverged: {run.failure}") for run in diverged]
+    return summary, next(iter(errors), None)
 
 
 def dry_run(runset: SeedRuns, *, fresh: bool = False) -> DryRun:
@@ -178,15 +181,6 @@ def _find_others(runset: SeedRuns) -> list[str]:
         runset.check_run(name)
         ended.append(name)
     return ended
-
-
-def _find_divergence(runset: SeedRuns) -> BertkitError | None:
-    """Return the error of the first run that diverged in any process, or None."""
-    for name in runset.names:
-        record = runset.record(name)
-        if record is not None and record["status"] == "diverged":
-            return DivergedError(f"{runset.title(name)} diverged: {record['error']}")
-    return None
 
 
 def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:

@@ -77,8 +77,8 @@ def print_glue(summary: Mapping[str, Any]) -> None:
 def _print_submission(submission: Mapping[str, Any], folder: str) -> None:
     files, archive = submission["files"], submission["archive"]
     missing = [file for file in files if file["missing"]]
-    where = f"{folder}/{archive}" if archive else "no file is ready"
-    print_text(f"  submission: {where}, {len(files) - len(missing)} of {len(files)} files")
+    written = f"{folder}/{archive}" if archive else "no file is ready"
+    print_text(f"  submission: {written}, {len(files) - len(missing)} of {len(files)} files")
     for file in missing:
         print_text(f"    missing: {file['name']}: {file['missing']}")
     if missing and archive:

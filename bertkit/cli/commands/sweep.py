@@ -101,7 +101,8 @@ def print_sweep(summary: SweepSummary) -> None:
         print_text(f"  best of {len(finished)}: {metric} {best} ({summary.best}), chosen by the rows that score it")
         expected = f"n/a ({summary.no_selection})"
         if summary.selection is not None:
-            how = f"each of 200 resamples chooses anew, {summary.selection.chosen[0]:.0%} of them alike"
+            share = f"{summary.selection.chosen[0]:.0%}"
+            how = f"each of 200 resamples chooses anew, {share} of them alike"  # dialect: ok
             expected = f"{format_number(summary.selection.estimate)} ({how})"
         print_text(f"  to expect on other rows: {expected}")
     if summary.expected_best:
