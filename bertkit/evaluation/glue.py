@@ -84,8 +84,8 @@ def summarize(model: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetR
         runs: Task -> its run, which is ``finished``, ``failed`` or, without rows, ``missing``. Others are ``left out``.
 
     Returns:
-        The content of ``glue.json``. An average without all of its scores is None. ``published_averages`` belong to
-        models of the BERT paper, and are left empty if no score can be compared with theirs, as for demo rows.
+        The content of ``glue.json``. Averages of models of the BERT paper are left out if no score can be compared with
+        theirs, as for demo rows.
     """
     described = [runs.get(name, SetRun(name, "left out")) for name in TASKS]
     scores = [

@@ -133,6 +133,7 @@ class StoredRuns:
 
     def agrees(self, run: SetRun, scores: Mapping[str, float], metric: str) -> bool:
         """Return whether the scores of the stored predictions contain the recorded score of a run."""
+        # A custom metric may read more than what is stored, such as probabilities. In that case, its score differs.
         recorded, score = _as_float(run.result(self.split.name).scores[metric]), scores.get(metric)
         if score is None or math.isnan(recorded):
             return score is not None and math.isnan(score)
@@ -153,6 +154,7 @@ class StoredRuns:
             return dict.fromkeys(metrics, (None, "one run has no spread"))
         units = count_units(compared[0][0])
         scores = [self.score(pair, np.arange(units)) for pair in compared]
+        # All metrics are scored on the same resamples, and rows are compared with gold values only once.
         resampled = resample_mean(lambda index, rows: self.score(compared[index], rows), len(runs), units)
         intervals: dict[str, tuple[Interval, str | None]] = {}
         for metric in metrics:
@@ -264,18 +266,21 @@ def find_failure(run: SetRun, stored: StoredRuns, metric: str) -> str | None:
         return run.failure if run.status == "diverged" else None
     first, split = run.results[0], stored.split
     predictions = read_predictions(stored.folder / run.name, stored.records[run.name], split)
+    # A model that gives every row the same answer has collapsed, even if its score beats the baseline.
     answers = {json.dumps(prediction["prediction"]) for prediction in predictions}
     gold = {json.dumps(row[stored.task.COLUMNS.gold], sort_keys=True, default=str) for row in split.rows}
     if len(answers) == 1 and len(gold) > 1:
         return "It gives every row the same answer."
     if first.scores[metric] is None:
         return f"Its {metric} is undefined."
+    # The first baseline reads nothing. A baseline that reads a part of the input may be better than a good model.
     return find_unbeaten(first.scores, dict(list(first.baselines.items())[:1]), metric)
 
 
 def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
     """Summarize the scores of finished runs on a split, with the interval of each mean over seeds and rows."""
     results = [run.result(stored.split.name) for run in runs]
+    # All runs have the same metrics and the same baseline, so the first result has them.
     first = results[0]
     spreads = {
         metric: describe_spread(

@@ -159,6 +159,7 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     if folder.is_file():
         return StoredSystem(name, [StoredRun(name, folder, {}, _read_predictions(folder))])
     record, evaluation = runs.read_record(folder), read_evaluation(folder)
+    # The record decides: a folder may hold a run, an evaluation, files without a record, or seeds, in this order.
     if record is not None or evaluation is not None:
         return StoredSystem(name, [_read_recorded(name, folder, record, evaluation, split)])
     if files := sorted(folder.glob("predictions*.jsonl")):
@@ -258,6 +259,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
     identity = recorded[0].record["identity"] if recorded else {}
     recipe = as_recorded(recipe, identity)
     task, labels = load_task(recipe), identity.get("labels")
+    # Files without a record do not list their labels, so the labels are collected from their rows.
     if task.NAMED and not labels:
         values = (
             value

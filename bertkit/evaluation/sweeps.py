@@ -107,6 +107,7 @@ def check_scored_rows(search: Search, read: Callable[[Point], Split], gold: str)
     for axis in search.axes:
         values = axis.values or axis.extremes
         if axis.key in ROW_KEYS:
+            # These keys leave the scored rows unchanged, but there may be too few training rows.
             read({**first, axis.key: max(values)})
             continue
         splits = [read({**first, axis.key: value}) for value in values if axis.key.startswith("data.")]
@@ -130,6 +131,7 @@ def find_selection(trials: Sequence[SetRun], stored: StoredRuns, metric: str) ->
     scored = {stored.records[trial.name]["identity"]["data"]["validation"] for trial in trials}
     if scored != {stored.split.fingerprint()}:
         return None, "the trials are scored on different rows"
+    # An estimate from predictions that do not give the recorded scores would be an estimate of something else.
     compared = []
     for trial in trials:
         pair = stored.compare(trial)
@@ -154,6 +156,7 @@ def find_curve(trials: Sequence[SetRun], stored: StoredRuns, metric: str) -> lis
     points = []
     for (_, limit), group in sorted(groups.items()):
         interval = group[0].results[0].intervals.get(metric)
+        # The interval of a single run is over rows. Several seeds add the variance between them.
         if len(group) > 1:
             interval, _ = stored.find_mean_intervals(group, [metric])[metric]
         scores = _list_scores(group, metric)

@@ -261,6 +261,7 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
 
     # 2. Add what the comparison lacks: the seeds that failed, and the score of a model that reads nothing.
     for variant, system in zip(paths, compared.systems, strict=True):
+        # A failed seed still counts for the mean: to leave it out would favor unstable encoders.
         summary = read_seeds(job.folder / task / variant) or {}
         failures = {run["seed"]: run["failure"] for run in summary.get("runs", ()) if run["failure"]}
         difference = compared.differences.get(system.name, {}).get(metric)

@@ -203,6 +203,7 @@ def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:
             result = finished[0].result(data.validation.name)
             warnings += describe_positive_label(result.scores, result.positive_label)
             warnings += find_unclear(splits[0], metric, result.baselines)
+    # Equal scores keep their order, so the best seed is the lowest of the best.
     best = next((run for run in sort_runs(finished, metric) if run.scores.get(metric) is not None), None)
     return SeedsSummary(
         recipe=data.recipe.name,
