@@ -160,8 +160,14 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
         return StoredSystem(name, [StoredRun(name, folder, {}, _read_predictions(folder))])
     record, evaluation = runs.read_record(folder), read_evaluation(folder)
     # The record decides: a folder may hold a run, an evaluation, files without a record, or seeds, in this order.
-    if record is not None or evaluation is not None:
-        return StoredSystem(name, [_read_recorded(name, folder, record, evaluation, split)])
+    made = record or evaluation
+    if made is not None:
+        if made["status"] != "finished":
+            message = f"the {'run' if record else 'evaluation'} is not finished ({made['status']})"
+            raise ModelError(message, "repeat the command that started it", file=folder)
+        # The model of an evaluation is in another folder.
+        run = _read_run(name, folder, made, split)
+        return StoredSystem(name, [run if record else replace(run, model=made["model"])])
     if files := sorted(folder.glob("predictions*.jsonl")):
         named = folder / predictions_file(split or "validation")
         file = named if split or named in files else files[0]
@@ -174,18 +180,6 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     unfinished = [f"{run.name} ({record['status']})" for run, record in records.items() if run not in finished]
     seeds = [_read_run(f"{path}/{run.name}", run, records[run], split) for run in finished]
     return StoredSystem(name, seeds, has_seeds=True, unfinished=unfinished)
-
-
-def _read_recorded(
-    name: str, folder: Path, record: RunRecord | None, evaluation: RunRecord | None, split: str | None
-) -> StoredRun:
-    """Read the predictions of a run, or of an evaluation, whose record names the model."""
-    made = record or evaluation or {}
-    if made["status"] != "finished":
-        message = f"the {'run' if record else 'evaluation'} is not finished ({made['status']})"
-        raise ModelError(message, "repeat the command that started it", file=folder)
-    run = _read_run(name, folder, made, split)
-    return run if record else replace(run, model=made["model"])
 
 
 def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> StoredRun:
