@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,29 +70,22 @@ class SetRun:
 
 def describe_run(folder: Path, record: RunRecord | None, settings: Point | None = None) -> SetRun:
     """Describe the run in a folder by its record."""
+    run = SetRun(folder.name, "waiting", settings or {})
     if record is None:
-        return SetRun(folder.name, "waiting", settings or {})
-    is_finished = record["status"] == "finished"
-    return SetRun(
-        name=folder.name,
-        status=str(record["status"]),
-        settings=settings or {},
-        results=read_results(record["results"], folder) if is_finished else [],
-        seconds=float(record.get("seconds", 0.0)),
-        failure=record.get("error"),
-        steps=record.get("steps") if is_finished else None,
-    )
+        return run
+    seconds = float(record.get("seconds", 0.0))
+    run = replace(run, status=record["status"], seconds=seconds, failure=record.get("error"))
+    if run.status != "finished":
+        return run
+    return replace(run, results=read_results(record["results"], folder), steps=record.get("steps"))
 
 
 def sort_runs(runs: Sequence[SetRun], metric: str) -> list[SetRun]:
     """Sort runs by a metric, the best first. Runs without a score come last, and equal scores keep their order."""
     sign = 1 if is_lower_better(metric) else -1
-
-    def rank(run: SetRun) -> tuple[bool, float]:
-        score = run.scores.get(metric)
-        return score is None, 0.0 if score is None else sign * score
-
-    return sorted(runs, key=rank)
+    scores = {run.name: run.scores.get(metric) for run in runs}
+    ranks = {name: math.inf if score is None else sign * score for name, score in scores.items()}
+    return sorted(runs, key=lambda run: ranks[run.name])
 
 
 # --- Stored predictions ---

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bertkit.errors import DataError, DivergedError, RecipeError, UsageError
+from bertkit.metrics.paired import Difference
 from bertkit.recipe.space import make_search
 from bertkit.storage import runs
+from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.workflows import ablate as workflow
 from bertkit.workflows.ablate import ablate, check_ablation, find_unlearned, name_variants
+from bertkit.workflows.compare import Comparison
 from tests.kills import TRAINING_STEP, check_equal
 from tests.workflows.test_pretrain import DEMO
 
@@ -88,6 +93,46 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
     assert pretrained == []
     (folder / "notes.txt").touch()
     refused(UsageError, "holds something that is not an ablation")
+
+
+def test_only_a_finished_pretraining_has_facts(tmp_path):
+    job = check_ablation("mlm", search(OBJECTIVES), [TASK], TEXT, tmp_path / "ablation")
+    facts = {"scores": {"loss": 2.0}, "parameters": 10, "steps": 5, "tokens": 100, "seconds": 1.5}
+    for variant, record in {"mlm": {"status": "finished", "result": {**facts, "recipe": "mlm"}}, "clm": {}}.items():
+        job.pretrained(variant).mkdir(parents=True)
+        runs.write_record(job.pretrained(variant), {"status": "running", **record})
+    job.failures["clm"] = DivergedError("the loss is nan", "lower it")
+    finished, failed = (workflow._describe_variant(job, variant) for variant in ("mlm", "clm"))
+    assert finished == {"name": "mlm", "settings": {"objective": "mlm"}, **facts, "failure": ""}
+    assert (failed["steps"], failed["failure"]) == (0, "the loss is nan - lower it")
+
+
+def test_seeds_that_failed_are_notes(tmp_path, monkeypatch):
+    job = check_ablation("mlm", search(OBJECTIVES), [TASK], TEXT, tmp_path / "ablation")
+    alike = "It gives every row the same answer."
+    for variant in ("mlm", "clm"):
+        for seed in (1, 2):
+            folder = job.folder / "cola" / variant / f"seed-{seed}"
+            folder.mkdir(parents=True)
+            runs.write_record(folder, {"status": "finished", "results": [{"baselines": {"null": {"f1": 0.1}}}]})
+        entries = [{"seed": 1, "failure": None}, {"seed": 2, "failure": alike if variant == "clm" else None}]
+        write_summary(job.folder / "cola" / variant / SEEDS, {"runs": entries})
+    difference = Difference(0.8, 0.7, -0.1, (-0.2, -0.01), 0.03, "mixed")
+    systems = [
+        SimpleNamespace(name=name, scores={"f1": mean}, seed_scores={"f1": [mean, mean]})
+        for name, mean in (("a", 0.8), ("b", 0.7))
+    ]
+    compared = Comparison(
+        "cola", "", "validation", 9, 9, "f1", systems, {"b": {"f1": difference}}, {}, [], ["a note"], {}
+    )
+    pages = []
+    monkeypatch.setattr(workflow, "compare", lambda paths: compared)
+    monkeypatch.setattr(workflow, "write_page", lambda file, comparison: pages.append(comparison.notes))
+    task = workflow._compare_variants(job, "cola", (1, 2))
+    notes = [f"failed: clm, seed 2. {alike}", "a note", "The null model, which reads nothing, has f1 0.1000."]
+    assert task["notes"] == notes and pages == [notes]
+    assert [score["failures"] for score in task["scores"]] == [{}, {2: alike}]
+    assert [score["difference"] for score in task["scores"]] == [None, asdict(difference)]
 
 
 def test_variants_are_named_by_their_values_and_no_two_alike():
