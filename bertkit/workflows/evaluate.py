@@ -197,7 +197,6 @@ def score_splits(
             warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)
         result = replace(
             result,
-            model=recipe.model,
             folder=None if folder is None else str(folder),
             warnings=warnings + result.warnings,
             tables={**member_tables, **result.tables},
