@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.data.checks import describe_lacking
 from bertkit.data.rows import Split
-from bertkit.data.sources import is_validation, unsplit_file
+from bertkit.data.sources import as_recorded, is_validation, unsplit_file
 from bertkit.evaluation.baselines import judge_baselines, make_result, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
@@ -122,7 +122,8 @@ def _evaluate_all(
         saved = find_members(next(iter(recipes.values())))
         split = split or _choose_split(saved)
         # Only the data of the recipes differs, so the checkpoint is checked and loaded once.
-        by_name = {name: replace(saved, recipe=recipe) for name, recipe in recipes.items()}
+        identity = saved.record.get("identity", {})
+        by_name = {name: replace(saved, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
         splits = {
             name: judge_training_rows(part, splits_to_score(part, split, strict=strict), choice)
             for name, part in by_name.items()

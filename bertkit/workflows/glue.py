@@ -46,7 +46,6 @@ ARCHIVE = "submission.zip"
 _FOLDER = "submission"
 _MADE = "made.json"  # model and rows of each file
 _HEADER = "index\tprediction"
-_FILES = [(task, file) for task in TASKS.values() for file in task.files]
 _SCHEMA = 1
 
 
@@ -211,7 +210,8 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> dict[str, An
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
     made, files, ready = _read_made(folder), list[dict[str, Any]](), list[Path]()
-    for task, file in _FILES:
+    expected = [(task, file) for task in TASKS.values() for file in task.files]
+    for task, file in expected:
         try:
             if task.name not in recipes:
                 raise DataError(f"no finished run of {task.name}")

@@ -177,7 +177,7 @@ def test_a_dry_run_lists_the_trials_and_writes_nothing(tmp_path):
     plan = dry_run(check_sweep("classify", search, DEMO, tmp_path / "sweep"))
     assert plan["settings"] == list(search.points(1)) and plan["trials"] == 4 and plan["rows"]["train"] == 40
     one = dry_run(check_sweep("classify", make_search("random", ["training.epochs=1,2"], 1), DEMO, tmp_path / "sweep"))
-    assert plan["disk_bytes"] == 4 * one.disk_bytes
+    assert plan["disk_bytes"] == 4 * one["disk_bytes"]
     assert list(tmp_path.iterdir()) == []
 
 
