@@ -17,7 +17,6 @@ import pytest
 import yaml
 
 import bertkit
-from bertkit.data.demo import demo_rows
 from bertkit.recipe.load import load_recipe, recipe_names
 from bertkit.storage.hub import find_model
 from bertkit.workflows import api
@@ -110,9 +109,6 @@ def write_files(folder: Path) -> None:
     for name in ("my_bert", "runs/teacher"):
         shutil.copytree(find_model("demo"), folder / name)
     save_classifier(folder / "their_model")
-    (folder / "their").mkdir()
-    questions = demo_rows(load_recipe("squad"), "validation")
-    (folder / "their" / "eval_predictions.json").write_text(json.dumps({row["id"]: "Anna" for row in questions}))
     (folder / "my_cola").mkdir()
     cola = [{"sentence": row["text"], "label": int(row["label"] == "good")} for row in toy_rows(60, seed=3)]
     for split in ("train", "validation"):

@@ -293,14 +293,15 @@ def format_scored(score: float | None, interval: Sequence[float] | None) -> str:
 
 
 def difference_cells(difference: Any) -> dict[str, str]:
-    """Return the cells of a difference: a record of `difference`, `interval`, `p` and `p_holm`, or None for none."""
+    """Return the cells of a difference: a record of `difference`, `interval`, `p` and `p_holm`, or None."""
     if difference is None:
         return {}
+    values = difference if isinstance(difference, Mapping) else vars(difference)
     return {
-        "difference": format_signed(difference.difference),
-        "95% CI": format_interval(difference.interval),
-        "p": p_text(difference.p),
-        "p (Holm)": "" if difference.p_holm is None else p_text(difference.p_holm),
+        "difference": format_signed(values["difference"]),
+        "95% CI": format_interval(values["interval"]),
+        "p": p_text(values["p"]),
+        "p (Holm)": "" if values["p_holm"] is None else p_text(values["p_holm"]),
     }
 
 

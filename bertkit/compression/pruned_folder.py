@@ -13,9 +13,9 @@ from typing import Any
 from bertkit.compression.choose_units import Kept
 from bertkit.compression.target_shape import Shape
 from bertkit.data.rows import Split
-from bertkit.evaluation.baselines import BASELINES_FILE, describe_split
+from bertkit.evaluation.baselines import BASELINES_FILE, make_result
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-from bertkit.evaluation.scoring import Result, Scored, write_predictions
+from bertkit.evaluation.scoring import Scored, write_predictions
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.modeling.sentence.folder import ENCODER_SETTINGS, MODULES, SETTINGS, read_entries
 from bertkit.recipe.yaml import write_yaml
@@ -83,8 +83,9 @@ def _publish_run(
     details = checkpoint.task.details(scored.predictions, split.rows, scored.setup)
     write_predictions(folder, split, scored.predictions, details)
     seconds = round(time.perf_counter() - published.began, 3)
-    fields = describe_split(checkpoint.task, split, scored, details, {})
-    scores = Result(recipe=recipe.name, model=published.model, seconds=seconds, **fields)
+    scores = dataclasses.replace(
+        make_result(checkpoint.task, split, scored, details, {}), model=published.model, seconds=seconds
+    )
     shape = {name: value for name, value in dataclasses.asdict(published.shape).items() if value and name != "layers"}
     pruned: dict[str, Any] = {"from": fingerprint(published.source), "layers": published.kept.layers, **shape}
     record: RunRecord = {

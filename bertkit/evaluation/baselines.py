@@ -17,12 +17,19 @@ from bertkit.data.labels import list_names
 from bertkit.data.rows import Split
 from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.evaluation.scoring import Scored, describe_scores, find_positive_label, measure_ece
+from bertkit.evaluation.scoring import (
+    Result,
+    Scored,
+    explain_undefined,
+    find_intervals,
+    find_positive_label,
+    measure_ece,
+)
 from bertkit.metrics.baselines import find_unbeaten, strongest
 from bertkit.metrics.basic import describe_positive_label, is_lower_better
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.progress import log
-from bertkit.storage.files import to_json, write_json
+from bertkit.storage.files import null_for_nan, to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tasks import Compared, Details, Predictions, Task
 from bertkit.tokens.features import Rows, Setup
@@ -123,31 +130,51 @@ def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric
     return Lead(name, metric, float(least), intervals["baseline"], float(difference), interval, bool(is_clear))
 
 
-def describe_split(
+def make_result(
     task: Task, split: Split, scored: Scored, details: Details, judged: Mapping[str, Compared], remedy: str = ""
-) -> dict[str, Any]:
-    """Return the fields of a `Result` that follow from what a model and its baselines have answered to a split."""
-    lead = find_lead(task, scored, judged, scored.setup.recipe.best_metric)
-    gold = [row.get(task.COLUMNS.gold) for row in split.rows]
-    positive = find_positive_label(task, scored.setup.recipe, scored.setup.labels)
-    return {
-        "split": split.name,
-        "rows": len(split.rows),
-        "training_rows": len(split.training_rows),
-        "source": split.source,
-        "lead": asdict(lead) if lead else None,
-        "warnings": [
+) -> Result:
+    """Return the result of a split: the scores of a model and of its baselines, with warnings for readers.
+
+    The caller adds what only it knows: the name of the model, the duration and the folder.
+
+    Args:
+        task: Task family of the model.
+        split: Rows that are scored.
+        scored: Predictions and scores of the model.
+        details: Details of the predictions.
+        judged: Name of a baseline -> its predictions, compared with the gold values.
+        remedy: Advice if the model is not better than its baselines.
+    """
+    setup, gold = scored.setup, [row.get(task.COLUMNS.gold) for row in split.rows]
+    baselines = score_baselines(task, judged, setup)
+    lead = find_lead(task, scored, judged, setup.recipe.best_metric)
+    positive, intervals = find_positive_label(task, setup.recipe, setup.labels), find_intervals(task, scored)
+    return Result(
+        recipe=setup.recipe.name,
+        model=setup.recipe.model,
+        split=split.name,
+        scores=null_for_nan(scored.scores),
+        rows=len(split.rows),
+        seconds=0.0,
+        intervals=intervals.ends,
+        interval_methods=intervals.methods,
+        positive_label=positive,
+        lower_is_better=list(filter(is_lower_better, scored.scores)),
+        baselines=null_for_nan(baselines),
+        lead=asdict(lead) if lead else None,
+        undefined=explain_undefined(scored.scores, intervals, baselines),
+        training_rows=len(split.training_rows),
+        source=split.source,
+        warnings=[
             *split.warnings,
             *details.warnings,
             *_doubt_positive_label(gold, scored, positive),
             *(describe_missing_labels(gold, scored.predictions) if task.NAMED else ()),
             *find_warnings(gold, scored, lead, remedy),
         ],
-        "tables": details.tables,
-        "ece": measure_ece(task, scored, split.rows),
-        "positive_label": positive,
-        **describe_scores(task, scored, score_baselines(task, judged, scored.setup)),
-    }
+        tables=details.tables,
+        ece=measure_ece(task, scored, split.rows),
+    )
 
 
 def _doubt_positive_label(gold: Sequence[Any], scored: Scored, label: str | None) -> list[str]:

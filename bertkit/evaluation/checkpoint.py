@@ -25,8 +25,8 @@ from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.hub.models import recipe_of
+from bertkit.storage.run_sets import is_seeds_folder, members_of, read_seeds
 from bertkit.storage.runs import RunRecord
-from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
 from bertkit.tasks import Task, load_family, with_options
 from bertkit.tokens import truncation
 from bertkit.tokens.features import Setup

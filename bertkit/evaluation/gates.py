@@ -11,8 +11,8 @@ import numpy as np
 
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.differences import Extra, Side, group_rows, slice_values
+from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import Result
-from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.baselines import Scores
 from bertkit.metrics.basic import is_lower_better
@@ -103,7 +103,7 @@ def judge_scores(
 
 def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
     """Judge the means of several seeds; the size is that of one of them, and their calibration is not known."""
-    size = next((model_bytes(Path(summary.folder, run.folder)) for run in summary.runs if run.scores), 0)
+    size = next((model_bytes(Path(summary.folder, run.name)) for run in summary.runs if run.results), 0)
     cases = []
     for split in summary.splits:
         known = {name: spread for name, spread in split.spreads.items() if spread is not None}

@@ -18,12 +18,12 @@ from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibr
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
-from bertkit.metrics.basic import CLASSIFICATION, is_lower_better, why_undefined
+from bertkit.metrics.basic import CLASSIFICATION, why_undefined
 from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.storage.cache import IN_MEMORY, spool
-from bertkit.storage.files import null_for_nan, write_json
+from bertkit.storage.files import write_json
 from bertkit.tasks import (
     Compared,
     Details,
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bertkit.reports.cases import Case
-
-Decoded = tuple[Predictions, list[str]]
-"""The predictions of a split, and what a reader of their scores must know."""
 
 # a logit whose probability is 0 beside that of any other, and whose exponential is still a number
 _NEVER = -500.0
@@ -120,14 +117,14 @@ def score_split(
     if features is None:
         checkpoint = _with_labels_of(split, checkpoint)
         features = _encode_split(split, checkpoint)
-    task, setup = checkpoint.task, checkpoint.setup
     outputs, loss = run_model(checkpoint, features, f"scoring {split.name}", alone=alone)
-    decoded = _decode_outputs(checkpoint, split, features, outputs)
-    # tuned options change how outputs are decoded and not the outputs, so the model runs once
-    tuned = task.tune(decoded[0], split.rows, setup) if tune else {}
-    if tuned:
-        return _score_outputs(replace(checkpoint, setup=with_options(setup, tuned)), split, features, outputs, loss)
-    return _score_predictions(decoded, checkpoint, split, features, loss)
+    scored = _score_outputs(checkpoint, split, features, outputs, loss)
+    # Tuned options change how outputs are decoded and not the outputs, so the model runs once.
+    tuned = checkpoint.task.tune(scored.predictions, split.rows, checkpoint.setup) if tune else {}
+    if not tuned:
+        return scored
+    checkpoint = replace(checkpoint, setup=with_options(checkpoint.setup, tuned))
+    return _score_outputs(checkpoint, split, features, outputs, loss)
 
 
 def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[Scored, list[Scored]]:
@@ -176,11 +173,20 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
 def _score_outputs(
     checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any], loss: float | None
 ) -> Scored:
-    return _score_predictions(_decode_outputs(checkpoint, split, features, outputs), checkpoint, split, features, loss)
+    task, setup = checkpoint.task, checkpoint.setup
+    predictions, warnings = _decode_outputs(checkpoint, split, features, outputs)
+    compared = task.compare(predictions, split.rows, setup)
+    from bertkit.tokens.truncation import describe_lost_gold
+
+    if task.find_lost_gold and (lost_rows := task.find_lost_gold(features, split.rows, setup)):
+        warnings = [*warnings, f"{describe_lost_gold(len(lost_rows), len(split.rows), task.OPTIONS)}."]
+    return Scored(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
 
 
-def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]) -> Decoded:
-    """Decode outputs, of a row that a calibration was fitted to by what was fitted to others; return warnings too."""
+def _decode_outputs(
+    checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]
+) -> tuple[Predictions, list[str]]:
+    """Decode outputs, and return warnings about the calibration, which may have been fitted to these rows."""
     task, setup, calibration = checkpoint.task, checkpoint.setup, checkpoint.calibration
     predictions = decode_rows(task, outputs, features, split.rows, setup)
     if calibration is None:
@@ -188,7 +194,7 @@ def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, ou
 
     sources, source_of = [predictions], np.zeros(len(predictions), dtype=np.int8)
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
-        # A temperature looks better on the rows it was fitted to. These get the one of a fold that left them out.
+        # A temperature looks better on the rows it was fitted to, so these rows use a fold that left them out.
         source_of[indices] = len(sources)
         sources.append(decode_rows(task, outputs, features, split.rows, with_options(setup, options)))
     replaced = spool(sources[source][index] for index, source in enumerate(source_of))
@@ -211,18 +217,6 @@ def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Ro
     return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
 
 
-def _score_predictions(
-    decoded: Decoded, checkpoint: Checkpoint, split: Split, features: Features, loss: float | None
-) -> Scored:
-    (predictions, warnings), task, setup = decoded, checkpoint.task, checkpoint.setup
-    compared = task.compare(predictions, split.rows, setup)
-    from bertkit.tokens.truncation import describe_lost_gold
-
-    if task.find_lost_gold and (lost_rows := task.find_lost_gold(features, split.rows, setup)):
-        warnings = [*warnings, f"{describe_lost_gold(len(lost_rows), len(split.rows), task.OPTIONS)}."]
-    return Scored(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
-
-
 def run_model(
     checkpoint: Checkpoint, features: Features, title: str, *, alone: bool = False
 ) -> tuple[Sequence[Any], float | None]:
@@ -239,9 +233,9 @@ def run_model(
     with stage(title, len(features)) as tick:
         run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
-    return spool(
-        _with_logits(output, checkpoint.lacking) for output in outputs
-    ) if checkpoint.lacking else outputs, loss
+    if checkpoint.lacking:
+        outputs = spool(_with_logits(output, checkpoint.lacking) for output in outputs)
+    return outputs, loss
 
 
 def answer_rows(checkpoint: Checkpoint, features: Features, rows: Rows, title: str) -> list[Prediction]:
@@ -280,27 +274,21 @@ def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features) -> S
     return run_model(replace(checkpoint, model=module), features, "preparing")[0]
 
 
-def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str, float]]) -> dict[str, Any]:
-    """Return the fields of a `Result` that hold numbers: scores, intervals, baselines, and why one is undefined."""
-    scores, intervals = scored.scores, find_intervals(task, scored)
-    undefined = {
-        "scores": _reasons(scores),
+def explain_undefined(
+    scores: Mapping[str, float], intervals: Intervals, baselines: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, str]]:
+    """Return why scores, intervals and baselines are undefined; see `Result.undefined`."""
+    reasons = {
+        "scores": {name: reason for name, score in scores.items() if (reason := why_undefined(score))},
         "intervals": intervals.reasons,
         "baselines": {
             name: reason
-            for of_baseline in baselines.values()
-            for name, reason in _reasons(of_baseline).items()
-            if strongest(baselines, name)[1] is None
+            for baseline_scores in baselines.values()
+            for name, score in baseline_scores.items()
+            if (reason := why_undefined(score)) and strongest(baselines, name)[1] is None
         },
     }
-    return {
-        "scores": null_for_nan(scores),
-        "intervals": intervals.ends,
-        "interval_methods": intervals.methods,
-        "lower_is_better": list(filter(is_lower_better, scores)),
-        "baselines": null_for_nan(baselines),
-        "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
-    }
+    return {part: by_name for part, by_name in reasons.items() if by_name}
 
 
 def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> str | None:
@@ -317,10 +305,6 @@ def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None
 
     decisions = task.gold_probabilities(scored.predictions, rows, scored.setup)
     return describe_calibration(decisions.probabilities, decisions.gold, decisions.rows)["ece"]
-
-
-def _reasons(scores: dict[str, float]) -> dict[str, str]:
-    return {name: reason for name, score in scores.items() if (reason := why_undefined(score))}
 
 
 def find_intervals(task: Task, scored: Scored) -> Intervals:

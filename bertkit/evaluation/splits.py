@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -46,7 +46,7 @@ def read_task_splits(
     check_rest: bool = False,
     collected: list[DataError] | None = None,
 ) -> dict[str, Split]:
-    """Read splits with the columns and the checks of a task family; see `bertkit.data.sources.read_splits`."""
+    """Read splits with the columns, the checks and the warnings of a task family; see `read_splits`."""
     splits = read_splits(
         recipe,
         columns or task.COLUMNS,
@@ -56,18 +56,15 @@ def read_task_splits(
         check_rest=check_rest,
         collected=collected,
     )
-    return {name: _with_warnings(split, task, recipe) for name, split in splits.items()}
-
-
-def _with_warnings(split: Split, task: Task, recipe: Recipe) -> Split:
-    """Return a split with the warnings of its task family, which are logged too."""
     if task.find_row_warnings is None:
-        return split
-    with located(file=split.source):
-        warnings = tuple(task.find_row_warnings(split.rows, recipe))
-    for warning in warnings:
-        say_once(f"warning: {split.source}: {warning}")
-    return replace(split, warnings=(*split.warnings, *warnings))
+        return splits
+    for name, split in splits.items():
+        with located(file=split.source):
+            warnings = task.find_row_warnings(split.rows, recipe)
+        for warning in warnings:
+            say_once(f"warning: {split.source}: {warning}")
+        splits[name] = replace(split, warnings=(*split.warnings, *warnings))
+    return splits
 
 
 Choice = Literal["refuse", "drop", "keep"]
@@ -115,19 +112,19 @@ def find_training_rows(
 
 
 def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
-    """Count the texts that runs were trained on, and those that each shares with the first, as a row of settings.
+    """Count the texts that runs were trained on, and how many each shares with the first run, as a row of settings.
 
-    There is no row where all were trained on the same texts, or where one run does not tell.
+    The list is empty if all runs were trained on the same texts, or the texts of a run are unknown.
     """
-    digests = {name: found for name, folder in folders.items() if (found := read_digests(folder)) is not None}
-    first, known = next(iter(folders)), list(digests.values())
-    if len(digests) < len(folders) or all(np.array_equal(found, known[0]) for found in known):
+    digests = {name: trained for name, folder in folders.items() if (trained := read_digests(folder)) is not None}
+    first, *later = folders
+    if len(digests) < len(folders) or all(np.array_equal(digests[name], digests[first]) for name in later):
         return []
-    counts = {
-        name: f"{len(found):,}, {len(np.intersect1d(found[:, 0], digests[first][:, 0])):,} of them {first}'s"
-        for name, found in digests.items()
-    }
-    return [{"setting": "texts trained on", **counts, first: f"{len(digests[first]):,}"}]
+    row = {"setting": "texts trained on", first: f"{len(digests[first]):,}"}
+    for name in later:
+        shared = np.intersect1d(digests[name][:, 0], digests[first][:, 0])
+        row[name] = f"{len(digests[name]):,}, {len(shared):,} of them {first}'s"
+    return [row]
 
 
 def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:
@@ -149,10 +146,8 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
         return dict(splits)
     gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
     validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
-    return {
-        name: _judge_split(mark_training_rows(split, gold, trained), choice, validated)
-        for name, split in splits.items()
-    }
+    marked = {name: mark_training_rows(split, gold, trained) for name, split in splits.items()}
+    return {name: _judge_split(split, choice, validated) for name, split in marked.items()}
 
 
 def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
@@ -193,19 +188,14 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     if not task.NAMED:
         return splits
-    gold, is_open = task.COLUMNS.gold, not strict and not recipe.labels
-    for rows in splits.values() if not recipe.labels else ():  # Declared labels define how they are counted.
-        say_counted(rows.column(gold), saved.labels)
-    return {
-        name: name_split(
-            rows,
-            gold,
-            with_unseen(saved.labels, rows.column(gold)) if is_open else saved.labels,
-            recipe.data,
-            _label_remedy(saved, rows, gold),
-        )
-        for name, rows in splits.items()
-    }
+    gold, named = task.COLUMNS.gold, {}
+    for name, rows in splits.items():
+        labels: Sequence[str] = saved.labels
+        if not recipe.labels:  # Declared labels define how they are counted.
+            say_counted(rows.column(gold), labels)
+            labels = labels if strict else with_unseen(labels, rows.column(gold))
+        named[name] = name_split(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
+    return named
 
 
 def _label_remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:

@@ -17,7 +17,7 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
 
     Args:
         folder: that of the seeds.
-        summary: what ``seeds.json`` holds of them, by the names of `bertkit.evaluation.seeds.SeedsSummary`.
+        summary: Content of ``seeds.json``; see `bertkit.evaluation.run_sets.SeedsSummary.to_dict`.
         command: the command that trained them.
     """
     names = dict.fromkeys([summary["best_metric"], *(metric for of in summary["splits"] for metric in of["spreads"])])

@@ -20,7 +20,7 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
 
     Args:
         folder: that of the sweep.
-        summary: what ``sweep.json`` holds of it, by the names of `bertkit.evaluation.sweeps.SweepSummary`.
+        summary: Content of ``sweep.json``; see `bertkit.evaluation.sweeps.SweepSummary.to_dict`.
         command: the command that trained it.
     """
     metric = summary["best_metric"]

@@ -17,8 +17,8 @@ from typing import Any
 from bertkit.errors import BertkitError, ResourceError, UsageError, shorten
 from bertkit.storage import runs
 from bertkit.storage.files import is_locked, locked, split_lines, sync_folder
+from bertkit.storage.run_sets import is_seeds_folder, seed_folders
 from bertkit.storage.runs import RunRecord
-from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 
 _LOG = "metrics.jsonl"
 
@@ -222,7 +222,7 @@ def _from_record(folder: Path, record: RunRecord, size: int) -> RunSummary:
 
 def _summarize_seeds(folder: Path) -> RunSummary:
     """Summarize a folder of seeds: what its runs have in common, the mean of their scores, and their sums."""
-    seeds = list(filter(None, (summarize(seed_folder(folder, seed)) for seed in find_seeds(folder))))
+    seeds = list(filter(None, map(summarize, seed_folders(folder))))
     scores = [seed.score for seed in seeds if seed.state == "finished" and seed.score is not None]
     counts = Counter(seed.state for seed in seeds)
     first = next((seed for seed in seeds if seed.state != "damaged"), RunSummary(str(folder), "damaged"))
@@ -325,7 +325,7 @@ def _aside(folder: Path) -> Path:
 
 def _parts(folder: Path) -> list[Path]:
     """Return a folder and the runs in it, each with a separate lock."""
-    return [folder, *(seed_folder(folder, seed) for seed in find_seeds(folder))]
+    return [folder, *seed_folders(folder)]
 
 
 def _locked_error(folder: Path, holder: str) -> ResourceError:

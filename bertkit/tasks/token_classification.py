@@ -32,7 +32,7 @@ from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.storage import hub
-from bertkit.storage.seeds import members_of, read_seeds
+from bertkit.storage.run_sets import members_of, read_seeds
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
 from bertkit.tokens.features import (
     IGNORED,

@@ -1,4 +1,4 @@
-"""Pretrain under several settings, fine-tune each encoder with several seeds, and compare what came of it.
+"""Pretrain under several settings, fine-tune each encoder with several seeds, and compare the scores.
 
 runs/mlm-ablation/
 ├── pretrained/mlm, pretrained/nsp ...   run folders, one per setting
@@ -9,34 +9,27 @@ runs/mlm-ablation/
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError, RecipeError, UsageError
-from bertkit.evaluation.ablations import (
-    AblatedScore,
-    AblatedTask,
-    AblationSummary,
-    describe_failures,
-    describe_variant,
-    find_unlearned,
-    name_variants,
-)
 from bertkit.evaluation.held_out import held_out_features
+from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import log
 from bertkit.recipe.load import load_pretrain_recipe, load_recipe
 from bertkit.recipe.records import PretrainRecipe, Recipe
-from bertkit.recipe.space import Point, Search
+from bertkit.recipe.space import Point, Search, name_value
 from bertkit.storage import runs
-from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import claimed
-from bertkit.storage.runs import without_folder
+from bertkit.storage.run_sets import read_seeds, seed_folder
 from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.finetune_data import read_rows
 from bertkit.workflows.pretrain import pretrain_corpus
@@ -51,18 +44,6 @@ _PRETRAINED = "pretrained"
 
 ThenTask = tuple[str, Mapping[str, Any]]
 """A recipe, and the changes of it."""
-
-
-@dataclass(frozen=True)
-class AblationPlan:
-    """What an ablation would do."""
-
-    folder: str
-    variants: dict[str, Estimate]
-    """Name of a variant -> what its pretraining would take."""
-    rows: dict[str, dict[str, int]]
-    """Recipe of a task -> split -> rows."""
-    finetunings: int
 
 
 @dataclass
@@ -111,18 +92,18 @@ class Ablation(RunSet):
         return load_recipe(name, {**changes, "model": str(self.pretrained(variant))})
 
 
-def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, BertkitError | None]:
+def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], BertkitError | None]:
     """Pretrain at each point of a grid, fine-tune each encoder on each task with each seed, and compare the scores.
 
-    What is finished is kept, and what was broken off is resumed. A variant that fails does not end the others.
+    Finished runs are kept, and interrupted runs are resumed. A variant that fails does not end the others.
 
     Returns:
-        the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
+        The content of ``ablation.json`` with the ``folder``, and the error of the first variant that failed.
     """
     with job.claimed():
         _check_inputs(job)
         job.failures |= train_all(job)
-        # Task by task: a table is whole as soon as its task is done. An encoder that failed is left out everywhere.
+        # Task by task, so that a table is complete as soon as its task is done. All tasks leave out a failed encoder.
         for task, variant in product(job.tasks, job.recipes):
             if variant not in job.failures:
                 log.info(f"{variant}: {task}")
@@ -131,30 +112,36 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, Bertki
                     _, diverged = finetune_seeds(job.task_recipe(task, variant), seeds, output=folder)
                     if diverged is not None:
                         raise diverged
-        # Each page is written where its task is compared, and the summary of what the folder holds last.
-        variants = [
-            describe_variant(name, point, runs.read_record(job.pretrained(name)), job.failures.get(name))
-            for name, point in job.points.items()
-        ]
-        tasks = [compared for task in job.tasks if (compared := _compare_variants(job, task, seeds)) is not None]
-        space, recipe = {axis.key: axis.text for axis in job.search.axes}, next(iter(job.recipes.values())).name
-        summary = AblationSummary(recipe, str(job.folder), space, list(seeds), variants, tasks)
+        # Each page is written when its task is compared, and the summary last.
+        summary = {
+            "space": {axis.key: axis.text for axis in job.search.axes},
+            "seeds": list(seeds),
+            "variants": [_describe_variant(job, variant) for variant in job.points],
+            "tasks": list(filter(None, (_compare_variants(job, task, seeds) for task in job.tasks))),
+        }
+        recipe = next(iter(job.recipes.values())).name
         with disk_errors(job.folder):
-            content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
-            write_json(job.folder / SUMMARY, content)
-    return summary, first_failure(job.failures)
+            facts = {"schema_version": _SCHEMA, "command": runs.command(), "recipe": recipe}
+            write_json(job.folder / SUMMARY, {**facts, **summary})
+    return {"recipe": recipe, "folder": str(job.folder), **summary}, first_failure(job.failures)
 
 
-def dry_run(job: Ablation, seeds: Sequence[int]) -> AblationPlan:
-    """Check everything that can be checked without training, and time some steps of each pretraining."""
+def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
+    """Check everything that can be checked without training, and time some steps of each pretraining.
+
+    Returns:
+        ``folder``; ``variants``: name -> `Estimate` of its pretraining; ``rows``: task -> split -> number of rows; and
+        the number of ``finetunings``.
+    """
     rows = _check_inputs(job)
     estimates = dict[str, Estimate]()
-    for name, own in job.recipes.items():
+    for name, recipe in job.recipes.items():
         try:
-            estimates[name] = estimate(own, output=job.pretrained(name))
+            estimates[name] = estimate(recipe, output=job.pretrained(name))
         except BertkitError as error:
             raise error.named(name) from None
-    return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
+    finetunings = len(job.recipes) * len(rows) * len(seeds)
+    return {"folder": str(job.folder), "variants": estimates, "rows": rows, "finetunings": finetunings}
 
 
 def check_ablation(
@@ -221,44 +208,97 @@ def _for_another(job: Ablation) -> Iterator[None]:
         raise UsageError(error.what, remedy, file=error.file) from None
 
 
-def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> AblatedTask | None:
-    """Compare the variants on a task with the first of them; None where fewer than two have enough finished runs."""
-    # What is compared is what has finished: a single run, or, with several seeds, a folder with at least two of them.
+def name_variants(points: Sequence[Point]) -> dict[str, Point]:
+    """Name the points of a grid by their values, as folder names; a number has its key before it.
+
+    >>> list(name_variants([{"objective": "mlm", "options.mask_rate": 0.15}, {"size": "a/b"}]))
+    ['mlm-mask_rate=0.15', 'b']
+    """
+    names = ["-".join(_name_setting(key, value) for key, value in point.items()) for point in points]
+    counts = Counter(names)
+    return {
+        name if counts[name] == 1 and name.strip(".") else f"{name}-{number}": point
+        for number, (name, point) in enumerate(zip(names, points, strict=True), start=1)
+    }
+
+
+def _name_setting(key: str, value: object) -> str:
+    name = re.sub(r"[^\w.+-]+", "_", name_value(value).split("/")[-1])
+    return name if isinstance(value, str) else f"{key.split('.')[-1]}={name}"
+
+
+def _describe_variant(job: Ablation, name: str) -> dict[str, Any]:
+    """Describe a variant by its settings and, if it is finished, by the result of its pretraining."""
+    record, error = runs.read_record(job.pretrained(name)), job.failures.get(name)
+    facts: dict[str, Any] = {"scores": {}, "parameters": 0, "steps": 0, "tokens": 0, "seconds": 0.0}
+    if record is not None and record["status"] == "finished":
+        facts = {key: record["result"][key] for key in facts}
+    return {"name": name, "settings": job.points[name], **facts, "failure": "" if error is None else str(error)}
+
+
+def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[str, Any] | None:
+    """Compare the variants on a task with the first of them, or return None if fewer than two can be compared.
+
+    ``failures`` of a variant are the seeds that count as failed. ``baseline`` is the score of the null model, which
+    reads nothing.
+    """
+    # 1. Compare what has finished: a single run, or for several seeds, a folder with at least two finished runs.
     paths, results = {}, []
     for variant in job.recipes:
         folder = job.folder / task / variant
-        records = {seed: runs.read_record(seeds_storage.seed_folder(folder, seed)) or {} for seed in seeds}
-        finished = [seed for seed, record in records.items() if record.get("status") == "finished"]
-        results += [records[seed]["results"][0] for seed in finished]
+        records = [runs.read_record(seed_folder(folder, seed)) or {} for seed in seeds]
+        finished = [record["results"][0] for record in records if record.get("status") == "finished"]
+        results += finished
         if len(seeds) == 1 and finished:
-            paths[variant] = seeds_storage.seed_folder(folder, seeds[0])
+            paths[variant] = seed_folder(folder, seeds[0])
         elif len(finished) > 1:
             paths[variant] = folder
     if len(paths) < 2:
-        log.warning(f"{task}: nothing to compare, for fewer than two encoders were fine-tuned")
+        log.warning(f"{task}: nothing to compare, because fewer than two encoders were fine-tuned")
         return None
-    # From here on it is `bertkit compare`, with the first variant as the baseline.
     compared = compare(list(paths.values()))
-    metric = compared.best_metric
-    # What the comparison does not know: failed seeds, and what a model that knows nothing scores.
-    of_seeds = {variant: seeds_storage.read_seeds(job.folder / task / variant) or {} for variant in paths}
-    scores = [
-        AblatedScore(
-            name,
-            system.scores[metric],
-            system.seed_scores.get(metric, [system.scores[metric]]),
-            compared.differences[system.name][metric] if system.name in compared.differences else None,
-            {run["seed"]: run["failure"] for run in of_seeds[name].get("runs", ()) if run["failure"]},
+    metric, scores, notes = compared.best_metric, list[dict[str, Any]](), list[str]()
+
+    # 2. Add what the comparison lacks: the seeds that failed, and the score of a model that reads nothing.
+    for variant, system in zip(paths, compared.systems, strict=True):
+        # A failed seed still counts for the mean: to leave it out would favor unstable encoders.
+        summary = read_seeds(job.folder / task / variant) or {}
+        failures = {run["seed"]: run["failure"] for run in summary.get("runs", ()) if run["failure"]}
+        difference = compared.differences.get(system.name, {}).get(metric)
+        notes += [f"failed: {variant}, seed {seed}. {reason}" for seed, reason in failures.items()]
+        scores.append(
+            {
+                "variant": variant,
+                "mean": system.scores[metric],
+                "seed_scores": system.seed_scores.get(metric, [system.scores[metric]]),
+                "difference": asdict(difference) if difference else None,
+                "failures": failures,
+            }
         )
-        for name, system in zip(paths, compared.systems, strict=True)
-    ]
-    knows_nothing = dict(list(results[0]["baselines"].items())[:1])
-    notes = [*compared.notes, *find_unlearned(task, [score.mean for score in scores], knows_nothing, metric)]
-    baseline = next((scores.get(metric) for scores in knows_nothing.values()), None)
-    notes += [] if baseline is None else [f"The null model, which reads nothing, has {metric} {baseline:.4f}."]
-    notes = [*describe_failures(scores), *notes]
+    baselines: Baselines = dict(list(results[0]["baselines"].items())[:1])
+    baseline = next((values.get(metric) for values in baselines.values()), None)
+    notes += [*compared.notes, *find_unlearned(task, [score["mean"] for score in scores], baselines, metric)]
+    if baseline is not None:
+        notes.append(f"The null model, which reads nothing, has {metric} {baseline:.4f}.")
+
+    # 3. Write the page.
     page = job.folder / f"{task}.html"
     with disk_errors(job.folder), claimed(page):
-        failures = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
-        write_page(page, replace(compared, notes=[*failures, *notes]))
-    return AblatedTask(task, compared.split, compared.rows, metric, scores, notes, baseline)
+        failed = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
+        write_page(page, replace(compared, notes=[*failed, *notes]))
+    facts = {"recipe": task, "split": compared.split, "rows": compared.rows, "metric": metric}
+    return {**facts, "scores": scores, "notes": notes, "baseline": baseline}
+
+
+def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metric: str) -> list[str]:
+    """Return a note if no mean score beats the null baseline, so that no encoder has learned the task.
+
+    >>> find_unlearned("cola", [0.0, 0.1], {"most frequent label": {"f1": 0.0}}, "f1")
+    []
+    """
+    if not all(find_unbeaten({metric: mean}, baselines, metric) for mean in means):
+        return []
+    reason = f"No encoder has learned {task}: no mean score beats a baseline"
+    effect = "so these differences say nothing."  # dialect: ok
+    remedy = f"Pretrain for more --steps, or fine-tune for longer: --then '{task} training.epochs=10'."
+    return [f"{reason}, {effect} {remedy}"]

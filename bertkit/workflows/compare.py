@@ -20,12 +20,14 @@ from bertkit.evaluation.stored import (
     Scorer,
     StoredRun,
     StoredSystem,
+    align,
     find_changed_scores,
     find_scorer,
+    read_column,
+    read_rows,
     read_system,
     recipe_of,
 )
-from bertkit.evaluation.stored.rows import align, read_column, read_rows
 from bertkit.metrics.basic import describe_positive_label
 from bertkit.metrics.intervals import count_units, find_intervals, take
 from bertkit.metrics.paired import Difference, correct_differences
@@ -114,13 +116,12 @@ def compare(
         systems, run_recipe, notes = predict_unseen(systems, on, split)
         recipe = recipe.model_copy(update={"data": run_recipe.data}) if recipe else run_recipe
 
-    # 2. Read the rows. Scores are paired, so all systems answer the rows of the first system that stores them.
+    # 2. Read the rows. Scores are paired, so all systems are sorted into the order of the first system's rows.
     with stage("reading the rows", total=1):
-        scorer = find_scorer(systems, recipe)
-        reference = next((run for one in systems for run in one.runs if run.has_rows), systems[0].runs[0])
-        bare = [run.name for one in systems for run in one.runs if not run.has_rows]
-        notes += [f"{name}: it has no rows, and is read as answers to those of {reference.name}." for name in bare]
-        systems = [replace(one, runs=[align(run, reference, scorer.task) for run in one.runs]) for one in systems]
+        scorer, reference = find_scorer(systems, recipe), systems[0].runs[0]
+        systems = [
+            replace(system, runs=[align(run, reference, scorer.task) for run in system.runs]) for system in systems
+        ]
         rows = read_rows(reference, scorer.task)
         extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
 

@@ -32,7 +32,7 @@ from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.process import fitting_threads, read_memory
 from bertkit.metrics.baselines import find_unbeaten
 from bertkit.progress import stage
-from bertkit.storage import checkpoints, exports, files, hub, runs, seeds, sweeps
+from bertkit.storage import checkpoints, exports, files, hub, run_sets, runs
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.fingerprints import is_whole, read_signed
 from bertkit.storage.run_list import count_bytes, read_log, read_state
@@ -245,7 +245,7 @@ def examine_folder(folder: Path) -> list[Finding]:
         return _examine_run(folder)
     if parts := sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}")):
         findings = list[Finding]()
-        for name in (seeds.SUMMARY, sweeps.SUMMARY, sweeps.SPACE):
+        for name in (run_sets.SEEDS, run_sets.SWEEP, run_sets.SPACE):
             damaged = ModelError("it is damaged", "repeat the command that wrote it", file=folder / name)
             findings += _find_fault(read_signed, folder / name, damaged)
         for part in parts:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bertkit.errors import BertkitError, UsageError
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.evaluation.stored import Scorer, StoredRun, find_scorer, read_system
-from bertkit.evaluation.stored.rows import read_column, read_rows
+from bertkit.evaluation.stored import Scorer, StoredRun, find_scorer, read_column, read_rows, read_system
 from bertkit.insight.outcomes import SORTS, RowAnswer, find_outcomes
 from bertkit.insight.slices import ComparedSlice, compare_groups, find_slices, words_of
 from bertkit.metrics.slices import choose_test

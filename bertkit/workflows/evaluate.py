@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Any
 
 from bertkit.data.checks import describe_lacking
 from bertkit.data.rows import Split
-from bertkit.data.sources import is_validation, unsplit_file
-from bertkit.evaluation.baselines import describe_split, judge_baselines, read_learned
+from bertkit.data.sources import as_recorded, is_validation, unsplit_file
+from bertkit.evaluation.baselines import judge_baselines, make_result, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.evaluation.gates import judge_result
-from bertkit.evaluation.languages import LanguageMean, average_languages
 from bertkit.evaluation.scoring import (
     Result,
     Scored,
@@ -25,8 +25,8 @@ from bertkit.evaluation.scoring import (
     write_predictions,
 )
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
-from bertkit.evaluation.stored.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.hardware.launch import Launch
+from bertkit.metrics.intervals import combine_intervals
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import typed_path
@@ -53,7 +53,7 @@ def evaluate(
         recipe: Recipe of the checkpoint.
         split: Name of the split.
         output: Folder for predictions, under the names that they have in a run folder, and for a record of the scores
-            and of the model; see `bertkit.evaluation.stored.folder`.
+            and of the model; see `bertkit.evaluation.folder`.
         training_rows: Treatment of rows that the checkpoint was trained on; see `judge_training_rows`.
         strict_labels: Reject labels that the checkpoint lacks; by default, such rows count as wrong.
         progress: Shows how far the work is.
@@ -61,13 +61,8 @@ def evaluate(
     Raises:
         BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
     """
-    folder = None if output is None else typed_path(output)
-    with stage("reading the data", total=1):
-        saved = find_members(recipe)
-        split = split or _choose_split(saved)
-        splits = judge_training_rows(saved, splits_to_score(saved, split, strict=strict_labels), training_rows)
-    with _claimed(folder, splits):
-        return score_splits(_load_checkpoint(saved), saved, splits, folder)
+    results = _evaluate_all({"": recipe}, split, output, training_rows, strict=strict_labels)
+    return results[""]
 
 
 def evaluate_languages(
@@ -77,7 +72,7 @@ def evaluate_languages(
     output: str | Path | None = None,
     training_rows: Choice = "refuse",
     strict_labels: bool = False,
-) -> tuple[dict[str, list[Result]], list[LanguageMean]]:
+) -> tuple[dict[str, list[Result]], list[dict[str, Any]]]:
     """Score a checkpoint on rows of several languages, each as `evaluate` does.
 
     Args:
@@ -88,34 +83,60 @@ def evaluate_languages(
         strict_labels: As for `evaluate`.
 
     Returns:
-        Results of each language, and the means of the metric that chooses the checkpoint.
+        Results of each language, and the means of the metric that chooses the checkpoint; see `average_languages`.
 
     Raises:
         BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
     """
+    results = _evaluate_all(recipes, split, output, training_rows, strict=strict_labels)
+    return results, average_languages(results, next(iter(recipes.values())).best_metric)
+
+
+def average_languages(results: Mapping[str, Sequence[Result]], metric: str) -> list[dict[str, Any]]:
+    """Average a metric over languages with equal weights: once if each language has one split, else once per split.
+
+    Returns:
+        ``metric``, ``splits``, ``score`` and ``interval`` of each mean; no score for a single language or if a score is
+        undefined. The interval takes rows of different languages as independent.
+    """
+    splits = list(dict.fromkeys(result.split for group in results.values() for result in group))
+    means = []
+    for names in [splits] if all(len(group) == 1 for group in results.values()) else [[split] for split in splits]:
+        averaged = [result for group in results.values() for result in group if result.split in names]
+        weight = 1 / len(averaged)
+        scored = [(result.scores[metric], result.intervals.get(metric)) for result in averaged]
+        terms = [(weight, score, interval) for score, interval in scored if score is not None]
+        mean: dict[str, Any] = {"metric": metric, "splits": names, "score": None, "interval": None}
+        if len(terms) >= max(2, len(averaged)):
+            mean |= {"score": sum(score for _, score, _ in terms) * weight, "interval": combine_intervals(terms)}
+        means.append(mean)
+    return means
+
+
+def _evaluate_all(
+    recipes: Mapping[str, Recipe], split: str | None, output: str | Path | None, choice: Choice, *, strict: bool
+) -> dict[str, list[Result]]:
+    """Score one checkpoint with several recipes that differ in their data; each writes into a subfolder by its name."""
     folder = None if output is None else typed_path(output)
     with stage("reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         split = split or _choose_split(saved)
         # Only the data of the recipes differs, so the checkpoint is checked and loaded once.
-        by_language = {language: replace(saved, recipe=recipe) for language, recipe in recipes.items()}
+        identity = saved.record.get("identity", {})
+        by_name = {name: replace(saved, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
         splits = {
-            language: judge_training_rows(
-                language_saved, splits_to_score(language_saved, split, strict=strict_labels), training_rows
-            )
-            for language, language_saved in by_language.items()
+            name: judge_training_rows(part, splits_to_score(part, split, strict=strict), choice)
+            for name, part in by_name.items()
         }
     # All folders are claimed before the first split is scored, so that no other process writes one in the meantime.
     with ExitStack() as claims:
-        claims.enter_context(_claimed(folder, {}))
-        for language in recipes:
-            claims.enter_context(_claimed(folder and folder / language, splits[language]))
+        for name in dict.fromkeys(["", *recipes]):
+            claims.enter_context(_claimed(folder and folder / name, splits.get(name, {})))
         checkpoint = _load_checkpoint(saved)
-        results = {
-            language: score_splits(checkpoint, language_saved, splits[language], folder and folder / language)
-            for language, language_saved in by_language.items()
+        return {
+            name: score_splits(checkpoint, part, splits[name], folder and folder / name)
+            for name, part in by_name.items()
         }
-    return results, average_languages(results, saved.recipe.best_metric)
 
 
 @contextmanager
@@ -164,33 +185,36 @@ def score_splits(
     output = folder if runs.is_main_process() else None
     record = None if output is None else begin_evaluation(output, saved)
     results, labels, files = [], list(checkpoint.setup.labels), list[str]()
-    for rows in splits.values():
+    for split in splits.values():
         start = time.perf_counter()
-        scored, single = _score_split(checkpoint, saved, rows)
-        details = task.details(scored.predictions, rows.rows, scored.setup)
-        judged = {} if learned is None else judge_baselines(task, learned, rows.rows, scored.setup)
-        gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
-        # Labels of the rows that the model does not have were added to the end, and no row is given one.
-        warnings = describe_lacking(gold, scored.setup.labels[len(checkpoint.setup.labels) :])
-        tuned = [option for option in saved.record.get("tuned", {}) if option not in recipe.options]
-        warnings += scored.warnings + (warn_of_tuned(tuned) if _chose_on(saved, rows) else [])
-        fields = describe_split(task, rows, scored, details, judged)
-        fields["warnings"], fields["tables"] = warnings + fields["warnings"], {**single, **fields["tables"]}
-        seconds = time.perf_counter() - start
-        if output is not None:
-            files += write_predictions(output, rows, scored.predictions, details)
-        where = None if folder is None else str(folder)
-        result = Result(recipe=recipe.name, model=recipe.model, seconds=seconds, folder=where, **fields)
+        scored, member_tables = _score_split(checkpoint, saved, split)
+        details = task.details(scored.predictions, split.rows, scored.setup)
+        compared_baselines = {} if learned is None else judge_baselines(task, learned, split.rows, scored.setup)
+        result = make_result(task, split, scored, details, compared_baselines)
+        # Labels of the rows that the model does not have were added to the end, and are never predicted.
+        unknown_labels = scored.setup.labels[len(checkpoint.setup.labels) :]
+        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown_labels) + scored.warnings
+        if _was_tuned_on(saved, split):
+            warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)
+        result = replace(
+            result,
+            folder=None if folder is None else str(folder),
+            warnings=warnings + result.warnings,
+            tables={**member_tables, **result.tables},
+            seconds=time.perf_counter() - start,
+        )
         results.append(judge_result(recipe.gates, result, saved.member_folders or [saved.folder]))
-        labels += scored.setup.labels[len(checkpoint.setup.labels) :]
+        labels += unknown_labels
+        if output is not None:
+            files += write_predictions(output, split, scored.predictions, details)
     # The record comes last, and makes the folder count.
     if output is not None and record is not None:
         finish_evaluation(output, record, results, splits, labels, files)
     return results
 
 
-def _chose_on(saved: SavedCheckpoint, split: Split) -> bool:
-    """Tell whether the rows are those that the run of a checkpoint tuned its options on."""
+def _was_tuned_on(saved: SavedCheckpoint, split: Split) -> bool:
+    """Return whether the rows are the ones that the run of a checkpoint tuned its options on."""
     data = saved.record.get("identity", {}).get("data", {})
     first = next(filter(is_validation, data), None)
     return first is not None and split.fingerprint() == data[first]
@@ -199,10 +223,12 @@ def _chose_on(saved: SavedCheckpoint, split: Split) -> bool:
 def _score_split(
     checkpoint: Checkpoint, saved: SavedCheckpoint, split: Split
 ) -> tuple[Scored, dict[str, list[dict[str, Any]]]]:
-    """Score a split; of an ensemble, return a table of the scores of its members too."""
+    """Score a split; for an ensemble, return a table with the scores of its members too."""
     if not checkpoint.members:
         return score_split(checkpoint, split), {}
-    scored, singles = score_ensemble(checkpoint, split)
-    names = [member.folder.name for member in saved.members]
-    rows = [{"run": name, **null_for_nan(single.scores)} for name, single in zip(names, singles, strict=True)]
-    return scored, {"members of the ensemble": [{k: "n/a" if v is None else v for k, v in row.items()} for row in rows]}
+    scored, members = score_ensemble(checkpoint, split)
+    table = []
+    for saved_member, member in zip(saved.members, members, strict=True):
+        scores = {name: "n/a" if score is None else score for name, score in null_for_nan(member.scores).items()}
+        table.append({"run": saved_member.folder.name, **scores})
+    return scored, {"members of the ensemble": table}

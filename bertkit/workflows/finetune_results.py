@@ -15,8 +15,8 @@ from bertkit.data.rows import without_answer
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
     ScoredBaselines,
-    describe_split,
     find_missing_labels,
+    make_result,
     write_learned,
 )
 from bertkit.evaluation.calibration import warn_of_tuned
@@ -143,17 +143,16 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
         missing = find_missing_labels([row.get(gold) for row in split.rows], scored.predictions)
         skew = find_skew(data.splits["train"], gold)
     remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
-    fields = describe_split(data.task, split, scored, outcome.details[name], outcome.baselines[name], remedy)
+    result = make_result(data.task, split, scored, outcome.details[name], outcome.baselines[name], remedy)
     curve = judge_curve(fit_result.history, fit_result.best_step, has_learned=True)
     warnings += [f"{finding.text}." for finding in curve if finding.name == "best_is_last"]
-    fields["warnings"] = warnings + fields["warnings"]
-    return Result(
-        recipe=recipe.name,
+    return replace(
+        result,
         model=recipe.model_name,
         seconds=outcome.seconds,
         folder=str(data.plan.folder),
+        warnings=warnings + result.warnings,
         data_warnings=list(data.warnings),
-        **fields,
     )
 
 

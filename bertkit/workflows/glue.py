@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +17,16 @@ from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, closest
 from bertkit.evaluation.checkpoint import find_checkpoint
-from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
-from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, Submission, SubmissionFile, summarize
+from bertkit.evaluation.glue import (
+    TASKS,
+    GlueTask,
+    LeaderboardFile,
+    submission_lines,
+    summarize,
+    write_zip,
+)
 from bertkit.evaluation.rows_to_predict import read_chunks
-from bertkit.evaluation.scoring import Result, read_results
+from bertkit.evaluation.run_sets import SetRun, describe_run
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.load import load_recipe
@@ -31,13 +36,16 @@ from bertkit.reports.templates import write_page
 from bertkit.storage import hub, runs
 from bertkit.storage.files import disk_errors, write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
-from bertkit.storage.runs import without_folder
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 from bertkit.workflows.predict import answer
 from bertkit.workflows.runset import Failures, RunSet, first_failure, keep_going, train_all
 
 SUMMARY = "glue.json"
+ARCHIVE = "submission.zip"
+_FOLDER = "submission"
+_MADE = "made.json"  # model and rows of each file
+_HEADER = "index\tprediction"
 _SCHEMA = 1
 
 
@@ -82,26 +90,26 @@ def glue(
     changes: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     fresh: bool = False,
-) -> tuple[GlueSummary, BertkitError | None]:
-    """Fine-tune a model on each task, and resume or keep what is there; a task that fails does not end the others.
+) -> tuple[dict[str, Any], BertkitError | None]:
+    """Fine-tune a model on each task; finished runs are kept, and a task that fails does not end the others.
 
     Finished runs of other tasks in the folder, if they started from the same model, count with the settings they have.
 
     Args:
-        model: hub name, directory or ``demo``.
-        tasks: names of tasks; by default, all of them.
-        changes: dotted recipe key -> value, for all tasks; ``data.source`` is ``demo``, or a directory with a folder
-            for each task; by default, the hub.
-        output: the folder of all runs.
-        fresh: move earlier runs aside.
+        model: Hub name, directory or ``demo``.
+        tasks: Names of tasks; by default, all of them.
+        changes: Dotted recipe key -> value, for all tasks; ``data.source`` is ``demo``, or a directory with a folder
+            per task; by default, the Hub.
+        output: Folder of all runs.
+        fresh: Move earlier runs aside.
 
     Returns:
-        the summary, which is in ``glue.json`` too, and the error of the first task that failed.
+        The content of ``glue.json`` with the ``folder``, and the error of the first task that failed.
 
     Raises:
-        UsageError: an unknown task, or a folder that holds something else or other runs.
-        ModelError: no such model.
-        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+        UsageError: If a task is unknown, or the folder holds something else or other runs.
+        ModelError: If there is no such model.
+        BertkitError: If anything else prevents the runs; see `bertkit.errors`.
     """
     job = _load_tasks(model, tasks, changes or {}, runs.run_folder(output, "glue"))
     job.check()
@@ -111,16 +119,18 @@ def glue(
         _check_tasks(job, fresh)
         job.failed |= train_all(job)
         finished = _read_finished(job, fingerprint(model_folder))
-        unfinished = {name: GlueRun(name, "missing", str(error)) for name, error in job.missing.items()}
-        unfinished |= {name: GlueRun(name, "failed", str(error)) for name, error in job.failed.items()}
-        # The leaderboard takes the whole test sets, answered by one model of each task.
-        summary = summarize(model, str(job.folder), job.recipes, finished, unfinished)
+        ended = {name: SetRun(name, "missing", failure=str(error)) for name, error in job.missing.items()}
+        ended |= {name: SetRun(name, "failed", failure=str(error)) for name, error in job.failed.items()}
+        summary = summarize(model, job.recipes, ended | finished)
+        # The leaderboard requires the complete test sets, answered by one model per task.
         submitted = {name: job.recipes[name] for name in finished}
-        if submitted and not any(recipe.data.limit for recipe in submitted.values()):
-            with disk_errors(job.folder):
-                summary = dataclasses.replace(summary, submission=make_submission(job.folder, submitted))
-        _write_summary(summary)
-    return summary, first_failure(job.failed)
+        is_complete = bool(submitted) and not any(recipe.data.limit for recipe in submitted.values())
+        with disk_errors(job.folder):
+            summary["submission"] = make_submission(job.folder, submitted) if is_complete else None
+            # With the page and glue.json, the command counts as finished.
+            write_page(job.folder / "report.html", "glue.html.j2", summary=summary, command=runs.command())
+            write_json(job.folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **summary})
+    return {"model": model, "folder": str(job.folder), **summary}, first_failure(job.failed)
 
 
 def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any], output: Path) -> GlueRuns:
@@ -170,8 +180,8 @@ def _check_tasks(job: GlueRuns, fresh: bool) -> None:
                 runs.move_aside(job.folder / name)
 
 
-def _read_finished(job: GlueRuns, model: str) -> dict[str, list[Result]]:
-    """Read the results of finished runs; other tasks count if they started from the same model."""
+def _read_finished(job: GlueRuns, model: str) -> dict[str, SetRun]:
+    """Read the finished runs; runs of tasks that this command does not name count if they started from this model."""
     finished = {}
     for name in TASKS:
         record = None if name in job.missing or name in job.failed else job.record(name)
@@ -182,94 +192,76 @@ def _read_finished(job: GlueRuns, model: str) -> dict[str, list[Result]]:
                 log.info(f"{name}: left out, because its run started from another model")
                 continue
             job.recipes[name] = load_recipe(str(job.folder / name / "recipe.yaml"))
-        finished[name] = read_results(record["results"], job.folder / name)
+        finished[name] = describe_run(job.folder / name, record)
     return finished
 
 
-def _write_summary(summary: GlueSummary) -> None:
-    """Write the page and glue.json; with these, the command counts as finished."""
-    folder, content = Path(summary.folder), without_folder(summary)
-    with disk_errors(folder):
-        write_page(folder / "report.html", "glue.html.j2", summary=content, command=runs.command())
-        write_json(folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})
-
-
-ARCHIVE = "submission.zip"
-_FOLDER = "submission"
-_MADE = "made.json"  # by which model and of which rows each file was made
-_HEADER = "index\tprediction"
-
-
-def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> Submission:
+def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> dict[str, Any]:
     """Predict the test rows of each task with its run, and write the files that pass the leaderboard's checks.
 
-    Files of the same model and the same rows are kept from an earlier command.
+    Files for the same model and the same rows are kept from an earlier command.
 
     Args:
-        folder: that of the runs.
-        recipes: task -> the recipe of its finished run, which is in the folder of the task.
+        folder: Folder of the runs.
+        recipes: Task -> recipe of its finished run, which is in the folder of the task.
+
+    Returns:
+        Name of the ``archive`` or None, and ``files``: ``name``, ``rows``, and why a file is ``missing``.
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
-    # A task whose file cannot be made is named with its reason; the others go on. Nothing is filled in for it.
-    made = _read_made(folder)
-    files = []
-    for task in TASKS.values():
-        for file in task.files:
-            try:
-                if task.name not in recipes:
-                    raise DataError(f"no finished run of {task.name}")
-                _make_file(folder, task, file, recipes[task.name], made)
-            except StoppedError:
-                raise
-            except BertkitError as error:
-                files.append(SubmissionFile(file.name, missing=str(error)))
-            else:
-                files.append(SubmissionFile(file.name, file.rows))
-    files.sort(key=lambda file: FILES.index(file.name))
-    ready = [folder / _FOLDER / file.name for file in files if not file.missing]
+    made, files, ready = _read_made(folder), list[dict[str, Any]](), list[Path]()
+    expected = [(task, file) for task in TASKS.values() for file in task.files]
+    for task, file in expected:
+        try:
+            if task.name not in recipes:
+                raise DataError(f"no finished run of {task.name}")
+            _make_file(folder, task, file, recipes[task.name], made)
+        except StoppedError:
+            raise
+        except BertkitError as error:
+            # A file that cannot be made is listed with the reason. Nothing is made up for it.
+            files.append({"name": file.name, "rows": None, "missing": str(error)})
+        else:
+            files.append({"name": file.name, "rows": file.rows, "missing": ""})
+            ready.append(folder / _FOLDER / file.name)
     archive = folder / ARCHIVE
     if ready:
         write_zip(archive, ready)
     else:
         archive.unlink(missing_ok=True)
-    return Submission(ARCHIVE if ready else None, files)
+    return {"archive": ARCHIVE if ready else None, "files": files}
 
 
 def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, made: dict[str, Any]) -> None:
-    """Write one file, unless it is there already."""
+    """Write one file, unless it exists already for the same model and rows."""
     records = list(_read_rows(recipe, file))
     if len(records) != file.rows:
-        # this raises what would be wrong before anything is predicted
+        # It raises the error before anything is predicted.
         submission_lines(task, file, (), [values for _, values in records])
     run, target = folder / task.name, folder / _FOLDER / file.name
     digest = hashlib.sha256()
-    for row in (values for _, values in records):
-        feed_row(digest, dict(row))
-    identity = {
-        "model": json_fingerprint((runs.read_record(run) or {})["files"]),
-        "rows": digest.hexdigest(),
-    }
-    before = made.get(file.name, {})
-    if target.is_file() and before == {**identity, "sha256": file_fingerprint(target)}:
+    for _, values in records:
+        feed_row(digest, dict(values))
+    identity = {"model": json_fingerprint((runs.read_record(run) or {})["files"]), "rows": digest.hexdigest()}
+    if target.is_file() and made.get(file.name) == {**identity, "sha256": file_fingerprint(target)}:
         return
     log.info(f"{file.name}: predicting {file.rows:,} rows")
     saved = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
-    predicted = list(answer(saved, read_chunks(saved, records, file.name)))
-    lines = submission_lines(task, file, recipe.labels or (), predicted)
+    predictions = list(answer(saved, read_chunks(saved, records, file.name)))
+    lines = submission_lines(task, file, recipe.labels or (), predictions)
     write_text(target, "\n".join([_HEADER, *lines, ""]))
     made[file.name] = {**identity, "sha256": file_fingerprint(target)}
     write_json(folder / _FOLDER / _MADE, made)
 
 
 def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
-    """Read the test rows of a file: from a folder of the task, or of its configuration beside it, or from the hub."""
+    """Read the test rows of a file from the folder of the task or of its configuration, or from the Hub."""
     data = recipe.data
     if data.source == "demo":
-        raise DataError("made-up rows are not those of the leaderboard", "--data DIR with the test rows of GLUE")
+        raise DataError("demo data cannot be submitted to the leaderboard", "--data DIR with the test rows of GLUE")
     source, splits = Path(data.source), {name: settings for name, settings in data.splits.items() if name != "test"}
     if not source.is_dir():
-        config = file.config or data.config
-        return read_hub_split(data.model_copy(update={"config": config}), file.split)
+        return read_hub_split(data.model_copy(update={"config": file.config or data.config}), file.split)
     if file.config:
         source, splits = source.parent / file.config, {}
     if file.split != "test":
@@ -282,9 +274,9 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
 
 
 def _read_made(folder: Path) -> dict[str, Any]:
-    """Read which files were made before; what cannot be read was not."""
+    """Read which files an earlier command made; if the note is damaged, all files are made again."""
     try:
         made = json.loads((folder / _FOLDER / _MADE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return {name: entry for name, entry in made.items() if isinstance(entry, dict)} if isinstance(made, dict) else {}
+    return made if isinstance(made, dict) else {}

@@ -26,9 +26,9 @@ from bertkit.data.output import (
 )
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.folder import describe_maker
 from bertkit.evaluation.rows_to_predict import Chunk, find_input_files, open_rows, read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import answer_rows
-from bertkit.evaluation.stored.folder import describe_maker
 from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe.records import Recipe

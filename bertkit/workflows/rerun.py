@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.run_list import flatten_keys, read_log
+from bertkit.storage.run_sets import is_seeds_folder, seed_folders
 from bertkit.storage.runs import RunRecord
-from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 from bertkit.training.run import changed_inputs, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
@@ -30,45 +30,6 @@ _MACHINE = ("device", "precision", "threads", "matmul_backend")
 _INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity
 
 
-@dataclass(frozen=True)
-class RepeatedScore:
-    """A score of a run and of its repetition; None where one has no such score, or where it is undefined."""
-
-    split: str
-    metric: str
-    before: float | None
-    now: float | None
-
-
-@dataclass(frozen=True)
-class RecordDifference:
-    """What a result may depend on, and what differs between two runs."""
-
-    what: str
-    before: object
-    now: object
-
-
-@dataclass(frozen=True)
-class Rerun:
-    """A run and its repetition, side by side."""
-
-    run: str
-    folder: str
-    """The folder of the repetition."""
-    scores: list[RepeatedScore]
-    weights_agree: bool | None
-    """Whether the files with weights have the same bytes; None where the record has no checksums."""
-    first_difference: int | None
-    """The first step whose logged losses or scores differ; None where none does."""
-    differences: list[RecordDifference]
-
-    @property
-    def scores_agree(self) -> bool:
-        """Whether all scores are the same to the last digit."""
-        return all(score.before == score.now for score in self.scores)
-
-
 def rerun(
     run: str | Path,
     *,
@@ -76,23 +37,26 @@ def rerun(
     changes: Mapping[str, str] | None = None,
     ignore_changes: bool = False,
     fresh: bool = False,
-) -> Rerun:
-    """Repeat a finished run in a new folder by what its record says, with as many threads and in the same precision.
+) -> dict[str, Any]:
+    """Repeat a finished run in a new folder from its record, with as many threads and in the same precision.
 
     Args:
-        run: its folder.
-        output: the new folder; by default, that of the run with ``-rerun`` after its name.
-        changes: where data and model are now: ``data`` or ``model`` -> path or hub name.
-        ignore_changes: train even if data or model have changed since; the comparison names them.
-        fresh: move what is in the new folder aside.
+        run: Folder of the run.
+        output: New folder; by default, the folder of the run with ``-rerun`` after its name.
+        changes: Where data and model are now: ``data`` or ``model`` -> path or Hub name.
+        ignore_changes: Train even if data or model have changed since; the comparison names them.
+        fresh: Move the contents of the new folder aside.
+
+    Returns:
+        The comparison of both runs; see `compare_runs`.
 
     Raises:
-        UsageError: not a run, a folder of seeds, or one that cannot be repeated.
-        DataError: the rows are no longer those of the run.
-        ModelError: the run is not finished, or the model is no longer the one that it started from.
-        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+        UsageError: If the folder is not a run that can be repeated, such as a folder of seeds.
+        DataError: If the rows have changed since.
+        ModelError: If the run is not finished, or the model that it started from has changed since.
+        BertkitError: If anything else prevents the run; see `bertkit.errors`.
     """
-    # The record decides: the recipe as it was resolved, and where data and model were unless `changes` say otherwise.
+    # The record has the resolved recipe. It also has the places of data and model, which `changes` may replace.
     folder = typed_path(run)
     record = _read_finished(folder)
     target = runs.run_folder(output or folder.with_name(f"{folder.resolve().name}-rerun"), "")
@@ -117,12 +81,23 @@ def rerun(
     return compare_runs(folder, target)
 
 
-def compare_runs(before: Path, now: Path) -> Rerun:
-    """Compare two finished runs by their records and logs."""
+def compare_runs(before: Path, now: Path) -> dict[str, Any]:
+    """Compare two finished runs by their records and logs.
+
+    Returns:
+        ``run``; ``folder`` of the repetition; ``scores``: ``split``, ``metric``, ``before`` and ``now``; whether the
+        ``weights_agree``, or None if a record has no checksums of them; ``first_difference``: the first step whose
+        logged losses or scores differ, or None; ``differences``; and whether the ``scores_agree`` to the last digit.
+    """
     old, new = runs.read_record(before) or {}, runs.read_record(now) or {}
     old_scores, new_scores = _list_scores(old), _list_scores(new)
     scores = [
-        RepeatedScore(split, metric, old_scores.get((split, metric)), new_scores.get((split, metric)))
+        {
+            "split": split,
+            "metric": metric,
+            "before": old_scores.get((split, metric)),
+            "now": new_scores.get((split, metric)),
+        }
         for split, metric in dict.fromkeys([*old_scores, *new_scores])
     ]
     old_weights, new_weights = (
@@ -132,14 +107,15 @@ def compare_runs(before: Path, now: Path) -> Rerun:
     # The shorter log is extended by empty entries.
     entries = zip_longest(read_log(before), read_log(now), fillvalue=dict[str, Any]())
     steps = (old_entry.get("step", new_entry.get("step")) for old_entry, new_entry in entries if old_entry != new_entry)
-    return Rerun(
-        run=str(before),
-        folder=str(now),
-        scores=scores,
-        weights_agree=old_weights == new_weights if old_weights and new_weights else None,
-        first_difference=next(steps, None),
-        differences=find_differences(old, new),
-    )
+    return {
+        "run": str(before),
+        "folder": str(now),
+        "scores": scores,
+        "weights_agree": old_weights == new_weights if old_weights and new_weights else None,
+        "first_difference": next(steps, None),
+        "differences": find_differences(old, new),
+        "scores_agree": all(score["before"] == score["now"] for score in scores),
+    }
 
 
 def _list_scores(record: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
@@ -150,15 +126,15 @@ def _list_scores(record: Mapping[str, Any]) -> dict[tuple[str, str], float | Non
     return {(result["split"], metric): score for result in results for metric, score in result["scores"].items()}
 
 
-def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
+def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the differences between two records that a result may depend on: versions, machine, settings, data, model.
 
     >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
-    [RecordDifference(what='machine.threads', before=1, now=2)]
+    [{'what': 'machine.threads', 'before': 1, 'now': 2}]
     """
     before, after = (flatten_keys(_list_circumstances(record)) for record in (old, new))
     return [
-        RecordDifference(name, before.get(name), after.get(name))
+        {"what": name, "before": before.get(name), "now": after.get(name)}
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
     ]
@@ -179,8 +155,8 @@ def _list_circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
 def _read_finished(folder: Path) -> RunRecord:
     """Read the record of a run that can be repeated; raises what `rerun` does."""
     if is_seeds_folder(folder):
-        first = next(iter(find_seeds(folder)), None)
-        remedy = "name one of its runs" + ("" if first is None else f": {seed_folder(folder, first)}")
+        first = next(iter(seed_folders(folder)), None)
+        remedy = "name one of its runs" if first is None else f"name one of its runs: {first}"
         raise UsageError("a folder of seeds, not one run", remedy, file=folder)
     try:
         record = runs.read_record(folder)

@@ -10,17 +10,24 @@ from typing import Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError
-from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
+from bertkit.evaluation.run_sets import (
+    SeedsSummary,
+    StoredRuns,
+    describe_run,
+    find_failure,
+    find_unclear,
+    sort_runs,
+    summarize_split,
+)
 from bertkit.metrics.basic import describe_positive_label
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.records import Recipe
 from bertkit.reports.seeds import write_seeds_report
-from bertkit.storage import runs
-from bertkit.storage import seeds as storage
+from bertkit.storage import run_sets, runs
 from bertkit.storage.files import disk_errors
 from bertkit.storage.hub.models import check_model
-from bertkit.storage.runs import RunRecord, without_folder
+from bertkit.storage.runs import RunRecord
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data
@@ -38,7 +45,7 @@ class SeedRuns(RunSet):
 
     def is_begun(self) -> bool:
         """Return whether the folder holds runs of seeds, or a process takes the first one."""
-        return storage.is_seeds_folder(self.folder) or any(self.folder.glob(".seed-*.lock"))
+        return run_sets.is_seeds_folder(self.folder) or any(self.folder.glob(".seed-*.lock"))
 
     def title(self, name: str) -> str:
         """Return e.g. "seed 3"."""
@@ -65,14 +72,14 @@ class SeedRuns(RunSet):
         first = self.first
         if first.recipe.data.draws:
             return self._read_rows(name)
-        seed, settings = storage.seed_of(name), first.plan.identity["recipe"]
+        seed, settings = run_sets.parse_number(name), first.plan.identity["recipe"]
         identity = {**first.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
         recipe = first.recipe.changed("training", seed=seed)
         plan = replace(first.plan, recipe=recipe, folder=self.folder / name, identity=identity)
         return replace(first, plan=plan, recipe=recipe)
 
     def _read_rows(self, name: str) -> FinetuneData:
-        recipe = self.recipe.changed("training", seed=storage.seed_of(name))
+        recipe = self.recipe.changed("training", seed=run_sets.parse_number(name))
         return read_finetune_data(recipe, self.folder / name)
 
     def check_run(self, name: str) -> None:
@@ -121,19 +128,22 @@ def finetune_seeds(
             runset.check_run(name)
         train_all(runset, jobs=jobs, join=join)
         with runset.choosing():
-            summary = _summarize_runs(runset, sorted({*seeds, *_find_others(runset)}))
+            names = sorted({*runset.names, *_find_others(runset)}, key=run_sets.parse_number)
+            summary = _summarize_runs(runset, names)
             # With the summary, the command counts as finished. The last of several processes writes it.
             if not summary.unfinished:
-                content = without_folder(summary)
                 with disk_errors(runset.folder):
-                    write_seeds_report(runset.folder, content, runs.command())
-                    storage.write_seeds(runset.folder, {"command": runs.command(), "finished": runs.now(), **content})
-        return summary, _find_divergence(runset)
+                    write_seeds_report(runset.folder, summary.to_dict(), runs.command())
+                    run_sets.write_summary(runset.folder / run_sets.SEEDS, summary.to_dict())
+    # Another process may have trained the run, so its record has the error.
+    diverged = [run for run in summary.runs if run.status == "diverged" and run.name in runset.names]
+    errors = [DivergedError(f"{runset.title(run.name)} diverged: {run.failure}") for run in diverged]
+    return summary, next(iter(errors), None)
 
 
 def dry_run(runset: SeedRuns, *, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
-    recipes = {name: runset.recipe.changed("training", seed=storage.seed_of(name)) for name in runset.names}
+    recipes = {name: runset.recipe.changed("training", seed=run_sets.parse_number(name)) for name in runset.names}
     first, *rest = runset.names
     plan = plan_run(recipes[first], output=runset.folder / first, fresh=fresh)
     for name in () if fresh else rest:
@@ -153,65 +163,55 @@ def check_seeds(
 ) -> SeedRuns:
     """Check the folder and the options, and return the runs of the seeds; the rows are not read yet."""
     folder = runs.run_folder(output, f"{recipe.name}-seeds")
-    runset = SeedRuns(folder, [storage.seed_folder(folder, seed).name for seed in seeds], recipe)
+    runset = SeedRuns(folder, [run_sets.seed_folder(folder, seed).name for seed in seeds], recipe)
     runset.check(fresh=fresh, jobs=jobs, join=join)
     # Runs of later commands hold out the same rows as the first run of the folder.
-    return runset if fresh else replace(runset, recipe=as_begun(recipe, storage.seed_folders(folder)))
+    return runset if fresh else replace(runset, recipe=as_begun(recipe, run_sets.seed_folders(folder)))
 
 
-def _find_others(runset: SeedRuns) -> list[int]:
-    """List the seeds of earlier commands that have ended in the folder; a run with other settings is an error."""
+def _find_others(runset: SeedRuns) -> list[str]:
+    """List the runs of earlier commands that have ended in the folder; a run with other settings is an error."""
     ended = []
-    for seed in storage.find_seeds(runset.folder):
-        name = storage.seed_folder(runset.folder, seed).name
+    for name in (run.name for run in run_sets.seed_folders(runset.folder)):
         if name in runset.names or runset.record(name) is None:
             continue
         if not runset.has_ended(name):
-            log.info(f"seed {seed} is not finished and left out: name it in --seeds to resume it")
+            log.info(f"{runset.title(name)} is not finished and left out: name it in --seeds to resume it")
             continue
         runset.check_run(name)
-        ended.append(seed)
+        ended.append(name)
     return ended
 
 
-def _find_divergence(runset: SeedRuns) -> BertkitError | None:
-    """Return the error of the first run that diverged in any process, or None."""
-    for name in runset.names:
-        record = runset.record(name)
-        if record is not None and record["status"] == "diverged":
-            return DivergedError(f"{runset.title(name)} diverged: {record['error']}")
-    return None
-
-
-def _summarize_runs(runset: SeedRuns, seeds: Sequence[int]) -> SeedsSummary:
-    """Summarize the runs of these seeds."""
-    data, folder = runset.first, runset.folder
-    task, metric, validation = data.task, data.recipe.best_metric, data.validation
-    records: dict[int, RunRecord] = {
-        seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds
-    }
+def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:
+    """Summarize runs of the folder."""
+    data, metric = runset.first, runset.first.recipe.best_metric
+    records: dict[str, RunRecord] = {name: runset.record(name) or {"status": "missing"} for name in names}
+    described = [describe_run(runset.folder / name, record) for name, record in records.items()]
+    finished = [run for run in described if run.results]
     with stage("summarizing the seeds", total=1):
-        described = [describe_run(folder, seed, records[seed], task, validation, metric) for seed in seeds]
-        finished = [run for run in described if run.status == "finished"]
-        # Scores of seeds are read from their records; only the variance over rows needs their predictions.
-        splits, warnings = [], list[str]()
+        splits, warnings, setups = [], list[str](), dict[str, Setup]()
         if finished:
-            first = folder / finished[0].folder
-            setup = Setup(data.recipe, load_tokenizer(first), data.labels)
-            names = [name for name in finished[0].scores if is_validation(name)]
-            splits = [summarize_split(folder, described, records, task, data.splits[name], setup) for name in names]
-            result = next(
-                result for result in records[finished[0].seed]["results"] if result["split"] == validation.name
-            )
-            warnings += describe_positive_label(result["scores"], result.get("positive_label"))
-            warnings += find_unclear(splits[0], metric, result["baselines"])
+            setup = Setup(data.recipe, load_tokenizer(runset.folder / finished[0].name), data.labels)
+            setups = dict.fromkeys(records, setup)
+        stored = StoredRuns(runset.folder, records, setups, data.task, data.validation)
+        described = [replace(run, failure=find_failure(run, stored, metric)) for run in described]
+        if finished:
+            # Scores of seeds are read from their records. Only the variance over rows requires their predictions.
+            validation = [data.splits[result.split] for result in finished[0].results if is_validation(result.split)]
+            splits = [summarize_split(finished, replace(stored, split=split)) for split in validation]
+            result = finished[0].result(data.validation.name)
+            warnings += describe_positive_label(result.scores, result.positive_label)
+            warnings += find_unclear(splits[0], metric, result.baselines)
+    # Equal scores keep their order, so the best seed is the lowest of the best.
+    best = next((run for run in sort_runs(finished, metric) if run.scores.get(metric) is not None), None)
     return SeedsSummary(
         recipe=data.recipe.name,
         model=data.recipe.model_name,
-        folder=str(folder),
+        folder=str(runset.folder),
         best_metric=metric,
         runs=described,
         splits=splits,
-        best_seed=find_best(described, validation.name, metric),
+        best_seed=None if best is None else run_sets.parse_number(best.name),
         warnings=warnings,
     )

@@ -11,50 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError, DivergedError, RecipeError, StoppedError, UsageError
+from bertkit.evaluation.run_sets import SetRun, StoredRuns, describe_run, sort_runs
 from bertkit.evaluation.sweeps import (
-    StoredTrials,
     SweepSummary,
-    Trial,
     check_scored_rows,
-    describe_trial,
     find_curve,
     find_expected_best,
     find_importance,
     find_selection,
-    sort_trials,
 )
-from bertkit.metrics.basic import is_lower_better
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.space import Point, Search, name_point
 from bertkit.reports.sweep import write_sweep_report
-from bertkit.storage import runs
-from bertkit.storage import sweeps as storage
+from bertkit.storage import run_sets, runs
 from bertkit.storage.files import disk_errors
-from bertkit.storage.runs import without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data, read_labeled
 from bertkit.workflows.runset import RunSet, train_all
-from bertkit.workflows.tpe import Tried, check_optuna, propose
+from bertkit.workflows.tpe import check_optuna, propose
 from bertkit.workflows.trial_run import dry_run as plan_run
-
-_ENDED = ("finished", "diverged")
-
-
-@dataclass(frozen=True)
-class SweepPlan:
-    """Plan of a sweep."""
-
-    folder: str
-    trials: int
-    settings: list[Point]
-    """Settings of each trial, or an empty list if they depend on scores."""
-    rows: dict[str, int]
-    disk_bytes: int
 
 
 @dataclass
@@ -77,11 +57,11 @@ class Sweep(RunSet):
 
     def is_begun(self) -> bool:
         """Return whether the folder holds a sweep."""
-        return (self.folder / storage.SPACE).is_file()
+        return (self.folder / run_sets.SPACE).is_file()
 
     def train(self, name: str) -> None:
         """Train a trial, or resume it with the settings that it started with."""
-        settings = self._choose_settings(storage.trial_of(name))
+        settings = self._choose_settings(name)
         log.info(f"{name} of {self.search.trials}: {name_point(settings)}")
         with _named(name, settings):
             with stage("reading the data", total=1):
@@ -96,9 +76,9 @@ class Sweep(RunSet):
 
     def read(self, name: str) -> FinetuneData:
         """Read the data of a trial. Its settings may decide which rows or which model."""
-        recipe = self.recipe(storage.read_settings(self.folder, storage.trial_of(name)) or {})
-        folders = [storage.trial_folder(self.folder, number) for number in storage.find_trials(self.folder)]
-        return read_finetune_data(as_begun(recipe, folders), self.folder / name)
+        recipe = self.recipe(run_sets.read_settings(self.folder, name) or {})
+        trials = map(self.folder.joinpath, run_sets.find_trials(self.folder))
+        return read_finetune_data(as_begun(recipe, trials), self.folder / name)
 
     @property
     def seed(self) -> int:
@@ -110,33 +90,30 @@ class Sweep(RunSet):
         """Values that differ between two sweeps."""
         return {**self.search.describe(), "seed": self.seed}
 
-    def describe(self, number: int) -> Trial:
-        """Describe a trial by its settings and the record of its run."""
-        settings = storage.read_settings(self.folder, number) or {}
-        record = self.record(storage.trial_folder(self.folder, number).name)
-        return describe_trial(number, self.folder, settings, record)
+    def describe_trials(self) -> list[SetRun]:
+        """Describe the trials with settings, in order."""
+        return [
+            describe_run(self.folder / name, self.record(name), run_sets.read_settings(self.folder, name))
+            for name in run_sets.find_trials(self.folder)
+        ]
 
-    def propose(self, number: int) -> Point:
+    def propose(self, name: str) -> Point:
         """Return the settings of a new trial."""
-        if self.search.method != "tpe":
-            return next(itertools.islice(self.search.points(self.seed), number - 1, None))
-        metric, tried = self.recipe({}).best_metric, []
-        for earlier in storage.find_trials(self.folder):
-            trial = self.describe(earlier)
-            tried.append(Tried(trial.settings, trial.scores.get(metric), trial.status in _ENDED))
-        return propose(self.search, self.seed, tried, lower_is_better=is_lower_better(metric))
+        if self.search.method == "tpe":
+            return propose(self.search, self.seed, self.describe_trials(), self.recipe({}).best_metric)
+        return next(itertools.islice(self.search.points(self.seed), self.names.index(name), None))
 
-    def _choose_settings(self, number: int) -> Point:
+    def _choose_settings(self, name: str) -> Point:
         """Return the settings of a trial.
 
         They are on disk before it is trained, so that any process resumes the trial with them. One process at a time
         chooses, because TPE takes the settings of unfinished trials into account.
         """
         with self.choosing():
-            settings = storage.read_settings(self.folder, number)
+            settings = run_sets.read_settings(self.folder, name)
             if settings is None:
-                settings = self.propose(number)
-                storage.write_settings(self.folder, number, settings)
+                settings = self.propose(name)
+                run_sets.write_settings(self.folder, name, settings)
         return settings
 
 
@@ -171,34 +148,39 @@ def sweep(
     """
     job = check_sweep(recipe, search, changes or {}, output, fresh=fresh, jobs=jobs, join=join)
     with job.claimed(fresh=fresh, join=join):
-        storage.write_space(job.folder, job.space)
+        run_sets.write_space(job.folder, job.space)
         _check_trials(job)
         train_all(job, jobs=jobs, join=join)
         with job.choosing():
             summary = _summarize_trials(job)
             # With the summary, the command counts as finished. The last of several processes writes it.
             if not summary.unfinished:
-                content = without_folder(summary)
                 with disk_errors(job.folder):
-                    write_sweep_report(job.folder, content, runs.command())
-                    storage.write_summary(job.folder, {"command": runs.command(), "finished": runs.now(), **content})
+                    write_sweep_report(job.folder, summary.to_dict(), runs.command())
+                    run_sets.write_summary(job.folder / run_sets.SWEEP, summary.to_dict())
     if summary.best is None and not summary.unfinished:
         raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
     return summary
 
 
-def dry_run(job: Sweep, *, fresh: bool = False) -> SweepPlan:
-    """Check everything that can be checked without training, and return what the sweep would do."""
+def dry_run(job: Sweep, *, fresh: bool = False) -> dict[str, Any]:
+    """Check everything that can be checked without training, and return what the sweep would do.
+
+    Returns:
+        ``folder``, number of ``trials``, ``settings`` of each trial or an empty list if they depend on scores, ``rows``
+        of each split, and ``disk_bytes``.
+    """
     search = job.search
     if not fresh:
         _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
     last = {axis.key: axis.extremes[-1] for axis in search.axes}  # more epochs have more checkpoints
-    unused = storage.trial_folder(job.folder, search.trials + 1)
-    for settings, name in ((job.propose(1), storage.trial_folder(job.folder, 1).name), (last, "a trial")):
+    unused = job.folder / run_sets.name_trial(search.trials + 1)
+    for settings, name in ((job.propose(job.names[0]), job.names[0]), (last, "a trial")):
         with _named(name, settings):
             plan = plan_run(job.recipe(settings), output=unused, is_timed=False)
-    return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
+    facts = {"folder": str(job.folder), "trials": search.trials, "settings": points}
+    return {**facts, "rows": plan.rows, "disk_bytes": search.trials * plan.disk_bytes}
 
 
 def check_sweep(
@@ -216,7 +198,7 @@ def check_sweep(
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and searched", "leave one of them out")
     folder = runs.run_folder(output, f"{load_recipe(name, changes).name}-sweep")
-    names = [storage.trial_folder(folder, number).name for number in range(1, search.trials + 1)]
+    names = [run_sets.name_trial(number) for number in range(1, search.trials + 1)]
     job = Sweep(folder, names, name, changes, search)
     # A recipe may forbid a value. Each extreme of each axis is tried, so that a sweep does not end so in its last
     # trial.
@@ -234,7 +216,7 @@ def check_sweep(
         check_optuna()
     job.check(fresh=fresh, jobs=jobs, join=join)
     if not fresh:
-        storage.check_space(folder, job.space)
+        run_sets.check_space(folder, job.space)
     # Trials are compared with one another, so all must be scored on the same rows, also if data settings are searched.
     gold = load_task(job.recipe({})).COLUMNS.gold
     check_scored_rows(search, lambda point: read_labeled(job.recipe(point))[1]["validation"], gold)
@@ -243,18 +225,16 @@ def check_sweep(
 
 def _check_trials(job: Sweep) -> None:
     """Check that the first trial with a run belongs to this sweep: that it has the same data, model and settings."""
-    for number in storage.find_trials(job.folder):
-        name = storage.trial_folder(job.folder, number).name
-        if job.record(name) is None:
-            continue
-        plan = job.read(name).plan
-        try:
-            runs.check_claim(plan.folder, plan.identity)
-        except UsageError as error:
-            remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
-            message = error.what.replace("another run", "trials of another sweep")
-            raise UsageError(message, remedy, file=job.folder) from None
+    name = next((name for name in run_sets.find_trials(job.folder) if job.record(name)), None)
+    if name is None:
         return
+    plan = job.read(name).plan
+    try:
+        runs.check_claim(plan.folder, plan.identity)
+    except UsageError as error:
+        remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
+        message = error.what.replace("another run", "trials of another sweep")
+        raise UsageError(message, remedy, file=job.folder) from None
 
 
 @contextmanager
@@ -277,22 +257,20 @@ def _computes_like(data: FinetuneData, record: Mapping[str, Any]) -> bool:
 
 def _summarize_trials(job: Sweep) -> SweepSummary:
     """Summarize the trials of the folder, the best first."""
-    numbers = storage.find_trials(job.folder)
-    names = {number: storage.trial_folder(job.folder, number).name for number in numbers}
-    records = {number: record for number, name in names.items() if (record := job.record(name)) is not None}
+    described = job.describe_trials()
+    records = {trial.name: record for trial in described if (record := job.record(trial.name)) is not None}
     with stage("summarizing the trials", total=1):
-        data = job.read(names[next(iter(records))] if records else job.names[0])
+        data = job.read(next(iter(records), job.names[0]))
         metric, split = data.recipe.best_metric, data.validation
-        trials = sort_trials([job.describe(number) for number in numbers], metric)
-        # Estimates are over finished trials alone; those that diverged have ended, but have no score.
-        ended = [trial for trial in trials if trial.status in _ENDED]
-        finished = [trial for trial in ended if trial.scores.get(metric) is not None]
+        trials = sort_runs(described, metric)
+        # Trials that diverged have ended without a score, so they do not count for the estimates.
+        finished = [trial for trial in trials if trial.scores.get(metric) is not None]
         setups = {
-            trial.number: Setup(job.recipe(trial.settings), load_tokenizer(job.folder / trial.folder), data.labels)
+            trial.name: Setup(job.recipe(trial.settings), load_tokenizer(job.folder / trial.name), data.labels)
             for trial in finished
         }
-        stored = StoredTrials(records, setups, data.task, split, job.folder)
-        selection, reason = find_selection(finished, stored)
+        stored = StoredRuns(job.folder, records, setups, data.task, split)
+        selection, reason = find_selection(finished, stored, metric)
         return SweepSummary(
             recipe=data.recipe.name,
             model=data.recipe.model_name,
@@ -303,11 +281,11 @@ def _summarize_trials(job: Sweep) -> SweepSummary:
             split=split.name,
             rows=len(split.rows),
             trials=trials,
-            best=finished[0].folder if finished else None,
+            best=finished[0].name if finished else None,
             selection=selection,
             no_selection=reason,
             expected_best=find_expected_best(finished, job.search, metric),
             importance=find_importance(finished, job.search, metric),
-            curve=find_curve(finished, stored),
-            unfinished=max(job.search.trials, len(numbers)) - len(ended),
+            curve=find_curve(finished, stored, metric),
+            unfinished=max(job.search.trials, len(trials)) - sum(trial.has_ended for trial in trials),
         )

@@ -15,7 +15,7 @@ from bertkit.progress import get_progress, stage
 from bertkit.recipe.sections import typed_path
 from bertkit.storage import runs
 from bertkit.storage.run_list import RunSummary, find_runs, list_settings, summarize
-from bertkit.storage.seeds import read_seeds, seed_folders
+from bertkit.storage.run_sets import read_seeds, seed_folders
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,7 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     """
     from bertkit.evaluation.differences import Side
     from bertkit.evaluation.gates import compare_sides
-    from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
-    from bertkit.evaluation.stored.rows import align, read_rows
+    from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
 
     systems = [read_system(cell.folder, None) for cell in column]
     counts = [len(system.runs) for system in systems]

@@ -3,69 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from bertkit.evaluation.run_sets import SetRun
+from bertkit.metrics.basic import is_lower_better
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.space import Axis, Point, Search, name_point
-
-
-@dataclass(frozen=True)
-class Tried:
-    """An earlier trial: its settings, and its score; None while it runs."""
-
-    settings: Point
-    score: float | None
-    diverged: bool = False
 
 
 def check_optuna() -> None:
     """Check that Optuna is installed.
 
     Raises:
-        UnavailableError: it is not.
+        UnavailableError: If it is not.
     """
     import_extra("optuna", "--search tpe needs Optuna, which is not installed", "sweep", "--search random")
 
 
-def propose(search: Search, seed: int, tried: Sequence[Tried], *, lower_is_better: bool) -> Point:
-    """Return settings that no earlier trial has; they follow from the seed and the earlier trials alone.
+def propose(search: Search, seed: int, trials: Sequence[SetRun], metric: str) -> Point:
+    """Return settings that no earlier trial has. They follow from the seed and the earlier trials.
 
-    Optuna keeps nothing: a study in memory is made anew of the trials for each proposal. One on disk would hold a
-    trial that was killed as running for ever, and could contradict the run folders.
+    Optuna stores nothing: each proposal starts with a new study of the trials in memory. A study on disk would list a
+    killed trial as running forever, and could contradict the run folders.
     """
     import optuna
     from optuna.trial import TrialState, create_trial
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    distributions = {axis.key: _distribution(axis) for axis in search.axes}
+    distributions = {axis.key: _make_distribution(axis) for axis in search.axes}
     sampler = optuna.samplers.TPESampler(
-        seed=(seed * 1_000_003 + len(tried)) % 2**32,
-        # what other processes try now counts as poor, so that two do not try nearly the same
+        seed=(seed * 1_000_003 + len(trials)) % 2**32,
+        # Trials of other processes count as poor, so that two processes do not try nearly the same settings.
         constant_liar=True,
     )
-    study = optuna.create_study(direction="minimize" if lower_is_better else "maximize", sampler=sampler)
-    for trial in tried:
-        # one that diverged counts as worse than any that did not
-        is_over = TrialState.PRUNED if trial.diverged else TrialState.RUNNING
+    study = optuna.create_study(direction="minimize" if is_lower_better(metric) else "maximize", sampler=sampler)
+    for trial in trials:
+        score = trial.scores.get(metric)
+        # A trial that diverged counts as worse than every other trial.
+        unscored = TrialState.PRUNED if trial.has_ended else TrialState.RUNNING
         study.add_trial(
             create_trial(
-                state=is_over if trial.score is None else TrialState.COMPLETE,
-                value=trial.score,
+                state=unscored if score is None else TrialState.COMPLETE,
+                value=score,
                 params={axis.key: _to_optuna(axis, trial.settings[axis.key]) for axis in search.axes},
                 distributions=distributions,
             )
         )
-    # Axes with few values have few points, so Optuna may repeat one: a random new point takes its place.
+    # Axes with few values have few points, so Optuna may repeat a point: a random new point replaces it.
     params = study.ask(distributions).params
     point = {axis.key: _from_optuna(axis, params[axis.key]) for axis in search.axes}
-    seen = {name_point(trial.settings) for trial in tried}
-    if name_point(point) not in seen:
+    names = {name_point(trial.settings) for trial in trials}
+    if name_point(point) not in names:
         return point
-    return next(point for point in search.points(seed) if name_point(point) not in seen)
+    return next(point for point in search.points(seed) if name_point(point) not in names)
 
 
-def _distribution(axis: Axis) -> Any:
+def _make_distribution(axis: Axis) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if axis.scale == "list":

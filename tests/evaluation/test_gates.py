@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bertkit.evaluation.gates import GatedDifference, WorseGate, judge_scores, judge_seeds, judge_worse
-from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, SeedsSummary
+from bertkit.evaluation.run_sets import SeedsOfSplit, SeedsSummary, SetRun
+from bertkit.evaluation.scoring import Result
 from bertkit.metrics.paired import Difference, judge_difference
 from bertkit.metrics.seeds import describe_spread
 from bertkit.recipe import Gates
@@ -101,7 +102,10 @@ def test_the_mean_of_seeds_is_judged(tmp_path):
     (tmp_path / "seed-1" / "model.safetensors").write_bytes(b"0" * 1000)
     spreads = {"f1": describe_spread([0.7, 0.9], interval=(0.5, 1.0)), "accuracy": None}
     split = SeedsOfSplit("validation", 9, spreads, {})
-    runs = [SeedRun(2, "seed-2", "diverged"), SeedRun(1, "seed-1", "finished", {"validation": {}})]
+    runs = [
+        SetRun("seed-2", "diverged"),
+        SetRun("seed-1", "finished", results=[Result("r", "m", "validation", {}, 9, 1.0)]),
+    ]
     summary = SeedsSummary("r", "m", str(tmp_path), "f1", runs, [split], 1)
     gates = Gates(f1=0.75, accuracy=0.1, size_mb=0.001)
     assert [case.outcome for case in judge_seeds(gates, summary)] == ["passed", "failed", "passed"]

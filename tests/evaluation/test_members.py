@@ -12,7 +12,7 @@ from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import find_members
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
-from bertkit.storage.seeds import write_seeds
+from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.evaluate import evaluate
@@ -55,7 +55,7 @@ def test_an_ensemble_is_scored_with_its_members_beside_it(tmp_path, trained):
     with pytest.raises(ModelError, match="the runs of these seeds are not finished"):
         find_members(recipe)
     entries = [{"folder": f"seed-{seed}", "status": "finished", "failure": None} for seed in (1, 2)]
-    write_seeds(folder, {"runs": [*entries, {"folder": "seed-3", "status": "diverged", "failure": "nan"}]})
+    write_summary(folder / SEEDS, {"runs": [*entries, {"folder": "seed-3", "status": "diverged", "failure": "nan"}]})
     (result,) = evaluate(recipe)
     stored = runs.read_record(trained)["results"][0]["scores"]
     assert result.scores == stored and result.model == str(folder)
@@ -63,6 +63,6 @@ def test_an_ensemble_is_scored_with_its_members_beside_it(tmp_path, trained):
     single = next(iter(predict(load_recipe("classify", {"model": str(trained)}), row={"text": "a good film"})))
     both = next(iter(predict(recipe, row={"text": "a good film"})))
     assert both["probabilities"] == pytest.approx(single["probabilities"])
-    write_seeds(folder, {"runs": entries[:1]})
+    write_summary(folder / SEEDS, {"runs": entries[:1]})
     with pytest.raises(ModelError, match="at least two finished runs, and there is 1"):
         find_members(recipe)

@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError
-from bertkit.evaluation.scoring import describe_scores, find_intervals, suffix_of, write_predictions
+from bertkit.evaluation.scoring import explain_undefined, find_intervals, suffix_of, write_predictions
 from bertkit.metrics.basic import check_best_metric, r2
 from bertkit.recipe import load_recipe
 
@@ -38,17 +38,16 @@ def test_what_is_undefined_is_none_with_its_reason():
     scored = SimpleNamespace(
         compared={"gold": np.ones(4)}, setup=None, predictions=[1.0] * 4, scores={"r2": r2(np.ones(4), np.ones(4))}
     )
-    assert describe_scores(task, scored, {"mean": {"r2": 0.5}}) == {
-        "scores": {"r2": None},
-        "intervals": {"r2": None},
-        "interval_methods": {},
-        "lower_is_better": [],
-        "baselines": {"mean": {"r2": 0.5}},
-        "undefined": {
-            "scores": {"r2": "all gold values are the same"},
-            "intervals": {"r2": "undefined in every resample"},
-        },
+    intervals = find_intervals(task, scored)
+    assert (intervals.ends, intervals.methods) == ({"r2": None}, {})
+    reasons = {
+        "scores": {"r2": "all gold values are the same"},
+        "intervals": {"r2": "undefined in every resample"},
     }
+    assert explain_undefined(scored.scores, intervals, {"mean": {"r2": 0.5}}) == reasons
+    baselines = {"mean": {"r2": scored.scores["r2"]}}
+    reasons["baselines"] = reasons["scores"]
+    assert explain_undefined(scored.scores, intervals, baselines) == reasons
 
 
 @pytest.mark.parametrize("split", ["validation", "validation_mismatched", "test"])

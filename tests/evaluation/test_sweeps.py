@@ -10,17 +10,15 @@ import pytest
 
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
+from bertkit.evaluation.run_sets import SetRun, StoredRuns, describe_run, sort_runs
+from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.sweeps import (
     CurvePoint,
-    StoredTrials,
-    Trial,
     check_scored_rows,
-    describe_trial,
     find_curve,
     find_expected_best,
     find_importance,
     find_selection,
-    sort_trials,
 )
 from bertkit.metrics.seeds import estimate_selection
 from bertkit.recipe import load_recipe
@@ -45,8 +43,8 @@ def split():
 
 
 def trial_of(number, score=None, **settings):
-    scores = {} if score is None else {"accuracy": score}
-    return Trial(number, f"trial-{number:04}", settings, "finished" if scores else "diverged", scores)
+    results = [] if score is None else [Result("r", "m", "validation", {"accuracy": score}, 40, 1.0)]
+    return SetRun(f"trial-{number:04}", "finished" if results else "diverged", settings, results)
 
 
 @pytest.fixture
@@ -87,23 +85,18 @@ def test_more_rows_than_there_are_are_refused_wherever_they_are_named(data):
 
 
 def test_a_record_tells_what_came_of_a_trial(tmp_path):
-    settings = {"training.epochs": 2}
-    assert describe_trial(1, tmp_path, settings, None).status == "waiting"
-    lost = describe_trial(1, tmp_path, settings, {"status": "diverged", "error": "the loss is nan", "seconds": 2})
+    settings, trial = {"training.epochs": 2}, tmp_path / "trial-0012"
+    assert describe_run(trial, None, settings).status == "waiting"
+    lost = describe_run(trial, {"status": "diverged", "error": "the loss is nan", "seconds": 2}, settings)
     assert (lost.status, lost.failure, lost.scores) == ("diverged", "the loss is nan", {})
-    result = {"scores": {"accuracy": 0.5}, "intervals": {"accuracy": [0.4, 0.6]}}
-    record = {"status": "finished", "steps": 7, "seconds": 3.5, "results": [result, {}]}
-    done = describe_trial(12, tmp_path, settings, record)
-    assert done == Trial(
-        12, "trial-0012", settings, "finished", {"accuracy": 0.5}, 7, 3.5, intervals={"accuracy": [0.4, 0.6]}
-    )
+    result = dataclasses.replace(trial_of(12, 0.5).results[0], folder=str(trial))
+    record = {"status": "finished", "steps": 7, "seconds": 3.5, "results": [dataclasses.asdict(result)]}
+    assert describe_run(trial, record, settings) == SetRun("trial-0012", "finished", settings, [result], 3.5, None, 7)
 
 
 def test_the_best_comes_first_and_what_has_no_score_last():
     trials = [trial_of(1), trial_of(2, 0.5), trial_of(3, 0.7), trial_of(4, 0.7)]
-    assert [trial.number for trial in sort_trials(trials, "accuracy")] == [3, 4, 2, 1]
-    errors = [Trial(n, "", {}, "finished", {"mean_squared_error": score}) for n, score in enumerate((0.5, 0.2))]
-    assert [trial.number for trial in sort_trials(errors, "mean_squared_error")] == [1, 0]
+    assert [trial.name[-1] for trial in sort_runs(trials, "accuracy")] == ["3", "4", "2", "1"]
 
 
 def write_trials(folder, shares, **settings):
@@ -122,23 +115,22 @@ def write_trials(folder, shares, **settings):
 
 def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, split):
     trials, correct = write_trials(tmp_path, [0.7] * 4)
-    trials = sort_trials(trials, "accuracy")
+    trials = sort_runs(trials, "accuracy")
     record = {"identity": {"data": {"validation": split.fingerprint()}}, "results": []}
-    records, setups = (
-        dict.fromkeys(range(1, 5), record),
-        dict.fromkeys(range(1, 5), Setup(recipe, None, ("bad", "good"))),
-    )
-    found, reason = find_selection(trials, StoredTrials(records, setups, load_task(recipe), split, tmp_path))
+    names = [trial.name for trial in trials]
+    records, setups = dict.fromkeys(names, record), dict.fromkeys(names, Setup(recipe, None, ("bad", "good")))
+    stored = StoredRuns(tmp_path, records, setups, load_task(recipe), split)
+    found, reason = find_selection(trials, stored, "accuracy")
     assert reason is None
-    rights = np.array([correct[trial.number - 1] for trial in trials], dtype=float)
+    rights = np.array([correct[int(trial.name[-1]) - 1] for trial in trials], dtype=float)
     expected = estimate_selection(lambda model, rows: float(rights[model, rows].mean()), 4, len(GOLD))
     assert found == expected
-    other = [trial_of(trial.number, trial.scores["accuracy"] / 2) for trial in trials]
-    of_other_rows = {**records, 2: {**record, "identity": {"data": {"validation": "of other rows"}}}}
+    other = [trial_of(int(trial.name[-1]), trial.scores["accuracy"] / 2) for trial in trials]
+    other_rows = {**records, "trial-0002": {**record, "identity": {"data": {"validation": "of other rows"}}}}
     reasons = [
-        find_selection(trials[:1], StoredTrials(records, setups, load_task(recipe), split, tmp_path))[1],
-        find_selection(other, StoredTrials(records, setups, load_task(recipe), split, tmp_path))[1],
-        find_selection(trials, StoredTrials(of_other_rows, setups, load_task(recipe), split, tmp_path))[1],
+        find_selection(trials[:1], stored, "accuracy")[1],
+        find_selection(other, stored, "accuracy")[1],
+        find_selection(trials, dataclasses.replace(stored, records=other_rows), "accuracy")[1],
     ]
     assert reasons == [
         "one trial was not chosen among others",
@@ -151,10 +143,12 @@ def test_a_curve_has_the_mean_over_seeds_for_each_number_of_rows(tmp_path, recip
     limits, seeds, rates = [100, 100, 30, 30, 30], [1, 2, 1, 2, 1], [0.1, 0.1, 0.1, 0.1, 0.2]
     settings = {"data.train_limit": limits, "training.seed": seeds, "training.learning_rate": rates}
     trials, correct = write_trials(tmp_path, [0.9, 0.9, 0.7, 0.7, 0.5], **settings)
-    trials[4] = dataclasses.replace(trials[4], intervals={"accuracy": (0.3, 0.7)})
-    kept = [dict.fromkeys(range(1, 6), value) for value in ({}, Setup(recipe, None, ("bad", "good")))]
-    stored = StoredTrials(*kept, load_task(recipe), split, tmp_path)
-    low, high, alone = find_curve(sort_trials(trials, "accuracy"), stored)
+    result = dataclasses.replace(trials[4].results[0], intervals={"accuracy": (0.3, 0.7)})
+    trials[4] = dataclasses.replace(trials[4], results=[result])
+    names = [trial.name for trial in trials]
+    kept = [dict.fromkeys(names, value) for value in ({}, Setup(recipe, None, ("bad", "good")))]
+    stored = StoredRuns(tmp_path, *kept, load_task(recipe), split)
+    low, high, alone = find_curve(sort_runs(trials, "accuracy"), stored, "accuracy")
     means = [np.mean([correct[n].mean() for n in pair]) for pair in ((2, 3), (0, 1))]
     assert [low.score, high.score] == pytest.approx(means)
     assert [(point.limit, point.seeds, point.settings) for point in (low, high)] == [
@@ -165,7 +159,7 @@ def test_a_curve_has_the_mean_over_seeds_for_each_number_of_rows(tmp_path, recip
         assert point.interval[0] < point.score < point.interval[1]
     last = float(correct[4].mean())
     assert alone == CurvePoint({"training.learning_rate": 0.2}, 30, 1, last, (0.3, 0.7))
-    assert find_curve([trial_of(1, 0.5, **{"training.seed": 1})], stored) == []
+    assert find_curve([trial_of(1, 0.5, **{"training.seed": 1})], stored, "accuracy") == []
 
 
 def test_keys_are_weighed_by_their_values_and_ranges_by_thirds():

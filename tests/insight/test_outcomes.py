@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.evaluation.stored import find_scorer, read_system
-from bertkit.evaluation.stored.rows import read_rows
+from bertkit.evaluation.stored import find_scorer, read_rows, read_system
 from bertkit.insight.outcomes import SORTS, RowAnswer, find_outcomes
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
@@ -97,7 +96,7 @@ def test_queries_are_judged_by_their_score(tmp_path):
 
 def test_predictions_that_are_not_stored_are_refused(tmp_path):
     recipe = {"task": "contrastive", "metrics": ["mrr@10"], "best_metric": "mrr@10"}
-    with pytest.raises(DataError, match="made of more than the stored predictions"):
+    with pytest.raises(DataError, match="depend on more than the stored predictions"):
         outcomes_of(tmp_path, [{"anchor": "a", "positive": "b", "prediction": 1}], **recipe)
 
 

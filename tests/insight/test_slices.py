@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.data.columns import Columns
-from bertkit.evaluation.stored import find_scorer, read_system
-from bertkit.evaluation.stored.rows import read_rows
+from bertkit.evaluation.stored import find_scorer, read_rows, read_system
 from bertkit.insight.outcomes import find_outcomes
 from bertkit.insight.slices import compare_groups, find_slices, words_of
 from tests.evaluation.stored_runs import make_rows, make_run, predict

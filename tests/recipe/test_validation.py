@@ -15,8 +15,8 @@ WRONG = {
     "training.evaluate_every=abc": "training.evaluate_every = 'abc' is wrong: must be 'epoch' or an integer",
     "training.schedule=cosin": "training.schedule = 'cosin' is wrong: must be 'linear', 'cosine', 'constant', "
     "'constant_with_warmup' or 'warmup_stable_decay' - did you mean cosine?",
-    "training.freeze=encodr": "training.freeze = 'encodr' is wrong: must be 'embeddings' or 'encoder' or an integer - did "
-    "you mean encoder?",
+    "training.freeze=encodr": "training.freeze = 'encodr' is wrong: must be 'embeddings' or 'encoder' or an integer - "
+    "did you mean encoder?",
     "training.report_to=[wandb, mflo]": "training.report_to.1 = 'mflo' is wrong: must be 'tensorboard', 'wandb', "
     "'mlflow', 'trackio', 'azure_ml', 'clearml', 'codecarbon', 'comet_ml', 'dagshub', 'dvclive', 'flyte', "
     "'kubeflow', 'neptune' or 'swanlab' - did you mean mlflow?",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from xml.etree import ElementTree
 
 from bertkit.reports.seeds import write_seeds_report
@@ -10,7 +9,7 @@ from tests.cli.commands.test_finetune import summary_of
 
 
 def test_a_page_has_a_dot_per_run_and_names_the_failed_ones(tmp_path):
-    summary = asdict(summary_of([0.6, 0.7, 0.5], recipe="a <b>"))
+    summary = summary_of([0.6, 0.7, 0.5], recipe="a <b>").to_dict()
     summary["runs"][2]["failure"] = "It gives every row the same answer."
     write_seeds_report(tmp_path, summary, "bertkit finetune a --seeds 3")
     page = (tmp_path / "report.html").read_text()
@@ -27,7 +26,7 @@ def test_a_page_has_a_dot_per_run_and_names_the_failed_ones(tmp_path):
 
 
 def test_a_page_without_any_finished_run_names_what_happened(tmp_path):
-    summary = asdict(summary_of([], splits=[], best_seed=None))
+    summary = summary_of([], splits=[], best_seed=None).to_dict()
     summary["runs"] = [{"seed": 1, "status": "diverged", "failure": "the loss is nan", "seconds": 1.0, "scores": {}}]
     write_seeds_report(tmp_path, summary, "bertkit finetune a --seeds 1")
     assert "Seed 1 failed. the loss is nan" in (tmp_path / "report.html").read_text()

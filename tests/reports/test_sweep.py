@@ -7,16 +7,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bertkit.evaluation.sweeps import CurvePoint, Trial
+from bertkit.evaluation.run_sets import SetRun
+from bertkit.evaluation.sweeps import CurvePoint
 from bertkit.recipe.space import parse_axis
 from bertkit.reports.sweep import draw_curves, place_values, write_sweep_report
 from tests.cli.commands.test_sweep import RATE, SIZE, summary_of
 
 
 def test_the_page_draws_each_trial_and_marks_the_best(tmp_path):
-    lost = Trial(3, "trial-0003", {RATE: 1e-3, SIZE: 32}, "diverged", failure="the loss is nan")
+    lost = SetRun("trial-0003", "diverged", {RATE: 1e-3, SIZE: 32}, failure="the loss is nan")
     summary = summary_of([0.7, 0.6], recipe="a <b>", trials=[*summary_of([0.7, 0.6]).trials, lost])
-    write_sweep_report(tmp_path, asdict(summary), "bertkit sweep a")
+    write_sweep_report(tmp_path, summary.to_dict(), "bertkit sweep a")
     page = (tmp_path / "report.html").read_text()
     pictures = [ElementTree.fromstring(f"<svg {part.split('</svg>')[0]}</svg>") for part in page.split("<svg ")[1:]]
     assert len(pictures) == 2  # one per key
@@ -30,8 +31,8 @@ def test_the_page_draws_each_trial_and_marks_the_best(tmp_path):
 
 
 def test_a_page_without_a_finished_trial_has_no_picture(tmp_path):
-    lost = Trial(1, "trial-0001", {RATE: 1e-3, SIZE: 32}, "diverged", failure="the loss is nan")
-    write_sweep_report(tmp_path, asdict(summary_of([], trials=[lost], best=None, selection=None)), "bertkit sweep a")
+    lost = SetRun("trial-0001", "diverged", {RATE: 1e-3, SIZE: 32}, failure="the loss is nan")
+    write_sweep_report(tmp_path, summary_of([], trials=[lost], best=None, selection=None).to_dict(), "bertkit sweep a")
     page = (tmp_path / "report.html").read_text()
     assert "the loss is nan" in page and "<svg" not in page
 
@@ -46,7 +47,7 @@ def test_each_learning_curve_is_a_line_with_intervals(tmp_path):
     assert [len(line.get("points").split()) for line in picture.iter("polyline")] == [2, 1]
     assert len([path for path in picture.iter("path") if path.get("class") == "whisker"]) == 2
     assert {"training.batch_size=16", "training.batch_size=32"} <= {text.text for text in picture.iter("text")}
-    write_sweep_report(tmp_path, asdict(summary_of([0.7, 0.6], curve=points)), "bertkit sweep a")
+    write_sweep_report(tmp_path, summary_of([0.7, 0.6], curve=points).to_dict(), "bertkit sweep a")
     assert "<h2>Learning curve</h2>" in (tmp_path / "report.html").read_text()
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bertkit.errors import DataError, DivergedError, RecipeError, UsageError
+from bertkit.metrics.paired import Difference
 from bertkit.recipe.space import make_search
 from bertkit.storage import runs
+from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.workflows import ablate as workflow
-from bertkit.workflows.ablate import ablate, check_ablation
+from bertkit.workflows.ablate import ablate, check_ablation, find_unlearned, name_variants
+from bertkit.workflows.compare import Comparison
 from tests.kills import TRAINING_STEP, check_equal
 from tests.workflows.test_pretrain import DEMO
 
@@ -59,8 +64,11 @@ def test_a_variant_that_diverges_loses_no_other(pretrained, tmp_path):
     summary, error = ablate(check_ablation("mlm", search("objective=clm,mlm"), [TASK], TEXT, folder), (1, 2))
     assert pretrained == ["clm", "mlm", ("cola", str(folder / "pretrained/mlm"), [1, 2], folder / "cola/mlm")]
     assert "clm: the loss is nan" in str(error) and isinstance(error, DivergedError)
-    assert [(variant.name, bool(variant.failure)) for variant in summary.variants] == [("clm", True), ("mlm", False)]
-    assert json.loads((folder / "ablation.json").read_text())["tasks"] == summary.tasks == []
+    assert [(variant["name"], bool(variant["failure"])) for variant in summary["variants"]] == [
+        ("clm", True),
+        ("mlm", False),
+    ]
+    assert json.loads((folder / "ablation.json").read_text())["tasks"] == summary["tasks"] == []
 
 
 def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
@@ -87,17 +95,85 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
     refused(UsageError, "holds something that is not an ablation")
 
 
+def test_only_a_finished_pretraining_has_facts(tmp_path):
+    job = check_ablation("mlm", search(OBJECTIVES), [TASK], TEXT, tmp_path / "ablation")
+    facts = {"scores": {"loss": 2.0}, "parameters": 10, "steps": 5, "tokens": 100, "seconds": 1.5}
+    for variant, record in {"mlm": {"status": "finished", "result": {**facts, "recipe": "mlm"}}, "clm": {}}.items():
+        job.pretrained(variant).mkdir(parents=True)
+        runs.write_record(job.pretrained(variant), {"status": "running", **record})
+    job.failures["clm"] = DivergedError("the loss is nan", "lower it")
+    finished, failed = (workflow._describe_variant(job, variant) for variant in ("mlm", "clm"))
+    assert finished == {"name": "mlm", "settings": {"objective": "mlm"}, **facts, "failure": ""}
+    assert (failed["steps"], failed["failure"]) == (0, "the loss is nan - lower it")
+
+
+def test_seeds_that_failed_are_notes(tmp_path, monkeypatch):
+    job = check_ablation("mlm", search(OBJECTIVES), [TASK], TEXT, tmp_path / "ablation")
+    alike = "It gives every row the same answer."
+    for variant in ("mlm", "clm"):
+        for seed in (1, 2):
+            folder = job.folder / "cola" / variant / f"seed-{seed}"
+            folder.mkdir(parents=True)
+            runs.write_record(folder, {"status": "finished", "results": [{"baselines": {"null": {"f1": 0.1}}}]})
+        entries = [{"seed": 1, "failure": None}, {"seed": 2, "failure": alike if variant == "clm" else None}]
+        write_summary(job.folder / "cola" / variant / SEEDS, {"runs": entries})
+    difference = Difference(0.8, 0.7, -0.1, (-0.2, -0.01), 0.03, "mixed")
+    systems = [
+        SimpleNamespace(name=name, scores={"f1": mean}, seed_scores={"f1": [mean, mean]})
+        for name, mean in (("a", 0.8), ("b", 0.7))
+    ]
+    compared = Comparison(
+        "cola", "", "validation", 9, 9, "f1", systems, {"b": {"f1": difference}}, {}, [], ["a note"], {}
+    )
+    pages = []
+    monkeypatch.setattr(workflow, "compare", lambda paths: compared)
+    monkeypatch.setattr(workflow, "write_page", lambda file, comparison: pages.append(comparison.notes))
+    task = workflow._compare_variants(job, "cola", (1, 2))
+    notes = [f"failed: clm, seed 2. {alike}", "a note", "The null model, which reads nothing, has f1 0.1000."]
+    assert task["notes"] == notes and pages == [notes]
+    assert [score["failures"] for score in task["scores"]] == [{}, {2: alike}]
+    assert [score["difference"] for score in task["scores"]] == [None, asdict(difference)]
+
+
+def test_variants_are_named_by_their_values_and_no_two_alike():
+    points = [{"objective": name, "options.mask_rate": rate} for name in ("mlm", "nsp") for rate in (0.15, 0.5)]
+    assert list(name_variants(points)) == [
+        f"{name}-mask_rate={rate}" for name in ("mlm", "nsp") for rate in (0.15, 0.5)
+    ]
+    assert list(name_variants([{"tokenizer": "a/tok"}, {"tokenizer": "b/tok"}])) == ["tok-1", "tok-2"]
+    assert list(name_variants([{"options.last_mask_rate": None}, {"options.last_mask_rate": 0.1}])) == [
+        "last_mask_rate=null",
+        "last_mask_rate=0.1",
+    ]
+    assert list(name_variants([{"data.column": ".."}, {"data.column": "a b?"}])) == ["..-1", "a_b_"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "means", "is_unlearned"),
+    [
+        ("accuracy", [0.4, 0.5], True),
+        ("accuracy", [0.4, 0.6], False),
+        ("mean_absolute_error", [0.5, 0.7], True),
+        ("mean_absolute_error", [0.4, 0.7], False),
+    ],
+)
+def test_scores_that_beat_no_baseline_are_said_to_be_unlearned(metric, means, is_unlearned):
+    notes = find_unlearned("cola", means, {"nothing": {metric: 0.5}, "words": {metric: 0.5}}, metric)
+    assert len(notes) == is_unlearned
+    assert all("No encoder has learned cola" in note and "'cola training.epochs=10'" in note for note in notes)
+
+
 @pytest.mark.slow
 def test_an_ablation_whose_encoders_learned_nothing_says_so(tmp_path):
     summary, error = ablate(check_ablation("mlm", search(OBJECTIVES), [TASK], TEXT, tmp_path / "ablation"), (1,))
     assert error is None
-    assert [score.mean for score in summary.tasks[0].scores] == [0.0, 0.0]
+    assert [score["mean"] for score in summary["tasks"][0]["scores"]] == [0.0, 0.0]
     page = (tmp_path / "ablation/cola.html").read_text()
     for note in (
         "No encoder has learned cola: no mean score beats a baseline",
         "The null model, which reads nothing, has ",
     ):
-        assert any(line.startswith(note) for line in summary.tasks[0].notes) and note in page
+        assert any(line.startswith(note) for line in summary["tasks"][0]["notes"]) and note in page
 
 
 @pytest.mark.slow

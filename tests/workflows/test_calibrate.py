@@ -12,7 +12,7 @@ import pytest
 
 from bertkit.metrics import calibration as metrics
 from bertkit.storage.fingerprints import write_signed
-from bertkit.storage.seeds import write_seeds
+from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.workflows.calibrate import _compare_f1
 from tests.conftest import toy_rows, write_csv
 
@@ -90,7 +90,7 @@ def test_an_ensemble_is_calibrated_as_its_mean(run, trained, rows, tmp_path):
     for seed in (1, 2):
         shutil.copytree(trained, seeds / f"seed-{seed}", ignore=shutil.ignore_patterns("checkpoint-*"))
     entries = [{"folder": f"seed-{seed}", "status": "finished", "failure": None} for seed in (1, 2)]
-    write_seeds(seeds, {"runs": entries})
+    write_summary(seeds / SEEDS, {"runs": entries})
     both = json.loads(run("calibrate", "classify", "--model", seeds, "--coverage", 0.9, *command).out)
     one = json.loads(run("calibrate", "classify", "--model", seeds / "seed-1", *command).out)
     assert both["temperature"] == pytest.approx(one["temperature"], rel=0.01)

@@ -15,7 +15,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.exports import Export, write_export
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.seeds import write_seeds
+from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.vectors.search.manifest import Manifest, ShardInfo, write_manifest
 from bertkit.workflows.doctor import Diagnosis, examine_folder, judge
 from bertkit.workflows.finetune import finetune
@@ -155,7 +155,7 @@ def test_each_run_of_a_folder_is_examined_and_its_summary_is_checked(healthy, tm
     folder = tmp_path / "seeds"
     for seed in (1, 2):
         shutil.copytree(healthy, folder / f"seed-{seed}")
-    write_seeds(folder, {"runs": []})
+    write_summary(folder / SEEDS, {"runs": []})
     cut_weights(folder / "seed-1")
     damaged, whole = examine_folder(folder)
     assert damaged.name == "damaged_file" and damaged.text.startswith("seed-1: ")

@@ -14,7 +14,7 @@ import pytest
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.cache import say_once
-from bertkit.storage.sweeps import write_settings
+from bertkit.storage.run_sets import write_settings
 from tests.conftest import LEARN, toy_rows, write_csv, write_jsonl
 
 
@@ -137,7 +137,7 @@ def test_labeled_rows_are_read_without_a_model(toy_data):
 
 def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     """Seeds and trials that join a folder later."""
-    from bertkit.storage.seeds import seed_folders
+    from bertkit.storage.run_sets import seed_folders
     from bertkit.workflows import finetune_data, sweep
 
     earlier = {"status": "stopped", "identity": {"hold_out": "by_label"}}
@@ -151,7 +151,7 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     (tmp_path / "all.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
     changes = {"model": "demo", "data.source": str(tmp_path / "all.csv")}
     job = sweep.Sweep(tmp_path, ["trial-0001", "trial-0002"], "classify", changes, None)
-    write_settings(tmp_path, 1, {})
+    write_settings(tmp_path, "trial-0001", {})
     assert job.read("trial-0002").recipe.data.hold_out == "by_label"
 
 

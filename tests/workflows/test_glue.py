@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DataError, ResourceError, StoppedError, UsageError
-from bertkit.evaluation.glue.leaderboard import TASKS
+from bertkit.evaluation.glue import TASKS
 from bertkit.storage import runs
 from bertkit.workflows import glue as workflow
 from bertkit.workflows.glue import glue
@@ -92,7 +92,7 @@ def test_tasks_end_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(workflow, "finetune_rows", train)
     arguments = {"changes": {"data.source": "demo", "data.limit": 40}}
     summary, error = glue("demo", tasks=["rte", "cola"], output=tmp_path / "glue", **arguments)
-    assert trained == ["cola", "rte"] and summary.submission is None
+    assert trained == ["cola", "rte"] and summary["submission"] is None
     assert (str(error), error.exit_code) == ("rte: no space - make room", 6)
     with pytest.raises(StoppedError):
         glue("demo", tasks=["wnli"], output=tmp_path / "glue2", **arguments)
@@ -123,7 +123,7 @@ def test_finished_runs_of_other_tasks_count_if_they_started_from_the_same_model(
     job = workflow.GlueRuns(tmp_path, [], {})
     finished = workflow._read_finished(job, "x")
     assert list(finished) == list(job.recipes) == ["cola"]
-    assert (finished["cola"][0].scores, job.recipes["cola"].task) == (scores, "text_classification")
+    assert (finished["cola"].scores, job.recipes["cola"].task) == (scores, "text_classification")
 
 
 @pytest.mark.parametrize(

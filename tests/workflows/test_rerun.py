@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.errors import ModelError, RecipeError, ResourceError, UsageError
 from bertkit.storage import runs
-from bertkit.workflows.rerun import RecordDifference, _recorded_recipe, compare_runs, find_differences, rerun
+from bertkit.workflows.rerun import _recorded_recipe, compare_runs, find_differences, rerun
 from tests.conftest import distill, finetune
 from tests.test_habits import HEAVY
 from tests.workflows.test_pretrain import arguments as pretrain_arguments
@@ -87,9 +87,9 @@ def test_what_differs_is_found_in_both_records():
     new = {"versions": {"torch": "2.2"}, "machine": {"threads": 1, "device": "cpu", "reason": "as before"}}
     identity = {"data": {"train": "aa"}, "recipe": {"training": {"seed": 1}}}
     assert find_differences({**old, "identity": identity}, {**new, "identity": {"recipe": {}}}) == [
-        RecordDifference("versions.torch", "2.1", "2.2"),
-        RecordDifference("data.train", "aa", None),
-        RecordDifference("settings.training.seed", 1, None),
+        {"what": "versions.torch", "before": "2.1", "now": "2.2"},
+        {"what": "data.train", "before": "aa", "now": None},
+        {"what": "settings.training.seed", "before": 1, "now": None},
     ]
 
 
@@ -101,13 +101,11 @@ def test_logs_tell_from_which_step_on_two_runs_differ(tmp_path):
         lines = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": loss}]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     compared = compare_runs(one, two)
-    assert (compared.scores_agree, compared.weights_agree, compared.first_difference) == (True, False, 2)
+    assert (compared["scores_agree"], compared["weights_agree"], compared["first_difference"]) == (True, False, 2)
     write_run(two, results=[{"split": "validation", "scores": {"f1": 0.5}}, {"split": "x", "scores": {"f1": 1.0}}])
     compared = compare_runs(one, two)
-    assert not compared.scores_agree and compared.weights_agree is None
-    assert [(score.split, score.metric, score.before, score.now) for score in compared.scores][-1] == (
-        ("x", "f1", None, 1.0)
-    )
+    assert not compared["scores_agree"] and compared["weights_agree"] is None
+    assert tuple(compared["scores"][-1].values()) == (("x", "f1", None, 1.0))
 
 
 @pytest.mark.parametrize(

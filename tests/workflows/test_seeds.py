@@ -16,7 +16,7 @@ import pytest
 from bertkit.errors import DivergedError, UsageError
 from bertkit.recipe import load_recipe
 from bertkit.storage import files, runs
-from bertkit.storage.seeds import read_seeds
+from bertkit.storage.run_sets import read_seeds
 from bertkit.workflows import seeds as workflow
 from bertkit.workflows.seeds import check_seeds, dry_run, finetune_seeds
 from tests.conftest import finetune, toy_rows, write_csv
@@ -86,10 +86,12 @@ def test_seeds_that_another_process_trains_are_left_to_it_and_so_is_the_summary(
         finetune_seeds(demo, (4, 5), output=folder, join=True)
     with pytest.raises(UsageError, match="--fresh and --join are both given"):
         finetune_seeds(demo, (4, 5), output=folder, join=True, fresh=True)
-    job = workflow._make_runset(demo, (4, 5), folder, fresh=False, jobs=1, join=False)
+    job = check_seeds(demo, (4, 5), folder)
     with job.claimed(), files.locked(job.run_lock("seed-4")):
         summary, error = finetune_seeds(demo, (4, 5), output=folder, join=True)
-    assert trained == [5] and [run.seed for run in summary.unfinished] == [4] and not summary.unfinished[0].failure
+    assert (
+        trained == [5] and [run.name for run in summary.unfinished] == ["seed-4"] and not summary.unfinished[0].failure
+    )
     assert str(error) == "seed 5 diverged: the loss is nan - lower it" and read_seeds(folder) is None
     summary, error = finetune_seeds(demo, (4, 5), output=folder, join=True)
     assert trained == [5, 4] and str(error) == "seed 4 diverged: the loss is nan - lower it"

@@ -16,7 +16,7 @@ import pytest
 from bertkit.errors import DivergedError, ModelError, ResourceError, UsageError
 from bertkit.recipe.space import make_search
 from bertkit.storage import files, runs
-from bertkit.storage.sweeps import find_trials, read_settings, trial_folder, write_settings, write_space
+from bertkit.storage.run_sets import find_trials, name_trial, read_settings, write_settings, write_space
 from bertkit.workflows import sweep as workflow
 from bertkit.workflows.sweep import check_sweep, dry_run, sweep
 from tests.kills import TRAINING_STEP, check_equal
@@ -51,7 +51,7 @@ def test_each_trial_is_an_ordinary_run_and_only_missing_ones_are_trained(run, ti
         compared = run("compare", "both/trial-0001", "both/trial-0002")
         assert (compared.code, "does not match its checksum" in compared.last) == (3, True)
         repaired = run("sweep", *common, *RATES, "--output", "both")
-        assert "is missing or damaged, so its predictions are computed anew" in repaired.err
+        assert "is missing or damaged, so its predictions are computed again" in repaired.err
         assert (repaired.code, repaired.out, predictions.read_bytes()) == (0, again.out, whole)
     other = run("sweep", *common, *RATES, "--output", "both", "--max-length", 9)
     assert (other.code, "holds trials of another sweep (recipe.training.max_length: " in other.last) == (2, True)
@@ -89,7 +89,7 @@ def test_a_trial_that_diverges_has_ended_and_the_others_go_on(diverging, tmp_pat
         sweep("classify", other, DEMO, output=tmp_path / "sweep")
     with pytest.raises(DivergedError):
         sweep("classify", other, DEMO, output=tmp_path / "sweep", fresh=True)
-    assert diverging == [1, 2, 3, 4] and find_trials(tmp_path / "sweep.before") == [1, 2]
+    assert diverging == [1, 2, 3, 4] and find_trials(tmp_path / "sweep.before") == ["trial-0001", "trial-0002"]
 
 
 def begin(search, folder):
@@ -166,7 +166,7 @@ def test_a_dry_run_refuses_the_folder_of_other_trials(diverging, tmp_path):
     search, output = make_search("grid", ["training.epochs=1,2"], None), tmp_path / "sweep"
     with pytest.raises(DivergedError):
         sweep("classify", search, DEMO, output=output)
-    (trial_folder(output, 1) / "checkpoint-1").mkdir()
+    (output / "trial-0001" / "checkpoint-1").mkdir()
     dry_run(check_sweep("classify", search, DEMO, output))
     with pytest.raises(UsageError):
         dry_run(check_sweep("classify", search, {**DEMO, "training.warmup_ratio": 0.3}, output))
@@ -175,9 +175,9 @@ def test_a_dry_run_refuses_the_folder_of_other_trials(diverging, tmp_path):
 def test_a_dry_run_lists_the_trials_and_writes_nothing(tmp_path):
     search = make_search("grid", ["training.epochs=1,2", "training.seed=1,2"], None)
     plan = dry_run(check_sweep("classify", search, DEMO, tmp_path / "sweep"))
-    assert plan.settings == list(search.points(1)) and plan.trials == 4 and plan.rows["train"] == 40
+    assert plan["settings"] == list(search.points(1)) and plan["trials"] == 4 and plan["rows"]["train"] == 40
     one = dry_run(check_sweep("classify", make_search("random", ["training.epochs=1,2"], 1), DEMO, tmp_path / "sweep"))
-    assert plan.disk_bytes == 4 * one.disk_bytes
+    assert plan["disk_bytes"] == 4 * one["disk_bytes"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,7 +209,7 @@ def test_a_killed_sweep_goes_on_where_it_was(zygote, tmp_path, toy_data, tiny_mo
     fault = {"function": TRAINING_STEP, "call": steps[0] + 8, "signal": name}  # in the second trial
     code, text = zygote.run(broken, arguments, fault)
     assert code == {"SIGKILL": -9, "SIGTERM": 143}[name], text
-    assert read_summary(broken / "run") is None and find_trials(broken / "run") == [1, 2]
+    assert read_summary(broken / "run") is None and find_trials(broken / "run") == ["trial-0001", "trial-0002"]
     first = (broken / "run/trial-0001/run.json").read_text()
     # the steps that the second command takes are those after the last checkpoint, and no others
     most = sum(steps[1:]) - 5
@@ -243,7 +243,7 @@ def test_two_processes_take_different_trials(tmp_path, toy_data, tiny_model, job
     assert sorted(taken[0] + taken[1]) == [f"trial-000{number}" for number in (1, 2, 3, 4)], texts
     assert [trial["status"] for trial in read_summary(tmp_path / "run")["trials"]] == ["finished"] * 4
     machines = {
-        json.dumps(runs.read_record(trial_folder(tmp_path / "run", n))["machine"]["threads"]) for n in (1, 2, 3, 4)
+        json.dumps(runs.read_record(tmp_path / "run" / name_trial(n))["machine"]["threads"]) for n in (1, 2, 3, 4)
     }
     assert machines == {str(2 // jobs)}
 
@@ -263,7 +263,7 @@ def test_trials_at_the_same_time_are_those_in_turn(tmp_path, toy_data, tiny_mode
 def test_settings_on_disk_are_those_that_are_trained(diverging, tmp_path):
     search = make_search("random", ["training.epochs=int:1..9"], 1)
     job = begin(search, tmp_path / "sweep")
-    write_settings(tmp_path / "sweep", 1, {"training.epochs": 9})  # by a process that was killed then
+    write_settings(tmp_path / "sweep", "trial-0001", {"training.epochs": 9})  # by a process that was killed then
     with pytest.raises(DivergedError):
         sweep("classify", search, DEMO, output=job.folder)
     assert diverging == [9]

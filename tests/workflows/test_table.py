@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.errors import UsageError
 from bertkit.storage import runs
-from bertkit.storage.seeds import write_seeds
+from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.workflows.compare import compare
 from bertkit.workflows.table import tabulate
 from tests.evaluation.stored_runs import make_rows, make_run, predict
@@ -47,7 +47,7 @@ def test_folders_of_seeds_count_as_one_model_and_are_compared_over_seeds(tmp_pat
         for seed, count in enumerate(wrong, 1):
             make(tmp_path / model / f"seed-{seed}", model, count, seed=seed)
     spread = {"mean": 0.9425, "standard_deviation": 0.01, "interval": [0.9, 0.98], "runs": 2}
-    write_seeds(tmp_path / "b", {"splits": [{"split": "validation", "spreads": {"accuracy": spread}}]})
+    write_summary(tmp_path / "b" / SEEDS, {"splits": [{"split": "validation", "spreads": {"accuracy": spread}}]})
     first, second = tabulate([tmp_path / "a", tmp_path / "b"]).cells
     assert (first.score, first.seeds, first.interval) == (pytest.approx(0.695), 2, None)
     assert (second.score, second.standard_deviation, second.interval) == (0.9425, 0.01, (0.9, 0.98))

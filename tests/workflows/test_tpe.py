@@ -9,10 +9,16 @@ import sys
 import pytest
 
 from bertkit.errors import UnavailableError
+from bertkit.evaluation.run_sets import SetRun
+from bertkit.evaluation.scoring import Result
 from bertkit.recipe.space import make_search, name_point
-from bertkit.workflows.tpe import Tried, check_optuna, propose
+from bertkit.workflows.tpe import check_optuna, propose
 
 SPACE = ["rate=log:1e-5..1e-3", "size=16,32,null", "epochs=int:2..4"]
+
+
+def finished(point, metric, score):
+    return SetRun("", "finished", point, [Result("r", "m", "validation", {metric: score}, 9, 1.0)])
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -26,22 +32,22 @@ def test_proposals_follow_from_the_trials_and_search_near_the_best():
     check_optuna()
     search, tried, errors = make_search("tpe", SPACE, 30), [], []
     for number in range(30):
-        point = propose(search, 1, tried, lower_is_better=True)
+        point = propose(search, 1, tried, "loss")
         assert 1e-5 <= point["rate"] <= 1e-3 and point["size"] in (16, 32, None) and point["epochs"] in (2, 3, 4)
         errors.append(abs(math.log(point["rate"] / 2e-4)) + (point["size"] is not None))
         if number % 10 == 3:
-            tried.append(Tried(point, None))  # another process is at work on it
+            tried.append(SetRun("", "running", point))  # another process trains it
         else:
             diverged = point["rate"] > 8e-4
-            tried.append(Tried(point, None if diverged else errors[-1], diverged))
+            tried.append(SetRun("", "diverged", point) if diverged else finished(point, "loss", errors[-1]))
     assert statistics.fmean(errors[15:]) < 0.8 * statistics.fmean(errors[:10])
-    again = propose(search, 1, tried, lower_is_better=True)
-    assert again == propose(search, 1, tried, lower_is_better=True) != propose(search, 2, tried, lower_is_better=True)
+    again = propose(search, 1, tried, "loss")
+    assert again == propose(search, 1, tried, "loss") != propose(search, 2, tried, "loss")
 
 
 def test_no_point_is_proposed_twice():
     pytest.importorskip("optuna")
     search, tried = make_search("tpe", ["size=16,32", "epochs=int:2..4"], None), []
     for _ in range(search.trials):
-        tried.append(Tried(propose(search, 1, tried, lower_is_better=False), 0.5))
+        tried.append(finished(propose(search, 1, tried, "f1"), "f1", 0.5))
     assert len({name_point(trial.settings) for trial in tried}) == search.trials == 6

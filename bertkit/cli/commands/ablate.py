@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from bertkit.cli.commands.finetune import parse_seeds
 from bertkit.cli.commands.pretrain import (
@@ -30,10 +31,6 @@ from bertkit.cli.output import (
 )
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.ablations import AblatedTask, AblationSummary, Variant
-    from bertkit.workflows.ablate import AblationPlan
 
 ORDER = 16
 EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --then sst2"
@@ -103,42 +100,43 @@ def parse_then(text: str) -> tuple[str, dict[str, Any]]:
     return name, parse_changes(settings)
 
 
-def print_ablation(summary: AblationSummary) -> None:
+def print_ablation(summary: Mapping[str, Any]) -> None:
     """Print how each encoder was pretrained, and a table of scores for each task."""
-    print_text(f"{summary.recipe}: {len(summary.variants)} encoders, by {', '.join(summary.space)}")
-    print_table("pretraining", [_variant_row(variant) for variant in summary.variants if variant.steps])
-    print_notes(f"failed: {variant.name}. {variant.failure}" for variant in summary.variants if variant.failure)
-    for task in summary.tasks:
-        seeds = format_count(len(summary.seeds), "seed")
-        print_text(f"{task.recipe}, {task.split}: {format_rows(task.rows)}, {seeds}")
-        print_table(f"{task.metric}, and its difference from {task.scores[0].variant}", _score_rows(task))
-        print_notes(task.notes)
-    if summary.tasks:
-        print_next(*(f"open {shlex.quote(f'{summary.folder}/{task.recipe}.html')}" for task in summary.tasks))
+    variants, folder = summary["variants"], summary["folder"]
+    print_text(f"{summary['recipe']}: {len(variants)} encoders, by {', '.join(summary['space'])}")
+    rows = [
+        {
+            "encoder": variant["name"],
+            "parameters": variant["parameters"],
+            "steps": variant["steps"],
+            "tokens": variant["tokens"],
+            "perplexity": variant["scores"].get("perplexity"),
+            "time": duration_text(variant["seconds"]),
+        }
+        for variant in variants
+        if variant["steps"]
+    ]
+    print_table("pretraining", rows)
+    print_notes(f"failed: {variant['name']}. {variant['failure']}" for variant in variants if variant["failure"])
+    for task in summary["tasks"]:
+        seeds = format_count(len(summary["seeds"]), "seed")
+        print_text(f"{task['recipe']}, {task['split']}: {format_rows(task['rows'])}, {seeds}")
+        first = task["scores"][0]["variant"]
+        print_table(f"{task['metric']}, and its difference from {first}", list(map(_score_row, task["scores"])))
+        print_notes(task["notes"])
+    if pages := [shlex.quote(f"{folder}/{task['recipe']}.html") for task in summary["tasks"]]:
+        print_next(*(f"open {page}" for page in pages))
 
 
-def _variant_row(variant: Variant) -> dict[str, Any]:
-    return {
-        "encoder": variant.name,
-        "parameters": variant.parameters,
-        "steps": variant.steps,
-        "tokens": variant.tokens,
-        "perplexity": variant.scores.get("perplexity"),
-        "time": duration_text(variant.seconds),
-    }
-
-
-def _score_rows(task: AblatedTask) -> list[dict[str, Any]]:
+def _score_row(score: Mapping[str, Any]) -> dict[str, Any]:
     from statistics import stdev
 
-    deviations = [stdev(score.seed_scores) if len(score.seed_scores) > 1 else "" for score in task.scores]
-    return [
-        {"encoder": score.variant, "mean": score.mean, "sd": sd, **difference_cells(score.difference)}
-        for score, sd in zip(task.scores, deviations, strict=True)
-    ]
+    seeds = score["seed_scores"]
+    row = {"encoder": score["variant"], "mean": score["mean"], "sd": stdev(seeds) if len(seeds) > 1 else ""}
+    return row | difference_cells(score["difference"])
 
 
-def print_ablation_plan(plan: AblationPlan) -> None:
+def print_ablation_plan(plan: Mapping[str, Any]) -> None:
     """Print what an ablation would do."""
     rows = [
         {
@@ -149,10 +147,10 @@ def print_ablation_plan(plan: AblationPlan) -> None:
             "time": duration_text(estimate.seconds),
             "MB": f"{estimate.disk_bytes / 1e6:,.0f}",
         }
-        for name, estimate in plan.variants.items()
+        for name, estimate in plan["variants"].items()
     ]
     print_table("pretraining", rows, max_rows=len(rows))
-    for task, counts in plan.rows.items():
+    for task, counts in plan["rows"].items():
         print_plan({"rows": f"{task}: {format_splits(counts)}"})
-    print_plan({"runs": f"{len(rows)} pretrainings, {plan.finetunings} fine-tunings in {plan.folder}"})
+    print_plan({"runs": f"{len(rows)} pretrainings, {plan['finetunings']} fine-tunings in {plan['folder']}"})
     print_line("Only the prepared text was kept.")

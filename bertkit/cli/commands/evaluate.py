@@ -39,7 +39,6 @@ from bertkit.errors import UsageError
 from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.languages import LanguageMean
     from bertkit.evaluation.scoring import Result
     from bertkit.recipe.records import Recipe
 
@@ -237,22 +236,22 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     return f"{lead['metric']}: {how}{interval}"
 
 
-def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[LanguageMean]) -> None:
-    """Print a table of the scores of each language with their mean, and what a reader must know of single languages."""
+def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of the scores of each language with their mean, and the warnings of each language."""
     first = next(iter(results.values()))[0]
     print_text(f"{first.recipe}: {len(results)} languages, {first.model}")
     for mean in means:
-        scored = [
-            (language, result) for language, group in results.items() for result in group if result.split in mean.splits
+        metric = mean["metric"]
+        rows: list[dict[str, Any]] = [
+            {"language": language, "split": result.split, "rows": result.rows, "score": result.scores[metric]}
+            | {"95% CI": result.intervals.get(metric), "baseline": result.baseline.get(metric)}
+            for language, group in results.items()
+            for result in group
+            if result.split in mean["splits"]
         ]
-        lines: list[dict[str, Any]] = [
-            {"language": language, "split": result.split, "rows": result.rows, "score": result.scores[mean.metric]}
-            | {"95% CI": result.intervals.get(mean.metric), "baseline": result.baseline.get(mean.metric)}
-            for language, result in scored
-        ]
-        if mean.score is not None:
-            lines.append({"language": "mean", "score": mean.score, "95% CI": mean.interval})
-        print_table(mean.metric, lines)
+        if mean["score"] is not None:
+            rows.append({"language": "mean", "score": mean["score"], "95% CI": mean["interval"]})
+        print_table(metric, rows)
     print_text("  The interval of the mean takes rows as independent; if they are translations, it is too wide.")
     for language, group in results.items():
         for result in group:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,8 +41,8 @@ from bertkit.errors import BertkitError, UsageError
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
+    from bertkit.evaluation.run_sets import SeedsSummary
     from bertkit.evaluation.scoring import Result
-    from bertkit.evaluation.seeds import SeedsSummary
     from bertkit.recipe.records import Recipe
     from bertkit.workflows.trial_run import DryRun, SmokeResult
 
@@ -85,11 +85,12 @@ def command(
 
         print_smoke(smoke_finetune(loaded))
         return
-    chosen = choose_seeds(seeds, changes)
-    if pinned is not None and chosen:
-        raise UsageError("--pinned with --seeds", "pin one --seed at a time")
-    if chosen:
-        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, jobs=jobs, join=join)
+    if seeds is not None:
+        if "training.seed" in changes:
+            raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
+        if pinned is not None:
+            raise UsageError("--pinned with --seeds", "pin one --seed at a time")
+        _finetune_seeds(loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, jobs=jobs, join=join)
         return
     if jobs != 1 or join:
         raise UsageError(f"{'--join' if join else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
@@ -123,11 +124,11 @@ def _finetune_seeds(
     summary, error = workflow.finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, join=join)
     # The gates judge all runs: the command that ends last does so.
     if error is not None or summary.unfinished:
-        print_result(summary, print_seeds, error=error)
+        print_result(summary.to_dict(), lambda _: print_seeds(summary), error=error)
         return
     from bertkit.evaluation.gates import judge_seeds
 
-    print_gated(summary, print_seeds, judge_seeds(recipe.gates, summary))
+    print_gated(summary.to_dict(), lambda _: print_seeds(summary), judge_seeds(recipe.gates, summary))
 
 
 def print_dry_run(plan: DryRun, runs: int = 1) -> None:
@@ -171,19 +172,6 @@ def print_next_steps(recipe: Recipe, results: Sequence[Result]) -> None:
 _MAX_SEEDS = 100
 
 
-def choose_seeds(seeds: str | None, changes: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the seeds that `--seeds` names, or no seeds without the option.
-
-    Raises:
-        UsageError: If a single seed is given too, or `parse_seeds` raises it.
-    """
-    if seeds is None:
-        return ()
-    if "training.seed" in changes:
-        raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
-    return parse_seeds(seeds)
-
-
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds that `--seeds` names: a number of them, counted from 1, or a list.
 
@@ -208,21 +196,26 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(range(1, numbers[0] + 1)) if len(numbers) == 1 else tuple(numbers)
 
 
-def name_seeds(seeds: Sequence[object]) -> str:
-    """Return what seeds are called.
-
-    >>> name_seeds([3]), name_seeds([1, 2])
-    ('seed 3', 'seeds 1, 2')
-    """
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
 def print_seeds(summary: SeedsSummary) -> None:
-    """Print what the seeds scored: the spread of each metric, every run, and what to make of the best one."""
+    """Print the spread of each metric over the seeds, every run, and what to expect from the best of several."""
     for split in summary.splits:
         seeds = format_count(len(summary.runs), "seed")
         print_text(f"{summary.recipe}, {split.split}: {format_rows(split.rows)}, {seeds}, {summary.model}")
-        print_table("scores over seeds", _spread_table(split.spreads, split.baseline))
+        rows = [
+            {
+                "metric": metric,
+                "mean": spread.mean,
+                "sd": spread.standard_deviation,
+                "min": spread.minimum,
+                "median": spread.median,
+                "max": spread.maximum,
+                "95% CI of the mean": spread.interval,
+                "null model": split.baseline.get(metric),
+            }
+            for metric, spread in split.spreads.items()
+            if spread is not None
+        ]
+        print_table("scores over seeds", rows)
         # A metric without an interval gets its reason: n/a alone looks like a fault.
         reasons = {
             name: spread.no_interval if spread else "no run has such a score" for name, spread in split.spreads.items()
@@ -234,10 +227,16 @@ def print_seeds(summary: SeedsSummary) -> None:
         print_text(
             "  95% CI of the mean over seeds and rows (Student; variance of seeds plus variance of resampled rows)"
         )
-    print_table("runs", run_table(summary))
-    failures = group_by_reason({run.seed: run.failure for run in summary.failed})
-    print_notes(f"failed: {name_seeds(seeds)}. {failure}" for failure, seeds in failures.items())
-    _print_best(summary)
+        _print_runs(summary)
+    failures = group_by_reason({run.name.removeprefix("seed-"): run.failure for run in summary.failed})
+    for failure, seeds_failed in failures.items():
+        print_text(f"  failed: seed{'s' if len(seeds_failed) > 1 else ''} {', '.join(seeds_failed)}. {failure}")
+    metric = summary.best_metric
+    best = summary.splits[0].spreads.get(metric) if summary.splits else None
+    if best is not None and best.runs > 1:
+        score = format_number(best.expected_best[-1])
+        print_text(f"  best of {best.runs}: {metric} {score} (seed {summary.best_seed})")
+        print_text(f"  expected best {metric} of k runs: {number_values(best.expected_best)}")
     print_notes(summary.warnings)
     if summary.unfinished:
         print_unfinished(len(summary.unfinished))
@@ -245,51 +244,19 @@ def print_seeds(summary: SeedsSummary) -> None:
     print_next(f"open {shlex.quote(summary.folder)}/report.html")
 
 
+def _print_runs(summary: SeedsSummary) -> None:
+    """Print the scores of each run on the first split."""
+    rows = []
+    for run in summary.runs:
+        scores = {metric: run.scores.get(metric) for metric in summary.splits[0].spreads}
+        status = run.status if run.status != "finished" else "failed" if run.failure else ""
+        rows.append({"seed": run.name.removeprefix("seed-"), **scores, "": status})
+    print_table("runs", rows)
+
+
 def print_unfinished(count: int) -> None:
     """Print how many runs of a set have not ended."""
     print_text(f"  {count} more not finished: another process trains them, or the command without --join does")
-
-
-def run_table(summary: SeedsSummary) -> list[dict[str, Any]]:
-    """Return the rows of a table of the runs: the scores of each on the first split."""
-    if not summary.splits:
-        return []
-    first = summary.splits[0]
-    return [
-        {
-            "seed": str(run.seed),
-            **{metric: run.scores.get(first.split, {}).get(metric) for metric in first.spreads},
-            "": run.status if run.status != "finished" else "failed" if run.failure else "",
-        }
-        for run in summary.runs
-    ]
-
-
-def _spread_table(spreads: Mapping[str, Any], baseline: Mapping[str, float | None]) -> list[dict[str, Any]]:
-    return [
-        {
-            "metric": metric,
-            "mean": spread.mean,
-            "sd": spread.standard_deviation,
-            "min": spread.minimum,
-            "median": spread.median,
-            "max": spread.maximum,
-            "95% CI of the mean": spread.interval,
-            "null model": baseline.get(metric),
-        }
-        for metric, spread in spreads.items()
-        if spread is not None
-    ]
-
-
-def _print_best(summary: SeedsSummary) -> None:
-    metric = summary.best_metric
-    spread = summary.splits[0].spreads.get(metric) if summary.splits else None
-    if spread is None or spread.runs < 2:
-        return
-    best = format_number(spread.expected_best[-1])
-    print_text(f"  best of {spread.runs}: {metric} {best} (seed {summary.best_seed})")
-    print_text(f"  expected best {metric} of k runs: {number_values(spread.expected_best)}")
 
 
 def number_values(values: Sequence[float]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from bertkit.cli.options import (
     TRAINING,
@@ -16,9 +16,6 @@ from bertkit.cli.options import (
     recipe_options,
 )
 from bertkit.cli.output import print_next, print_notes, print_result, print_table, print_text
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.glue.summary import GlueScore, GlueSummary, Submission
 
 ORDER = 13
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
@@ -49,55 +46,56 @@ def command(
     print_result(summary, print_glue, error=error)
 
 
-def print_glue(summary: GlueSummary) -> None:
-    """Print the scores beside those of the BERT paper, the averages, and what a submission has and lacks."""
-    tasks = len(summary.runs) - len(summary.unfinished)
-    print_text(f"GLUE: {tasks} of {len(summary.runs)} tasks, {summary.model}")
-    names = list(summary.published_averages)
-    rows = [_score_line(score, names) for score in summary.scores]
+def print_glue(summary: Mapping[str, Any]) -> None:
+    """Print the scores next to the scores of the BERT paper, the averages, and which files a submission lacks."""
+    unfinished = [run for run in summary["runs"] if run["status"] != "finished"]
+    tasks, models = len(summary["runs"]), list(summary["published_averages"])
+    print_text(f"GLUE: {tasks - len(unfinished)} of {tasks} tasks, {summary['model']}")
+    rows = [_score_row(score, models) for score in summary["scores"]]
     if rows:
-        published = _published_cells(names, summary.published_averages)
-        rows.append({"task": "average: leaderboard", "score": summary.leaderboard_average})
-        rows.append({"task": "average: BERT paper", "score": summary.paper_average, **published})
+        rows.append({"task": "average: leaderboard", "score": summary["leaderboard_average"]})
+        published = _published_cells(models, summary["published_averages"])
+        rows.append({"task": "average: BERT paper", "score": summary["paper_average"], **published})
     print_table("scores of validation rows", rows)
-    # Two different test sets: this line must stand wherever both numbers do.
-    if names:
-        print_text(f"  {', '.join(names)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
+    # Published scores are for other rows, so this line follows wherever both numbers are printed.
+    if models:
+        print_text(f"  {', '.join(models)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
     print_text("  averages: the leaderboard's is over all nine tasks, the BERT paper's without WNLI")
-    if summary.missing_scores:
-        print_text(f"  no score, so no average over all: {', '.join(summary.missing_scores)}")
-    print_notes(f"{run.status}: {run.task}, {run.reason}" for run in summary.unfinished if run.reason)
-    if left_out := [run.task for run in summary.unfinished if not run.reason]:
+    if summary["missing_scores"]:
+        print_text(f"  no score, so no average over all: {', '.join(summary['missing_scores'])}")
+    print_notes(f"{run['status']}: {run['task']}, {run['reason']}" for run in unfinished if run["reason"])
+    if left_out := [run["task"] for run in unfinished if not run["reason"]]:
         print_text(f"  left out: {', '.join(left_out)}")
-    print_notes(summary.warnings)
-    if summary.submission is None:
+    print_notes(summary["warnings"])
+    if summary["submission"] is None:
         print_text("  no submission: only some rows of each task were used")
     else:
-        _print_submission(summary.submission, summary.folder)
-    print_next(f"open {shlex.quote(summary.folder)}/report.html")
+        _print_submission(summary["submission"], summary["folder"])
+    print_next(f"open {shlex.quote(summary['folder'])}/report.html")
 
 
-def _print_submission(submission: Submission, folder: str) -> None:
-    ready = len(submission.files) - len(submission.missing)
-    where = f"{folder}/{submission.archive}" if submission.archive else "no file is ready"
-    print_text(f"  submission: {where}, {ready} of {len(submission.files)} files")
-    for file in submission.missing:
-        print_text(f"    missing: {file.name}: {file.missing}")
-    if submission.missing and submission.archive:
+def _print_submission(submission: Mapping[str, Any], folder: str) -> None:
+    files, archive = submission["files"], submission["archive"]
+    missing = [file for file in files if file["missing"]]
+    written = f"{folder}/{archive}" if archive else "no file is ready"
+    print_text(f"  submission: {written}, {len(files) - len(missing)} of {len(files)} files")
+    for file in missing:
+        print_text(f"    missing: {file['name']}: {file['missing']}")
+    if missing and archive:
         print_text("    The leaderboard takes all files or none: add the missing ones to the archive.")
 
 
-def _score_line(score: GlueScore, names: list[str]) -> dict[str, Any]:
-    split = "" if score.split == "validation" else f" {score.split.removeprefix('validation_')}"
+def _score_row(score: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    split = "" if score["split"] == "validation" else f" {score['split'].removeprefix('validation_')}"
     return {
-        "task": f"{score.task}{split} {score.metric}",
-        "rows": score.rows,
-        "score": score.score,
-        "95% CI": score.interval,
-        **_published_cells(names, score.published),
+        "task": f"{score['task']}{split} {score['metric']}",
+        "rows": score["rows"],
+        "score": score["score"],
+        "95% CI": score["interval"],
+        **_published_cells(names, score["published"]),
     }
 
 
 def _published_cells(names: list[str], scores: Mapping[str, float | None]) -> dict[str, str]:
-    """Return the scores of published models to three digits; nothing for those that have none."""
+    """Return the scores of published models with three digits, or an empty cell for a model without a score."""
     return {name: "" if (score := scores.get(name)) is None else f"{score:.3f}" for name in names}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from bertkit.cli.options import FreshOption, argument, flag, option, output_option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.errors import BertkitError, UnavailableError, shorten
-
-if TYPE_CHECKING:
-    from bertkit.workflows.rerun import Rerun
 
 ORDER = 25
 EXAMPLE = "bertkit rerun runs/cola"
@@ -38,33 +36,32 @@ def command(
 
     changes = {name: value for name, value in (("data", data), ("model", model)) if value is not None}
     repeated = rerun(run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh)
-    error = None if repeated.scores_agree else _disagreement(repeated)
-    values = {**vars(repeated), "scores_agree": repeated.scores_agree}
-    print_result(values, lambda _: print_rerun(repeated), error=error)
+    error = None if repeated["scores_agree"] else _disagreement(repeated)
+    print_result(repeated, print_rerun, error=error)
 
 
-def print_rerun(result: Rerun) -> None:
-    """Print the scores of both runs, whether the weights are the same, and what differs around them."""
-    print_text(f"{result.run}, repeated in {result.folder}")
+def print_rerun(result: Mapping[str, Any]) -> None:
+    """Print the scores of both runs, whether the weights are the same, and how their circumstances differ."""
+    print_text(f"{result['run']}, repeated in {result['folder']}")
     table = []
-    for score in result.scores:
-        before, now = score.before, score.now
+    for score in result["scores"]:
+        before, now = score["before"], score["now"]
         difference = "n/a" if before is None or now is None else f"{now - before:+.2g}"
-        row = {"metric": f"{score.split} {score.metric}", "before": before, "now": now}
+        row = {"metric": f"{score['split']} {score['metric']}", "before": before, "now": now}
         table.append({**row, "difference": "none" if before == now else difference})
     print_table("scores", table)
     differences = [
-        {"": item.what, "before": _shorten_value(item.before), "now": _shorten_value(item.now)}
-        for item in result.differences
+        {"": item["what"], "before": _shorten_value(item["before"]), "now": _shorten_value(item["now"])}
+        for item in result["differences"]
     ]
     print_table("what differs", differences)
-    if not result.differences:
+    if not differences:
         print_text("  No difference in versions, machine, settings, data or model.")
     weights = {True: "the same to the last bit", False: "different", None: "not known, since the run has no checksums"}
-    print_text(f"  Weights: {weights[result.weights_agree]}.")
-    if result.first_difference is not None:
-        print_text(f"  The logs differ from step {result.first_difference} on.")
-    if result.scores_agree:
+    print_text(f"  Weights: {weights[result['weights_agree']]}.")
+    if result["first_difference"] is not None:
+        print_text(f"  The logs differ from step {result['first_difference']} on.")
+    if result["scores_agree"]:
         print_line("  Scores: the same to the last digit.")
 
 
@@ -74,9 +71,9 @@ def _shorten_value(value: object) -> str:
     return text[:_DIGEST] if is_digest else shorten(text, 60)
 
 
-def _disagreement(result: Rerun) -> BertkitError:
-    found = [item.what for item in result.differences]
-    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-    remedy = f"make these as they were: {', '.join(found[:4])}{more}" if found else "nothing that is recorded differs"
-    what = f"the scores are not those of {shlex.quote(result.run)}"
-    return UnavailableError(what, remedy, file=result.folder)
+def _disagreement(result: Mapping[str, Any]) -> BertkitError:
+    names = [item["what"] for item in result["differences"]]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    remedy = f"make these as they were: {', '.join(names[:4])}{more}" if names else "nothing that is recorded differs"
+    message = f"the scores are not those of {shlex.quote(result['run'])}"  # dialect: ok
+    return UnavailableError(message, remedy, file=result["folder"])

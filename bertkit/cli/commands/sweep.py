@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +38,6 @@ from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.sweeps import SweepSummary
-    from bertkit.workflows.sweep import SweepPlan
 
 ORDER = 14
 EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learning_rate=log:1e-4..1e-2" --search random'
@@ -80,32 +80,31 @@ def command(
         print_result(check(job, fresh=fresh), print_sweep_plan)
         return
     summary = sweep(recipe, chosen, changes, output=output, fresh=fresh, jobs=jobs, join=join)
-    print_result(summary, print_sweep)
+    print_result(summary.to_dict(), lambda _: print_sweep(summary))
 
 
 def print_sweep(summary: SweepSummary) -> None:
-    """Print the trials of a sweep, the best first, and what to make of the best."""
+    """Print the trials of a sweep, the best first, learning curves, and what to expect from the best trial."""
     metric, names = summary.best_metric, short_names(summary.space)
     trials = format_count(len(summary.trials), "trial")
     print_text(f"{summary.recipe}, {summary.split}: {format_rows(summary.rows)}, {trials}, {summary.model}")
-    print_table(f"trials by {metric}", trial_table(summary), max_rows=max(30, len(summary.trials)))
-    print_table(f"{metric} by training rows, 95% intervals", curve_table(summary), max_rows=len(summary.curve))
-    failures = group_by_reason({trial.folder: trial.failure for trial in summary.trials if trial.status == "diverged"})
+    _print_trials(summary, names)
+    failures = group_by_reason({trial.name: trial.failure for trial in summary.trials if trial.status == "diverged"})
     print_notes(f"diverged: {', '.join(folders)}. {failure}" for failure, folders in failures.items())
     shares = [f"{names[key]} {share:.0%}" for key, share in summary.importance.items() if share is not None]
     if shares:
         print_text(f"  share of the variance of {metric}: {', '.join(shares)}")
-    # The best score of many trials is too good by the luck of the choice, so an estimate for new rows stands beside it.
+    # The best score of many trials is too good by the luck of the choice, so an estimate for new rows is next to it.
     finished = summary.finished
     if len(finished) > 1:
         best = format_number(finished[0].scores[metric])
         print_text(f"  best of {len(finished)}: {metric} {best} ({summary.best}), chosen by the rows that score it")
+        expected = f"n/a ({summary.no_selection})"
         if summary.selection is not None:
-            estimate, share = format_number(summary.selection.estimate), f"{summary.selection.chosen[0]:.0%}"
-            how = f"each of 200 resamples chooses anew, {share} of them alike"
-            print_text(f"  to expect on other rows: {estimate} ({how})")
-        else:
-            print_text(f"  to expect on other rows: n/a ({summary.no_selection})")
+            share = f"{summary.selection.chosen[0]:.0%}"
+            how = f"each of 200 resamples chooses anew, {share} of them alike"  # dialect: ok
+            expected = f"{format_number(summary.selection.estimate)} ({how})"
+        print_text(f"  to expect on other rows: {expected}")
     if summary.expected_best:
         print_text(f"  expected best {metric} of k random trials: {number_values(summary.expected_best)}")
     if summary.unfinished:
@@ -115,41 +114,36 @@ def print_sweep(summary: SweepSummary) -> None:
     print_next(f"open {folder}/report.html", *([f"bertkit eval {folder}/{summary.best}"] if summary.best else []))
 
 
-def trial_table(summary: SweepSummary) -> list[dict[str, Any]]:
-    """Return the rows of the table of trials."""
-    names = short_names(summary.space)
-    metrics = list(summary.finished[0].scores) if summary.finished else [summary.best_metric]
+def _print_trials(summary: SweepSummary, names: Mapping[str, str]) -> None:
+    """Print the table of trials and the table of learning curves."""
+    from bertkit.evaluation.sweeps import ROW_KEYS
     from bertkit.recipe.space import name_value
 
-    return [
+    metric = summary.best_metric
+    metrics = list(summary.finished[0].scores) if summary.finished else [metric]
+    rows = [
         {
-            "trial": trial.folder.removeprefix("trial-"),
+            "trial": trial.name.removeprefix("trial-"),
             **{names[key]: name_value(value) for key, value in trial.settings.items()},
-            **{metric: trial.scores.get(metric) for metric in metrics},
+            **{name: trial.scores.get(name) for name in metrics},
             "time": duration_text(trial.seconds),
             "": "" if trial.status == "finished" else trial.status,
         }
         for trial in summary.trials
     ]
-
-
-def curve_table(summary: SweepSummary) -> list[dict[str, Any]]:
-    """Return the rows of the table of learning curves."""
-    from bertkit.evaluation.sweeps import ROW_KEYS
-    from bertkit.recipe.space import name_value
-
-    names = short_names(summary.space)
+    print_table(f"trials by {metric}", rows, max_rows=max(30, len(rows)))
     limit = next((name for key, name in names.items() if key in ROW_KEYS), "")
-    return [
+    curve = [
         {
             limit: point.limit,
             **{names[key]: name_value(value) for key, value in point.settings.items()},
             "seeds": point.seeds,
-            summary.best_metric: point.score,
+            metric: point.score,
             "95% CI": point.interval,
         }
         for point in summary.curve
     ]
+    print_table(f"{metric} by training rows, 95% intervals", curve, max_rows=len(curve))
 
 
 def short_names(space: dict[str, str]) -> dict[str, str]:
@@ -162,16 +156,17 @@ def short_names(space: dict[str, str]) -> dict[str, str]:
     return {key: end if ends[end := key.rpartition(".")[2]] == 1 else key for key in space}
 
 
-def print_sweep_plan(plan: SweepPlan) -> None:
+def print_sweep_plan(plan: Mapping[str, Any]) -> None:
     """Print what a sweep would do."""
     from bertkit.recipe.space import name_value
 
     rows = [
         {"trial": f"{number:04}", **{key: name_value(value) for key, value in point.items()}}
-        for number, point in enumerate(plan.settings, start=1)
+        for number, point in enumerate(plan["settings"], start=1)
     ]
-    print_table(f"{plan.trials} trials", rows, max_rows=len(rows))
+    print_table(f"{plan['trials']} trials", rows, max_rows=len(rows))
     if not rows:
-        print_line(f"{plan.trials} trials; each follows from the scores of those before")
-    print_plan({"rows": format_splits(plan.rows), "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}"})
+        print_line(f"{plan['trials']} trials; each follows from the scores of those before")  # dialect: ok
+    disk = f"{plan['disk_bytes'] / 1e6:,.0f} MB in {plan['folder']}"
+    print_plan({"rows": format_splits(plan["rows"]), "disk": disk})
     print_line("Nothing was trained or written.")

@@ -27,8 +27,8 @@ from bertkit.storage.hub.repositories import (
     look_up,
     remember,
 )
+from bertkit.storage.run_sets import is_seeds_folder, seed_folders
 from bertkit.storage.runs import RunRecord
-from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder, seed_folders
 
 WEIGHTS = (
     "model.safetensors",
@@ -271,8 +271,8 @@ def check_model(folder: Path) -> None:
         _check_checkpoint(folder)
     elif (real / runs.RECORD).is_file():
         _check_run(folder)
-    elif seeds := find_seeds(real):
-        remedy = f"name one of its runs: {seed_folder(folder, seeds[0])}"
+    elif seeds := seed_folders(real):
+        remedy = f"name one of its runs: {folder / seeds[0].name}"
         raise ModelError("a folder of seeds, not one model", remedy, file=folder)
     elif (real.parent / runs.RECORD).is_file():
         if real.name.startswith("checkpoint-"):

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from bertkit.cli.commands.ablate import parse_then, print_ablation, print_ablation_plan
 from bertkit.errors import RecipeError, UsageError
-from bertkit.evaluation.ablations import AblatedScore, AblatedTask, AblationSummary, Variant, describe_failures
 from bertkit.metrics.paired import Difference
-from bertkit.workflows.ablate import AblationPlan
 from bertkit.workflows.pretrain_plan import Estimate
 
 
 def task_of(seeds, p_holm=None):
     found = Difference(0.8, 0.7, -0.1, (-0.2, -0.01), 0.03, "mixed", p_holm=p_holm)
-    scores = [AblatedScore("mlm", 0.8, [0.8] * seeds, None), AblatedScore("clm", 0.7, [0.7] * seeds, found)]
-    return AblatedTask("pos", "validation", 40, "accuracy", scores, ["a note."])
+    scores = [
+        {"variant": "mlm", "mean": 0.8, "seed_scores": [0.8] * seeds, "difference": None, "failures": {}},
+        {"variant": "clm", "mean": 0.7, "seed_scores": [0.7] * seeds, "difference": found, "failures": {}},
+    ]
+    facts = {"recipe": "pos", "split": "validation", "rows": 40, "metric": "accuracy"}
+    return {**facts, "scores": scores, "notes": ["a note."], "baseline": None}
 
 
 def summary_of(**changes):
     variants = [
-        Variant("mlm", {"objective": "mlm"}, {"perplexity": 12.0}, 1000, 5, 640, 3.0),
-        Variant("clm", {"objective": "clm"}, {"perplexity": 20.0}, 1000, 5, 640, 3.0),
-        Variant("nsp", {"objective": "nsp"}, failure="the loss is nan"),
+        {"name": name, "settings": {"objective": name}, "scores": {"perplexity": value}, "parameters": 1000}
+        | {"steps": 5 if value else 0, "tokens": 640, "seconds": 3.0, "failure": "" if value else "the loss is nan"}
+        for name, value in (("mlm", 12.0), ("clm", 20.0), ("nsp", None))
     ]
     facts = {"recipe": "mlm", "folder": "runs/x y", "space": {"objective": "mlm,clm,nsp"}, "seeds": [1, 2]}
-    return AblationSummary(**{**facts, "variants": variants, "tasks": [task_of(2, 0.06)], **changes})
+    return {**facts, "variants": variants, "tasks": [task_of(2, 0.06)], **changes}
 
 
 def test_a_task_is_a_recipe_and_its_settings():
@@ -56,13 +56,6 @@ def test_encoders_scores_and_failures_are_printed(capsys):
     assert lines[-1] == "open 'runs/x y/pos.html'"
 
 
-def test_seeds_that_failed_are_notes():
-    alike, lost = "It gives every row the same answer.", "the loss is nan"
-    first, second = task_of(3).scores
-    second = dataclasses.replace(second, failures={1: alike, 2: lost})
-    assert describe_failures([first, second]) == [f"failed: clm, seed 1. {alike}", f"failed: clm, seed 2. {lost}"]
-
-
 def test_columns_that_nothing_fills_are_left_out(capsys):
     print_ablation(summary_of(tasks=[task_of(1)]))
     lines = capsys.readouterr().out.splitlines()
@@ -71,7 +64,8 @@ def test_columns_that_nothing_fills_are_left_out(capsys):
 
 def test_a_plan_has_the_time_of_each_pretraining(capsys):
     own = Estimate("mlm", 1000, 10, 5, 640, 90.0, 100.0, None, None, {}, "x", 10**6)
-    print_ablation_plan(AblationPlan("runs/a", {"mlm": own, "clm": own}, {"pos": {"train": 40, "validation": 20}}, 4))
+    rows = {"pos": {"train": 40, "validation": 20}}
+    print_ablation_plan({"folder": "runs/a", "variants": {"mlm": own, "clm": own}, "rows": rows, "finetunings": 4})
     out = capsys.readouterr().out
     assert "1 min 30 s" in out and "pos: train 40, validation 20" in out
     assert "2 pretrainings, 4 fine-tunings in runs/a" in out

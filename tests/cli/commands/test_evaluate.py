@@ -11,8 +11,8 @@ import pytest
 from bertkit.cli.commands.evaluate import print_languages, print_results
 from bertkit.cli.output import print_result
 from bertkit.cli.terminal import json_output
-from bertkit.evaluation.languages import average_languages
 from bertkit.evaluation.scoring import Result
+from bertkit.workflows.evaluate import average_languages
 
 RESULT = Result(
     recipe="cola",

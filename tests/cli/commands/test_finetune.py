@@ -13,7 +13,8 @@ from bertkit.cli.commands.finetune import parse_seeds, print_dry_run, print_next
 from bertkit.cli.output import print_result
 from bertkit.cli.terminal import json_output
 from bertkit.errors import DivergedError, UsageError
-from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, SeedsSummary
+from bertkit.evaluation.run_sets import SeedsOfSplit, SeedsSummary, SetRun
+from bertkit.evaluation.scoring import Result
 from bertkit.metrics.seeds import describe_spread
 from bertkit.recipe import load_recipe, write_yaml
 from bertkit.tasks import load_task, next_commands
@@ -97,7 +98,8 @@ def test_a_run_folder_with_the_name_of_a_recipe_is_suggested_as_a_path():
 
 
 def summary_of(scores, **changes):
-    found = [SeedRun(n, f"seed-{n}", "finished", {"validation": {"f1": score}}) for n, score in enumerate(scores, 1)]
+    results = [Result("cola", "demo", "validation", {"f1": score}, 40, 1.0) for score in scores]
+    found = [SetRun(f"seed-{n}", "finished", results=[result]) for n, result in enumerate(results, 1)]
     spread = describe_spread(scores, interval=(0.25, 0.75))
     facts = {
         "runs": found,
@@ -124,7 +126,7 @@ def test_other_seeds_are_refused(text):
 
 
 def test_the_spread_every_run_and_the_best_of_several_are_printed(capsys):
-    failed = SeedRun(3, "seed-3", "diverged", failure="the loss is nan")
+    failed = SetRun("seed-3", "diverged", failure="the loss is nan")
     summary = summary_of([0.6, 0.7])
     print_seeds(summary_of([0.6, 0.7], runs=[*summary.runs, failed]))
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
@@ -142,11 +144,12 @@ def test_the_spread_every_run_and_the_best_of_several_are_printed(capsys):
 
 def test_a_run_that_diverged_ends_the_command_and_json_stays_one_object(capsys):
     error = DivergedError("seed 3 diverged: the loss is nan", "lower it")
+    summary = summary_of([0.6, 0.7])
     with pytest.raises(DivergedError):
-        print_result(summary_of([0.6, 0.7]), print_seeds, error=error)
+        print_result(summary.to_dict(), lambda _: print_seeds(summary), error=error)
     assert "best of 2" in capsys.readouterr().out
     with pytest.raises(typer.Exit) as ended, json_output():
-        print_result(summary_of([0.6, 0.7]), print_seeds, error=error)
+        print_result(summary.to_dict(), lambda _: print_seeds(summary), error=error)
     assert ended.value.exit_code == 7
     printed = json.loads(capsys.readouterr().out)
     assert (printed["status"], printed["error"]["code"], printed["best_seed"]) == ("error", 7, 2)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bertkit.cli.commands.glue import print_glue
-from bertkit.evaluation.glue.summary import Submission, SubmissionFile
-from tests.evaluation.glue.test_summary import summary_of
+from tests.evaluation.test_glue import summary_of
 
 
 def test_scores_averages_and_what_is_missing_are_printed(capsys):
-    files = [SubmissionFile("CoLA.tsv", 1063), SubmissionFile("AX.tsv", missing="no test rows")]
-    print_glue(replace(summary_of(), paper_average=0.75, submission=Submission("submission.zip", files)))
+    files = [
+        {"name": "CoLA.tsv", "rows": 1063, "missing": ""},
+        {"name": "AX.tsv", "rows": None, "missing": "no test rows"},
+    ]
+    submission = {"archive": "submission.zip", "files": files}
+    print_glue({**summary_of(), "paper_average": 0.75, "submission": submission})
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "GLUE: 2 of 9 tasks, m"
     cells = [line.split() for line in lines]

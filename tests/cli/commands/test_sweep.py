@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from bertkit.cli.commands.sweep import print_sweep, print_sweep_plan, short_names
-from bertkit.evaluation.sweeps import CurvePoint, SweepSummary, Trial
+from bertkit.evaluation.run_sets import SetRun
+from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.sweeps import CurvePoint, SweepSummary
 from bertkit.metrics.seeds import Selection
-from bertkit.workflows.sweep import SweepPlan
 
 RATE, SIZE = "training.learning_rate", "training.batch_size"
 
 
 def summary_of(scores, **changes):
+    results = [Result("cola", "demo", "validation", {"f1": score}, 40, 3.0) for score in scores]
     trials = [
-        Trial(number, f"trial-{number:04}", {RATE: number * 1e-5, SIZE: 16}, "finished", {"f1": score}, 12, 3.0)
-        for number, score in enumerate(scores, 1)
+        SetRun(f"trial-{number:04}", "finished", {RATE: number * 1e-5, SIZE: 16}, [result], 3.0, steps=12)
+        for number, result in enumerate(results, 1)
     ]
     facts = {
         "trials": trials,
@@ -29,7 +31,7 @@ def summary_of(scores, **changes):
 
 
 def test_the_table_the_best_and_its_luck_are_printed(capsys):
-    lost = Trial(3, "trial-0003", {RATE: 1e-3, SIZE: 32}, "diverged", failure="the loss is nan")
+    lost = SetRun("trial-0003", "diverged", {RATE: 1e-3, SIZE: 32}, failure="the loss is nan")
     trials = [*summary_of([0.7, 0.6]).trials, lost]
     print_sweep(summary_of([0.7, 0.6], trials=trials, expected_best=[0.65, 0.7]))
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
@@ -79,11 +81,12 @@ def test_keys_that_end_alike_keep_their_whole_names():
 
 
 def test_a_plan_lists_its_trials(capsys):
-    plan = SweepPlan("runs/a", 2, [{SIZE: 16}, {SIZE: 32}], {"train": 400, "validation": 40}, 3_000_000)
+    plan = {"folder": "runs/a", "trials": 2, "settings": [{SIZE: 16}, {SIZE: 32}]}
+    plan |= {"rows": {"train": 400, "validation": 40}, "disk_bytes": 3_000_000}
     print_sweep_plan(plan)
     out = capsys.readouterr().out
     assert "2 trials" in out and "rows     train 400, validation 40" in out and "disk     3 MB in runs/a" in out
-    print_sweep_plan(SweepPlan("runs/a", 2, [], {}, 0))
+    print_sweep_plan({**plan, "settings": []})
     assert "each follows from the scores of those before" in capsys.readouterr().out
 
 

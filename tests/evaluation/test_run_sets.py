@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from bertkit.data.rows import Split
-from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, describe_run, find_best, find_unclear, summarize_split
+from bertkit.evaluation.run_sets import (
+    SeedsOfSplit,
+    SetRun,
+    StoredRuns,
+    describe_run,
+    find_failure,
+    find_unclear,
+    sort_runs,
+    summarize_split,
+)
+from bertkit.evaluation.scoring import Result
 from bertkit.metrics.seeds import describe_spread
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
@@ -33,7 +43,11 @@ def write_run(folder, predicted):
 
 def record_of(accuracy, baseline=0.5):
     result = {
+        "recipe": "mine",
+        "model": "tiny",
         "split": "validation",
+        "rows": 2,
+        "seconds": 2.0,
         "scores": {"accuracy": accuracy, "f1": None},
         "baselines": {"most frequent label": {"accuracy": baseline}, "one text alone": {"accuracy": 0.99}},
     }
@@ -52,17 +66,22 @@ def record_of(accuracy, baseline=0.5):
 )
 def test_a_run_fails_where_it_learns_nothing(tmp_path, recipe, predicted, record, failure):
     write_run(tmp_path / "seed-4", predicted)
-    run = describe_run(tmp_path, 4, record, load_task(recipe), split_of(["bad", "good"]), "accuracy")
-    assert (run.failure or "").startswith(failure or "") and bool(run.failure) == bool(failure)
-    assert run.folder == "seed-4" and bool(run.scores) == (record["status"] == "finished")
+    stored = StoredRuns(tmp_path, {"seed-4": record}, {}, load_task(recipe), split_of(["bad", "good"]))
+    run = describe_run(tmp_path / "seed-4", record)
+    text = find_failure(run, stored, "accuracy")
+    assert (text or "").startswith(failure or "") and bool(text) == bool(failure)
+    assert run.name == "seed-4" and bool(run.results) == (record["status"] == "finished")
 
 
-def test_the_best_seed_is_the_first_of_the_best_scores():
-    found = [SeedRun(n, "", "finished", {"v": {"f1": score}}) for n, score in [(1, 0.5), (2, 0.7), (3, 0.7), (4, None)]]
-    assert find_best([*found, SeedRun(5, "", "diverged")], "v", "f1") == 2
-    assert find_best([SeedRun(5, "", "diverged")], "v", "f1") is None
-    error = [SeedRun(n, "", "finished", {"v": {"mean_squared_error": float(n)}}) for n in (3, 1, 2)]
-    assert find_best(error, "v", "mean_squared_error") == 1
+def run_of(name, metric, score):
+    return SetRun(name, "finished", results=[Result("r", "m", "v", {metric: score}, 9, 1.0)])
+
+
+def test_the_best_run_is_the_first_of_the_best_scores():
+    runs = [run_of(str(n), "f1", score) for n, score in [(1, 0.5), (2, 0.7), (3, 0.7), (4, None)]]
+    assert [run.name for run in sort_runs([SetRun("5", "diverged"), *runs], "f1")] == ["2", "3", "1", "5", "4"]
+    error = [run_of(str(n), "mean_squared_error", float(n)) for n in (3, 1, 2)]
+    assert sort_runs(error, "mean_squared_error")[0].name == "1"
 
 
 def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
@@ -74,21 +93,21 @@ def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
     for seed in (1, 2, 3):
         predicted = [g if rng.random() < 0.8 else {"bad": "good", "good": "bad"}[g] for g in gold]
         write_run(tmp_path / f"seed-{seed}", predicted)
-        records[seed] = record_of(None)
+        records[f"seed-{seed}"] = record_of(None)
         scores = task.score(task.compare([{"prediction": label} for label in predicted], split.rows, setup), setup)
-        records[seed]["results"][0]["scores"] = {name: float(value) for name, value in scores.items()}
-        described.append(describe_run(tmp_path, seed, records[seed], task, split, "accuracy"))
+        records[f"seed-{seed}"]["results"][0]["scores"] = {name: float(value) for name, value in scores.items()}
+        described.append(describe_run(tmp_path / f"seed-{seed}", records[f"seed-{seed}"]))
         right.append(np.mean([g == p for g, p in zip(gold, predicted, strict=True)]))
-    described.append(SeedRun(4, "seed-4", "diverged", failure="the loss is nan"))
-    found = summarize_split(tmp_path, described, records, task, split, setup)
+    stored = StoredRuns(tmp_path, records, dict.fromkeys(records, setup), task, split)
+    found = summarize_split(described, stored)
     assert found.spreads["accuracy"].mean == pytest.approx(np.mean(right))
     low, high = found.spreads["accuracy"].interval
     assert low < np.mean(right) < high
     assert found.baseline == {"accuracy": 0.5}
     # predictions that do not give back the score of the record say so
-    records[2]["results"][0]["scores"]["f1"] = 0.123
-    described[1] = describe_run(tmp_path, 2, records[2], task, split, "accuracy")
-    changed = summarize_split(tmp_path, described, records, task, split, setup).spreads
+    records["seed-2"]["results"][0]["scores"]["f1"] = 0.123
+    described[1] = describe_run(tmp_path / "seed-2", records["seed-2"])
+    changed = summarize_split(described, stored).spreads
     assert changed["f1"].interval is None
     assert changed["f1"].no_interval == "the stored predictions do not suffice"
     assert changed["accuracy"].interval == (low, high)

@@ -9,8 +9,7 @@ import pytest
 
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
-from bertkit.evaluation.stored import find_scorer, read_system
-from bertkit.evaluation.stored.rows import align, read_column, read_rows
+from bertkit.evaluation.stored import align, find_scorer, read_column, read_rows, read_system
 from bertkit.recipe import load_recipe
 from bertkit.tasks.text_classification import COLUMNS
 from tests.conftest import write_csv
@@ -35,7 +34,7 @@ def test_a_column_is_that_of_the_row_whatever_their_order(tmp_path):
     with pytest.raises(DataError, match=r"no column 'kind'.* - name another column with --by"):
         read_column("kind", scorer, run, rows)
     write_csv(file, [{**row, "genre": 0} for row in ROWS[1:]])
-    with pytest.raises(DataError, match="1 of the 12 rows are no longer in the data set"):
+    with pytest.raises(DataError, match="1 of the 12 rows are no longer in the dataset"):
         read_column("genre", scorer, run, rows)
 
 
@@ -63,7 +62,7 @@ def test_other_rows_are_refused(tmp_path):
     task = find_scorer([read_system(tmp_path / "a", None)], None).task
     with pytest.raises(DataError, match=r"not a row of .*b: 11 of 12 rows are the same .*predictions.jsonl:1\)"):
         align(first, second, task)
-    with pytest.raises(DataError, match=r"the rows recur otherwise than in .*a"):
+    with pytest.raises(DataError, match=r"rows recur with other counts than in .*a"):
         align(second, first, task)
     fewer = replace(first, predictions=first.predictions[:9])
     with pytest.raises(DataError, match=r"9 rows, and .*a has 12"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
-from bertkit.evaluation.stored.rows import read_rows
+from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_rows, read_system
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from tests.conftest import write_jsonl
@@ -44,7 +43,7 @@ def test_texts_with_other_line_separators_are_read_as_they_were(tmp_path, mark):
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"task": "text_regression"}, "is of the task text_regression, not text_classification"),
+        ({"task": "text_regression"}, "has the task text_regression, not text_classification"),
         ({"split": "test"}, "has no predictions of split 'test'"),
         ({"labels": ["a", "b"]}, "have other labels"),
     ],
@@ -74,7 +73,7 @@ def test_files_of_eval_need_a_recipe_and_have_its_metrics(tmp_path):
     (tmp_path / "a" / "run.json").unlink()
     for path in (tmp_path / "a", tmp_path / "a" / "predictions.jsonl"):
         system = read_system(path, None)
-        with pytest.raises(UsageError, match="name it: --recipe RECIPE"):
+        with pytest.raises(UsageError, match="--recipe RECIPE"):
             find_scorer([system], None)
         scorer = find_scorer([system], load_recipe("classify"))
         assert (
@@ -87,7 +86,7 @@ def test_a_prediction_of_no_label_is_refused(tmp_path):
         make_run(tmp_path / "a", [{**row, "prediction": "ugly"} for row in predict(ROWS, set())]), None
     )
     scorer = find_scorer([system], None)
-    with pytest.raises(DataError, match=r"'ugly' is none of the labels \(bad, good\)"):
+    with pytest.raises(DataError, match=r"'ugly' is not one of the labels \(bad, good\)"):
         scorer.compare(system.runs[0], ROWS)
 
 
@@ -96,7 +95,7 @@ def test_scores_of_more_than_the_stored_predictions_are_refused(tmp_path):
     make_run(tmp_path / "a", rows, task="contrastive", metrics=["mrr@10"], best_metric="mrr@10")
     system = read_system(tmp_path / "a", None)
     scorer = find_scorer([system], None)
-    with pytest.raises(DataError, match="the scores of contrastive are made of more than the stored predictions"):
+    with pytest.raises(DataError, match="the scores of contrastive depend on more than the stored predictions"):
         scorer.compare(system.runs[0], read_rows(system.runs[0], scorer.task))
 
 

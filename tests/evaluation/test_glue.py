@@ -8,15 +8,18 @@ from dataclasses import replace
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.evaluation.glue.leaderboard import (
-    FILES,
+from bertkit.evaluation.glue import (
     TASKS,
     leaderboard_average,
     missing_scores,
     paper_average,
+    published_averages,
     submission_lines,
+    summarize,
     write_zip,
 )
+from bertkit.evaluation.run_sets import SetRun
+from bertkit.evaluation.scoring import Result
 from bertkit.recipe import load_recipe
 
 # BERT-large as https://gluebenchmark.com/leaderboard lists it, with the score 80.5
@@ -46,7 +49,7 @@ def test_averages_are_those_of_the_leaderboard_and_of_the_paper():
 
 
 def test_every_task_has_the_recipe_metrics_and_labels_that_the_leaderboard_wants():
-    assert len(FILES) == 11 and len(set(FILES)) == 11
+    assert len({file.name for task in TASKS.values() for file in task.files}) == 11
     for name, task in TASKS.items():
         recipe = load_recipe(name)
         assert set(task.metrics) <= set(recipe.metrics)
@@ -79,9 +82,9 @@ def test_lines_have_numbers_names_or_clipped_scores_in_the_order_of_idx():
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([{"prediction": "entailment"}], "1 rows, where the leaderboard wants 2 for RTE.tsv"),
+        ([{"prediction": "entailment"}], "RTE.tsv requires 2 rows, got 1"),
         ([{"idx": 1, "prediction": "entailment"}] * 2, "idx is not 0 to 1"),
-        ([{"prediction": "entailment"}, {"prediction": "neutral"}], "'neutral' is none of"),
+        ([{"prediction": "entailment"}, {"prediction": "neutral"}], "'neutral' is not one of"),
     ],
 )
 def test_what_the_leaderboard_would_refuse_is_refused(records, message):
@@ -103,3 +106,53 @@ def test_equal_files_make_equal_archives_without_folders(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert archive.namelist() == ["RTE.tsv"]
         assert archive.read("RTE.tsv") == b"index\tprediction\n0\tentailment\n"
+
+
+def result(name, split, scores, warnings=()):
+    return Result(name, "m", split, scores, 100, 1.0, intervals={"accuracy": (0.5, 0.75)}, warnings=list(warnings))
+
+
+def summary_of(source="nyu-mll/glue", **changes):
+    recipes = {name: load_recipe(name, {"data.source": source, **changes}) for name in ("mnli", "cola", "stsb")}
+    results = {
+        "mnli": [
+            result("mnli", "validation", {"accuracy": 0.625}, ["few rows"]),
+            result("mnli", "validation_mismatched", {"accuracy": 0.5}, ["few rows"]),
+        ],
+        "cola": [result("cola", "validation", {"matthews_correlation": None, "accuracy": 0.7}, ["few rows", "odd"])],
+    }
+    runs = {name: SetRun(name, "finished", results=of_task) for name, of_task in results.items()}
+    runs["stsb"] = SetRun("stsb", "failed", failure="no label")
+    return {"folder": "runs/glue", **summarize("m", recipes, runs), "submission": None}
+
+
+def test_scores_stand_beside_the_papers_and_every_task_is_named():
+    summary = summary_of()
+    assert [tuple(score.values())[:4] for score in summary["scores"]] == [
+        ("cola", "validation", "matthews_correlation", None),
+        ("mnli", "validation", "accuracy", 0.625),
+        ("mnli", "validation_mismatched", "accuracy", 0.5),
+    ]
+    assert [score["published"] for score in summary["scores"]] == [
+        {"bert-base": 0.521, "bert-large": 0.605},
+        {"bert-base": 0.846, "bert-large": 0.867},
+        {"bert-base": 0.834, "bert-large": 0.859},
+    ]
+    assert {run["status"] for run in summary["runs"]} == {"finished", "failed", "left out"} and len(
+        summary["runs"]
+    ) == 9
+    assert summary["warnings"] == ["cola, mnli: few rows", "cola: odd"]
+    assert (summary["leaderboard_average"], summary["paper_average"]) == (None, None)
+
+
+def test_averages_of_the_paper_follow_from_the_recipes():
+    assert {name: round(value, 3) for name, value in published_averages().items()} == {
+        "bert-base": 0.796,
+        "bert-large": 0.821,
+    }
+
+
+@pytest.mark.parametrize(("source", "changes"), [("demo", {}), ("nyu-mll/glue", {"data.limit": 9})])
+def test_made_up_and_few_rows_are_not_compared_with_the_paper(source, changes):
+    summary = summary_of(source, **changes)
+    assert summary["published_averages"] == {} and not any(score["published"] for score in summary["scores"])

@@ -1,0 +1,299 @@
+"""Runs of a set: their results, and the interval of their mean score. For seeds, also which of them failed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Split
+from bertkit.evaluation.checkpoint import find_checkpoint
+from bertkit.evaluation.scoring import Result, predictions_file, read_results, score_split, write_predictions
+from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
+from bertkit.metrics.basic import is_lower_better
+from bertkit.metrics.intervals import Interval, count_units, take
+from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
+from bertkit.progress import log
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.space import Point
+from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.run_sets import parse_number
+from bertkit.storage.runs import RunRecord
+from bertkit.tasks import Compared, Task, with_options
+from bertkit.tokens.features import Setup
+
+# Stored predictions are exact, but sums of other arrays may round differently.
+_ROUNDING = 1e-6  # relative
+
+
+@dataclass(frozen=True)
+class SetRun:
+    """Run of a set: a seed, a trial of a sweep, or a task of GLUE.
+
+    Args:
+        name: Run folder in the folder of the set.
+        status: Status of its record, such as ``finished`` or ``diverged``; without a record, ``waiting``.
+        settings: Recipe key -> value, of the keys that differ between the runs.
+        results: Result of each split, starting with the split that chose the best step; empty unless it is finished.
+        seconds: Duration of the training.
+        failure: Why it counts as failed, or None.
+        steps: Number of optimizer steps, or None unless it is finished.
+    """
+
+    name: str
+    status: str
+    settings: Point = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    seconds: float = 0.0
+    failure: str | None = None
+    steps: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is finished or has diverged."""
+        return self.status in ("finished", "diverged")
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """Scores of the split that chose the best step, or an empty dictionary unless the run is finished."""
+        return self.results[0].scores if self.results else {}
+
+    def result(self, split: str) -> Result:
+        """Return the result of a split of a finished run."""
+        return next(result for result in self.results if result.split == split)
+
+
+def describe_run(folder: Path, record: RunRecord | None, settings: Point | None = None) -> SetRun:
+    """Describe the run in a folder by its record."""
+    run = SetRun(folder.name, "waiting", settings or {})
+    if record is None:
+        return run
+    seconds = float(record.get("seconds", 0.0))
+    run = replace(run, status=record["status"], seconds=seconds, failure=record.get("error"))
+    if run.status != "finished":
+        return run
+    return replace(run, results=read_results(record["results"], folder), steps=record.get("steps"))
+
+
+def sort_runs(runs: Sequence[SetRun], metric: str) -> list[SetRun]:
+    """Sort runs by a metric, the best first. Runs without a score come last, and equal scores keep their order."""
+    sign = 1 if is_lower_better(metric) else -1
+    scores = {run.name: run.scores.get(metric) for run in runs}
+    ranks = {name: math.inf if score is None else sign * score for name, score in scores.items()}
+    return sorted(runs, key=lambda run: ranks[run.name])
+
+
+# --- Stored predictions ---
+
+
+@dataclass(frozen=True)
+class StoredRuns:
+    """Stored predictions of finished runs on one split, by which resampled rows are scored without a model.
+
+    Args:
+        folder: Folder of the set.
+        records: Name of a run -> its record.
+        setups: Name of a run -> its recipe, tokenizer and labels.
+        task: Task family of all runs.
+        split: Rows that all runs are scored on.
+    """
+
+    folder: Path
+    records: Mapping[str, RunRecord]
+    setups: Mapping[str, Setup]
+    task: Task
+    split: Split
+
+    def compare(self, run: SetRun) -> tuple[Compared, Setup] | None:
+        """Compare the predictions of a run with the gold values, or return None if what is stored does not suffice."""
+        record = self.records[run.name]
+        setup = with_options(self.setups[run.name], record.get("tuned", {}))
+        predictions = read_predictions(self.folder / run.name, record, self.split)
+        try:
+            return self.task.compare(predictions, self.split.rows, setup), setup
+        except KeyError:  # Some values are never written to disk, such as vectors.
+            return None
+
+    def score(self, compared: tuple[Compared, Setup], rows: np.ndarray) -> dict[str, float]:
+        """Score some rows, with repeats, of a compared run."""
+        arrays, setup = compared
+        return self.task.score(take(arrays, rows), setup)
+
+    def agrees(self, run: SetRun, scores: Mapping[str, float], metric: str) -> bool:
+        """Return whether the scores of the stored predictions contain the recorded score of a run."""
+        # A custom metric may read more than what is stored, such as probabilities. In that case, its score differs.
+        recorded, score = _as_float(run.result(self.split.name).scores[metric]), scores.get(metric)
+        if score is None or math.isnan(recorded):
+            return score is not None and math.isnan(score)
+        return math.isclose(recorded, score, rel_tol=_ROUNDING, abs_tol=1e-8)
+
+    def find_mean_intervals(
+        self, runs: Sequence[SetRun], metrics: Sequence[str]
+    ) -> dict[str, tuple[Interval, str | None]]:
+        """Compute the 95% interval of the mean score of several runs, over other runs and other rows.
+
+        Returns:
+            Metric -> the interval and None, or None and the reason why there is no interval.
+        """
+        compared = [pair for run in runs if (pair := self.compare(run)) is not None]
+        if len(compared) < len(runs):
+            return dict.fromkeys(metrics, (None, "the stored predictions do not suffice"))
+        if len(runs) < 2:
+            return dict.fromkeys(metrics, (None, "one run has no spread"))
+        units = count_units(compared[0][0])
+        scores = [self.score(pair, np.arange(units)) for pair in compared]
+        # All metrics are scored on the same resamples, and rows are compared with gold values only once.
+        resampled = resample_mean(lambda index, rows: self.score(compared[index], rows), len(runs), units)
+        intervals: dict[str, tuple[Interval, str | None]] = {}
+        for metric in metrics:
+            if metric not in resampled:
+                intervals[metric] = None, "metrics of libraries are not resampled"
+                continue
+            if not all(self.agrees(run, again, metric) for run, again in zip(runs, scores, strict=True)):
+                intervals[metric] = None, "the stored predictions do not suffice"
+                continue
+            recorded = [_as_float(run.result(self.split.name).scores[metric]) for run in runs]
+            interval = mean_interval(recorded, resampled[metric], units)
+            intervals[metric] = interval, None if interval else _explain_missing(recorded)
+        return intervals
+
+
+def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[str, Any]]:
+    """Read the predictions that a finished run stored for a split, one record per row.
+
+    If they are missing or damaged, its model computes them again, and they are stored again.
+
+    Raises:
+        ModelError: If the model is damaged too.
+    """
+    file = run / predictions_file(split.name)
+    if not is_whole(file, record.get("predictions", {}).get(file.name)):
+        log.info(f"{file} is missing or damaged, so its predictions are computed again")
+        checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)
+        predictions = score_split(checkpoint, split).predictions
+        details = checkpoint.task.details(predictions, split.rows, checkpoint.setup)
+        write_predictions(run, split, predictions, details)
+    with file.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _explain_missing(scores: Sequence[float]) -> str:
+    if not all(map(math.isfinite, scores)):
+        return "a run has no such score"
+    if len(set(scores)) == 1:
+        return "the scores do not vary"
+    return "the scores of so few runs differ too much"  # dialect: ok
+
+
+def _as_float(score: float | None) -> float:
+    return math.nan if score is None else score
+
+
+# --- Seeds ---
+
+
+@dataclass(frozen=True)
+class SeedsOfSplit:
+    """Summary of the scores of all finished runs on one split."""
+
+    split: str
+    rows: int
+    spreads: dict[str, Spread | None]
+    """Metric -> summary of its scores, or None if no run has a score."""
+    baseline: dict[str, float | None]
+    """Metric -> score of the baseline that reads nothing."""
+
+
+@dataclass(frozen=True)
+class SeedsSummary:
+    """Summary of a folder of seeds. The first split chose the best step of each run."""
+
+    recipe: str
+    model: str
+    folder: str
+    best_metric: str
+    runs: list[SetRun]
+    splits: list[SeedsOfSplit]
+    best_seed: int | None
+    """Seed with the best score, or None if no run has a score."""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[SetRun]:
+        """Runs that failed."""
+        return [run for run in self.runs if run.failure]
+
+    @property
+    def unfinished(self) -> list[SetRun]:
+        """Runs that have not ended, because another process trains them."""
+        return [run for run in self.runs if not run.has_ended]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of ``seeds.json`` and of the printed JSON."""
+        entries = [
+            {
+                "seed": parse_number(run.name),
+                "folder": run.name,
+                "status": run.status,
+                "scores": {result.split: result.scores for result in run.results},
+                "failure": run.failure,
+                "seconds": run.seconds,
+            }
+            for run in self.runs
+        ]
+        return {**asdict(self), "runs": entries}
+
+
+def find_failure(run: SetRun, stored: StoredRuns, metric: str) -> str | None:
+    """Return why a seed counts as failed, or None.
+
+    A finished run failed if it gives every row the same answer, or scores no better than the baseline that reads
+    nothing (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT", section 3).
+    """
+    if run.status != "finished":
+        return run.failure if run.status == "diverged" else None
+    first, split = run.results[0], stored.split
+    predictions = read_predictions(stored.folder / run.name, stored.records[run.name], split)
+    # A model that gives every row the same answer has collapsed, even if its score beats the baseline.
+    answers = {json.dumps(prediction["prediction"]) for prediction in predictions}
+    gold = {json.dumps(row[stored.task.COLUMNS.gold], sort_keys=True, default=str) for row in split.rows}
+    if len(answers) == 1 and len(gold) > 1:
+        return "It gives every row the same answer."
+    if first.scores[metric] is None:
+        return f"Its {metric} is undefined."
+    # The first baseline reads nothing. A baseline that reads a part of the input may be better than a good model.
+    return find_unbeaten(first.scores, dict(list(first.baselines.items())[:1]), metric)
+
+
+def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
+    """Summarize the scores of finished runs on a split, with the interval of each mean over seeds and rows."""
+    results = [run.result(stored.split.name) for run in runs]
+    # All runs have the same metrics and the same baseline, so the first result has them.
+    first = results[0]
+    spreads = {
+        metric: describe_spread(
+            [_as_float(result.scores[metric]) for result in results],
+            lower_is_better=is_lower_better(metric),
+            interval=interval,
+            no_interval=reason,
+        )
+        for metric, (interval, reason) in stored.find_mean_intervals(runs, list(first.scores)).items()
+    }
+    return SeedsOfSplit(first.split, len(stored.split.rows), spreads, next(iter(first.baselines.values()), {}))
+
+
+def find_unclear(split: SeedsOfSplit, metric: str, baselines: Baselines) -> list[str]:
+    """Warn if the mean over seeds is not significantly better than the strongest baseline."""
+    spread, (name, best) = split.spreads[metric], strongest(baselines, metric)
+    if spread is None or spread.interval is None or best is None:
+        return []
+    low, high = spread.interval
+    if (high < best) if is_lower_better(metric) else (low > best):
+        return []
+    baseline = f"the {best:.4f} of a baseline ({name})"
+    return [f"The mean {metric} of {spread.mean:.4f} is not better than {baseline} beyond chance."]  # dialect: ok

@@ -1,0 +1,395 @@
+"""Stored predictions of runs: read again, matched row by row, and scored by one recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from bertkit.data.labels import spelled_names
+from bertkit.data.sources import ALL, as_recorded, unsplit_file
+from bertkit.errors import DataError, ModelError, UsageError, shorten
+from bertkit.evaluation.folder import read_evaluation
+from bertkit.evaluation.scoring import predictions_file
+from bertkit.evaluation.splits import read_task_splits
+from bertkit.metrics.intervals import Setting
+from bertkit.recipe.load import load_recipe
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Row, typed_path
+from bertkit.storage import runs
+from bertkit.storage.cache import spool
+from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.run_sets import seed_folders
+from bertkit.storage.runs import RunRecord
+from bertkit.tasks import Answer, Compared, Prediction, Predictions, Task, load_task
+from bertkit.tokens.features import Rows, Setup
+
+_AGAIN = "`bertkit eval --output DIR` writes it again"
+_ON_FILE = "`bertkit compare RUN RUN --on FILE` scores runs on a file that no run was trained on"
+_ROUNDING = 1e-6  # relative
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """Predictions of one model on one split.
+
+    Args:
+        name: Path that the user gave.
+        file: File of the predictions.
+        record: Record of the run or of the evaluation, empty for a single file.
+        predictions: One per row, with the columns of the row.
+        model: Folder or name of the model, empty for a single file.
+    """
+
+    name: str
+    file: Path
+    record: RunRecord
+    predictions: Predictions
+    model: str = ""
+
+    @property
+    def split(self) -> str:
+        """Split of the predictions. Without a record, the file name contains it."""
+        rest = self.file.stem.removeprefix("predictions").removeprefix("_")
+        return str(self.record.get("split", rest or "validation"))
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the training, or None if it is unknown."""
+        return cast("int | None", self.record.get("identity", {}).get("recipe", {}).get("training", {}).get("seed"))
+
+
+@dataclass(frozen=True)
+class StoredSystem:
+    """One side of a comparison: a run, or several runs that differ in their seed."""
+
+    name: str
+    runs: list[StoredRun]
+    has_seeds: bool = False
+    unfinished: list[str] = field(default_factory=list)
+    """Seeds that did not finish, each with its status."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Recipe, task and labels of the first system, by which all systems of a comparison are scored."""
+
+    recipe: Recipe
+    task: Task
+    labels: tuple[str, ...]
+
+    @property
+    def setup(self) -> Setup:
+        """Setup for `Task.compare` and `Task.score`, which use no tokenizer."""
+        return Setup(self.recipe, cast(Any, None), self.labels)
+
+    def score(self, compared: Mapping[str, Any]) -> dict[str, float]:
+        """Compute the recipe's metrics."""
+        return self.task.score(dict(compared), self.setup)
+
+    def compare(self, run: StoredRun, rows: Rows) -> Compared:
+        """Compare the predictions of a run with the gold values.
+
+        Raises:
+            DataError: If the stored predictions do not suffice for the scores, or a label is unknown.
+        """
+        from pydantic import TypeAdapter, ValidationError
+
+        expected, labels = TypeAdapter(self.task.TYPES.get("prediction", Any)), set(self.labels)
+        for row, record in enumerate(run.predictions, start=1):
+            value = record["prediction"]
+            try:
+                expected.validate_python(value, strict=True)
+            except ValidationError as error:
+                message = f"the prediction {shorten(repr(value))}: {error.errors()[0]['msg']}"
+                raise DataError(message, _AGAIN, file=run.file, row=row) from None
+            if self.task.NAMED and (unknown := [name for name in spelled_names(value) if name not in labels]):
+                message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
+                raise DataError(message, "compare models of one task", file=run.file, row=row)
+        with _report_missing_keys(run, self.recipe.task):
+            return self.task.compare(run.predictions, rows, self.setup)
+
+    def answers(self, run: StoredRun, rows: Rows) -> list[Answer] | None:
+        """Return gold and predicted answers as text, or None if the values can be shown unchanged.
+
+        Raises:
+            DataError: If the stored predictions do not suffice for the answers.
+        """
+        with _report_missing_keys(run, self.recipe.task):
+            return self.task.details(run.predictions, rows, self.setup).answers
+
+
+@contextmanager
+def _report_missing_keys(run: StoredRun, task: str) -> Iterator[None]:
+    """Raise DataError if a prediction lacks a key. Keys with an underscore are never stored."""
+    try:
+        yield
+    except DataError as error:
+        error.file = error.file or str(run.file)
+        raise
+    except KeyError as error:
+        key = error.args[0]
+        row = next((row for row, prediction in enumerate(run.predictions, start=1) if key not in prediction), None)
+        if row is None:
+            raise
+        if str(key).startswith("_"):
+            message = f"the scores of {task} depend on more than the stored predictions"
+            raise DataError(message, "`bertkit eval` scores each model separately", file=run.file) from None
+        raise DataError(f"the prediction has no {key!r}, which {task} needs", _AGAIN, file=run.file, row=row) from None
+
+
+# --- Reading ---
+
+
+def read_system(path: str | Path, split: str | None) -> StoredSystem:
+    """Read the stored predictions of a run, of a folder of seeds, or of a folder or file of `bertkit eval`.
+
+    Raises:
+        UsageError: If the path is something else.
+        ModelError: If the run, or every seed, is not finished.
+        DataError: If a file of predictions is missing or damaged.
+    """
+    name, folder = str(path), typed_path(path)
+    if folder.is_file():
+        return StoredSystem(name, [StoredRun(name, folder, {}, _read_predictions(folder))])
+    record, evaluation = runs.read_record(folder), read_evaluation(folder)
+    # The record decides: a folder may hold a run, an evaluation, files without a record, or seeds, in this order.
+    made = record or evaluation
+    if made is not None:
+        if made["status"] != "finished":
+            message = f"the {'run' if record else 'evaluation'} is not finished ({made['status']})"
+            raise ModelError(message, "repeat the command that started it", file=folder)
+        # The model of an evaluation is in another folder.
+        run = _read_run(name, folder, made, split)
+        return StoredSystem(name, [run if record else replace(run, model=made["model"])])
+    if files := sorted(folder.glob("predictions*.jsonl")):
+        named = folder / predictions_file(split or "validation")
+        file = named if split or named in files else files[0]
+        return StoredSystem(name, [StoredRun(name, file, {}, _read_predictions(file))])
+    records = {run: record for run in seed_folders(folder) if (record := runs.read_record(run))}
+    finished = [run for run, record in records.items() if record["status"] == "finished"]
+    if not finished:
+        message = "no seed of it is finished" if records else "neither a run folder nor stored predictions"
+        raise UsageError(message, "name a run folder, or a file from `bertkit eval --output`", file=folder)
+    unfinished = [f"{run.name} ({record['status']})" for run, record in records.items() if run not in finished]
+    seeds = [_read_run(f"{path}/{run.name}", run, records[run], split) for run in finished]
+    return StoredSystem(name, seeds, has_seeds=True, unfinished=unfinished)
+
+
+def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> StoredRun:
+    if "results" not in record:
+        raise UsageError("the run of a pretraining has no predictions", "name runs of `bertkit finetune`", file=folder)
+    splits = [result["split"] for result in record["results"]]
+    chosen = split or splits[0]
+    if chosen not in splits:
+        remedy = f"choose from {', '.join(splits)}; `bertkit eval --split {chosen} --output DIR` scores another split"
+        raise DataError(f"the run has no predictions of split {chosen!r}", remedy, file=folder)
+    file = folder / predictions_file(chosen)
+    if file.is_file() and not is_whole(file, record.get("predictions", {}).get(file.name)):
+        raise DataError("the file of predictions does not match its checksum", _AGAIN, file=file)
+    return StoredRun(name, file, {**record, "split": chosen}, _read_predictions(file), str(folder))
+
+
+def _read_predictions(file: Path) -> Predictions:
+    try:
+        with file.open(encoding="utf-8", newline="\n") as lines:
+            predictions = spool(_parse_records(lines, file))
+    except FileNotFoundError:
+        raise DataError("the file of predictions is missing", _AGAIN, file=file) from None
+    except UnicodeDecodeError:
+        raise DataError("not a file of predictions", "name a file from `bertkit eval --output`", file=file) from None
+    if not predictions:
+        raise DataError("the file has no predictions", "score the model with `bertkit eval --output DIR`", file=file)
+    return predictions
+
+
+def _parse_records(lines: Iterable[str], file: Path) -> Iterator[Prediction]:
+    for row, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict) and "prediction" in record:
+            yield record
+            continue
+        # If the first line is not an object, the file is another kind of file rather than damaged.
+        if row == 1 and not line.lstrip().startswith("{"):
+            message = "not a file of predictions, which has a JSON object with `prediction` in each line"
+            raise DataError(message, "name a run folder, or a file from `bertkit eval --output`", file=file)
+        message = "not a stored prediction" if isinstance(record, dict) else "the line is damaged"
+        raise DataError(message, _AGAIN, file=file, row=row)
+
+
+# --- Scoring ---
+
+
+def recipe_of(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """Return the recipe of a run that has a record, with changes by dotted keys."""
+    return load_recipe(str(run.file.with_name("recipe.yaml")), changes)
+
+
+def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Scorer:
+    """Return the scorer for all systems: with this recipe, or with the recipe of the first run that has a record.
+
+    Raises:
+        UsageError: If there is neither a recipe nor a run with a record.
+        DataError: If the systems have different tasks, labels or splits.
+    """
+    stored = [run for system in systems for run in system.runs]
+    recorded = [run for run in stored if run.record]
+    if recipe is None:
+        if not recorded:
+            raise UsageError("files of predictions have no recipe, so their metrics are unknown", "--recipe RECIPE")
+        recipe = recipe_of(recorded[0])
+    for run in recorded:
+        _check_run(run, recipe, recorded[0])
+    # All systems are scored by one recipe, today's code and the labels of the first, and not by scores they recorded.
+    identity = recorded[0].record["identity"] if recorded else {}
+    recipe = as_recorded(recipe, identity)
+    task, labels = load_task(recipe), identity.get("labels")
+    # Files without a record do not list their labels, so the labels are collected from their rows.
+    if task.NAMED and not labels:
+        values = (
+            value
+            for run in stored
+            for record in run.predictions
+            for value in (record.get(task.COLUMNS.gold), record["prediction"])
+        )
+        labels = recipe.labels or sorted({name for value in values for name in spelled_names(value)})
+    return Scorer(recipe, task, tuple(labels or ()))
+
+
+def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:
+    identity, reference = run.record["identity"], first.record["identity"]
+    remedy = "compare runs of one task on one dataset"
+    if (task := identity["recipe"]["task"]) != recipe.task:
+        raise DataError(f"{run.name} has the task {task}, not {recipe.task}", remedy)
+    # The order of labels may differ, because predictions are names.
+    names = [sorted(record.get("labels") or []) for record in (identity, reference)]
+    if names[0] != names[1]:
+        labels = " and ".join(shorten(", ".join(part)) for part in names)
+        raise DataError(f"{run.name} and {first.name} have other labels ({labels})", _ON_FILE)
+    if run.record["split"] != first.record["split"]:
+        message = f"{run.name} has predictions of {run.record['split']}, {first.name} of {first.record['split']}"
+        raise DataError(message, "name a split that both have: --split SPLIT")
+
+
+def find_changed_scores(run: StoredRun, scores: Mapping[str, float]) -> list[str]:
+    """List the metrics whose score differs from the record, because stored predictions do not determine them."""
+    results = run.record.get("results", [])
+    recorded = {result["split"]: result["scores"] for result in results}.get(run.split, {})
+    return [
+        name
+        for name, value in scores.items()
+        if not isinstance(value, Setting)
+        and math.isfinite(value)
+        and recorded.get(name) is not None
+        and not math.isclose(value, recorded[name], rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+    ]
+
+
+# --- Rows ---
+
+
+def read_rows(run: StoredRun, task: Task) -> Rows:
+    """Return the rows of stored predictions, with the canonical columns of the task.
+
+    Raises:
+        DataError: If they lack a column.
+    """
+    names, columns = task.COLUMNS.names, task.COLUMNS
+    for row, record in enumerate(run.predictions, start=1):
+        for name in filter(None, (*columns.given, columns.gold)):
+            if name not in record and columns.text_instead.get(name) not in record:
+                message = f"the row has no {name!r}, by which it is recognized and scored"
+                raise DataError(message, "write each prediction into its row", file=run.file, row=row)
+    return spool({name: record[name] for name in names if name in record} for record in run.predictions)
+
+
+def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
+    """Sort the predictions of a run into the order of the rows of another run.
+
+    Rows are the same if their inputs and gold values are. Rows that recur keep their order.
+
+    Raises:
+        DataError: If the rows are not the same; the message has the first row that differs.
+    """
+    keys, required = (_digest_rows(stored, task) for stored in (run, reference))
+    if keys == required:
+        return run
+    if Counter(keys) != Counter(required):
+        raise _describe_mismatch(run, reference, task)
+    indices = defaultdict(list)
+    for index, key in enumerate(keys):
+        indices[key].append(index)
+    return replace(run, predictions=spool(run.predictions[indices[key].pop(0)] for key in required))
+
+
+def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes]:
+    """Return a digest of each row. An id may be a mere row number, so it does not count."""
+    left_out = {"id"} if gold else {"id", task.COLUMNS.gold}
+    rows = ({name: value for name, value in row.items() if name not in left_out} for row in read_rows(run, task))
+    return [hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest() for row in rows]
+
+
+def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
+    keys, required = (_digest_rows(stored, task) for stored in (run, reference))
+    reference_keys = set(required)
+    index = next((index for index, key in enumerate(keys) if key not in reference_keys), None)
+    if index is None:
+        message = f"{len(keys):,} rows, and {reference.name} has {len(required):,}"
+        if len(keys) == len(required):
+            message = f"rows recur with other counts than in {reference.name}"
+        return DataError(message, _ON_FILE, file=run.file)
+    inputs, with_inputs = (_digest_rows(stored, task, gold=False) for stored in (run, reference))
+    if inputs[index] in with_inputs:
+        column = task.COLUMNS.gold
+        value, expected = (
+            run.predictions[index][column],
+            reference.predictions[with_inputs.index(inputs[index])][column],
+        )
+        message = shorten(f"another {column} than in {reference.name}: {value!r} here, {expected!r} there", 300)
+    else:
+        same = sum((Counter(keys) & Counter(required)).values())
+        message = f"not a row of {reference.name}: {same:,} of {len(keys):,} rows are the same"
+    return DataError(message, _ON_FILE, file=run.file, row=index + 1)
+
+
+def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list[Any]:
+    """Return a column of the data for each row, from the stored rows or else from the dataset of the run.
+
+    Raises:
+        DataError: If there is no such column, or the dataset has other rows now.
+    """
+    recipe, columns = scorer.recipe, scorer.task.COLUMNS
+    canonical = next((name for name, source in recipe.data.columns.items() if source == column), column)
+    if canonical in rows[0]:
+        return [row.get(canonical) for row in rows]
+    data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
+    split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
+    with_column = replace(columns, beside=(column,))
+    try:
+        recipe = recipe.model_copy(update={"data": data})
+        splits = read_task_splits(recipe, scorer.task, lambda name: name == split, columns=with_column)
+    except DataError as error:
+        if repr(column) in error.what:
+            error.remedy = "name another column with --by"
+        raise
+    if split not in splits:
+        raise DataError(f"no split {split!r} in {data.source}", "name another --split")
+
+    def key(row: Row) -> str:
+        return json.dumps([row.get(name) for name in (*columns.given, *columns.optional)], default=str)
+
+    values = {key(row): row[column] for row in splits[split].rows}
+    missing = sum(key(row) not in values for row in rows)
+    if missing:
+        message = f"{missing:,} of the {len(rows):,} rows are no longer in the dataset, so --by {column} is unknown"
+        raise DataError(message, "restore it, or leave out --by", file=typed_path(data.source) if data.source else None)
+    return [values[key(row)] for row in rows]
