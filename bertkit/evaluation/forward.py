@@ -12,7 +12,7 @@ from bertkit.hardware.device import Device, device_of, find_device
 from bertkit.hardware.process import fitting_threads, map_in_threads
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import is_sharded
-from bertkit.storage.cache import IN_MEMORY, spool
+from bertkit.storage.disk import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,

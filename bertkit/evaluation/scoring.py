@@ -22,7 +22,7 @@ from bertkit.metrics.basic import CLASSIFICATION, is_lower_better, why_undefined
 from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
-from bertkit.storage.cache import IN_MEMORY, spool
+from bertkit.storage.disk import IN_MEMORY, spool
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import (
     Compared,

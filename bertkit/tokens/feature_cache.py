@@ -24,7 +24,8 @@ import bertkit
 from bertkit.data.rows import Split
 from bertkit.metrics import Numbers
 from bertkit.progress import log
-from bertkit.storage.cache import IN_MEMORY, cache_folder, say_once, spool, touch, writing
+from bertkit.storage.cache import cache_folder, say_once, touch, writing
+from bertkit.storage.disk import IN_MEMORY, spool
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
 from bertkit.tokens.features import (
     IGNORED,

@@ -14,7 +14,7 @@ from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
 from bertkit.evaluation.stored.script_predictions import add_rows
 from bertkit.recipe.sections import Row, typed_path
-from bertkit.storage.cache import spool
+from bertkit.storage.disk import spool
 from bertkit.tasks import Task
 from bertkit.tokens.features import Rows
 
