@@ -291,7 +291,7 @@ def load_arrays(file: Path) -> dict[str, Array] | None:
         say_once(f"cached numbers cannot be read: {error}; set BERTKIT_CACHE to use another folder")
         return None
     if content is None:
-        log.info(f"{file} is damaged, so its numbers are computed anew")
+        log.info(f"{file} is damaged; recomputing it")
         return None
     touch(file)
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:

@@ -83,13 +83,23 @@ def claimed(output: Path, *, wait: bool = False) -> Iterator[None]:
         UsageError: the output is a folder, a pipe or a device.
         ResourceError: another process is writing it, or it cannot be written.
     """
-    if output.exists() and not output.is_file():
-        what = "a folder" if output.is_dir() else "a pipe or device"
-        raise UsageError(f"{what}, not a file", _ANOTHER, file=output)
-    if output.exists() and not os.access(output, os.W_OK):
-        raise ResourceError("the file is write-protected", _ANOTHER, file=output)
+    check_output(output)
     with _locked_beside(output, wait=wait):
         yield
+
+
+def check_output(output: Path) -> None:
+    """Check that an output is a file that can be overwritten, or does not exist.
+
+    Raises:
+        UsageError: If the output is a folder, a pipe or a device.
+        ResourceError: If the file is write-protected.
+    """
+    if output.exists() and not output.is_file():
+        kind = "a folder" if output.is_dir() else "a pipe or device"
+        raise UsageError(f"{kind}, not a file", _ANOTHER, file=output)
+    if output.exists() and not os.access(output, os.W_OK):
+        raise ResourceError("the file is write-protected", _ANOTHER, file=output)
 
 
 @contextmanager

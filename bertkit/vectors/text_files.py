@@ -124,7 +124,6 @@ class TextSource:
 class Part:
     """Rows whose vectors are computed together."""
 
-    number: int
     ids: list[Any]
     items: list[Any]
     lines: list[int]
@@ -141,8 +140,8 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
         DataError: a row is wrong.
     """
     rows = _read_rows(source, unit)
-    for number in itertools.count():
-        part, characters = Part(number, [], [], []), 0
+    while True:
+        part, characters = Part([], [], []), 0
         for line, row_id, item in itertools.islice(rows, _ROWS):
             part.ids.append(row_id)
             part.items.append(item)

@@ -224,7 +224,7 @@ def test_saved_arrays_are_loaded_complete_or_not_at_all(damage, tmp_path, log):
         if damage == "missing":
             file.unlink()
         assert load_arrays(file) is None
-    assert (f"{file} is damaged, so its numbers are computed anew" in log.text) == (damage != "missing")
+    assert (f"{file} is damaged; recomputing it" in log.text) == (damage != "missing")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))], ids=str)
