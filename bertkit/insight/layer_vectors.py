@@ -98,7 +98,6 @@ class LayerReader:
         folder = cache_folder("layers") / key
 
         def write() -> None:
-            width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
             dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
             with ArrayWriter(folder, dtypes) as writer, stage("reading all layers", len(inputs)):
                 for first in range(0, len(inputs), _ROWS_AT_ONCE):
@@ -109,22 +108,24 @@ class LayerReader:
                         arrays = encode_rows(first)
                         save_arrays(chunk, arrays)
                     for name, values in arrays.items():
-                        writer.append(name, values.reshape(-1))
+                        writer.append(name, values)
                     get_progress().update(min(first + _ROWS_AT_ONCE, len(inputs)), {})
-                writer.finish({"vectors": writer.lengths["rows"], "width": width})
+                writer.finish({})
 
         def encode_rows(first: int) -> dict[str, Numbers]:
             with use_progress(SILENT):
                 encoded = encode(self.embedder, inputs[first : first + _ROWS_AT_ONCE])
             index = encoded.columns.get("index", [0] * len(encoded.rows))
-            return {"vectors": encoded.vectors, "rows": np.asarray(encoded.rows) + first, "index": np.asarray(index)}
+            # The embedder puts all layers side by side: (vectors, (layers + 1) * width).
+            width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
+            vectors = encoded.vectors.reshape(len(index), encoded.vectors.shape[1] // width, width)
+            return {"vectors": vectors, "rows": np.asarray(encoded.rows) + first, "index": np.asarray(index)}
 
         with disk_errors(folder):
-            arrays, facts = map_or_write(folder, write)
+            arrays, _ = map_or_write(folder, write)
         for chunk in folder.glob("*.arrays"):
             chunk.unlink(missing_ok=True)
-        vectors = arrays["vectors"].reshape(facts["vectors"], -1, facts["width"])
-        return LayerVectors(vectors, arrays["rows"], arrays["index"])
+        return LayerVectors(**arrays)
 
 
 def _read_pair(row: Row) -> tuple[str, str]:

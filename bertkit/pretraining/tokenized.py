@@ -107,7 +107,6 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, Tokeniz
             _write_shards(source, splits, tokenizer)
             # once more under the lock: another process may have prepared it while this one was waiting
             mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, splits, tokenizer, began))
-            sweep(folder.parent)
             sweep(cache_folder("tokens"))
     except OSError as error:
         what = f"the corpus cannot be prepared: {error.strerror or error}"

@@ -108,5 +108,6 @@ def lock_folder(folder: Path, refuse: Callable[[str], ResourceError] | None = No
     lock = folder.with_name(f"{folder.name}.lock")
     lock.touch()
     touch(lock)
-    waiting = f"waiting for another process that computes the numbers in {folder}"
-    return files.locked(lock, refuse=refuse, on_wait=lambda: log.info(waiting))
+    # Processes of a launch write many folders at the same time, so the line is logged once for all of them.
+    waiting = f"waiting for another process that computes numbers in {folder.parent}"
+    return files.locked(lock, refuse=refuse, on_wait=lambda: say_once(waiting))

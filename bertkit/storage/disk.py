@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
-from bertkit.storage.cache import cache_folder, lock_folder, say_once, touch, writing
+from bertkit.storage.cache import cache_folder, lock_folder, say_once, sweep, touch, writing
 from bertkit.storage.fingerprints import feed_file, read_signed, with_digest, without_digest, write_signed
 
 if TYPE_CHECKING:
@@ -68,17 +68,14 @@ class Spooled(Sequence[Item]):
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | list[Item]:
-        """Read an item, or a list of them."""
+    def __getitem__(self, index: Any) -> Any:
+        """Read an item, or a list of items for a slice."""
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._count))]
+            return [self[position] for position in range(*index.indices(self._count))]
         block, place = divmod(range(self._count)[index], self._block)
-        number, items = self._last
-        if number != block:
+        # Another thread may replace the last block at any time.
+        last, items = self._last
+        if last != block:
             items = self._read_block(block)
             self._last = block, items
         return items[place]
@@ -135,10 +132,12 @@ def _spool_folder() -> Path:
 # --- Arrays that later runs read again ---
 
 _MANIFEST = "manifest.json"
+# An npy file reserves room for longer shapes, so that arrays of a few axes have headers of one size.
+_HEADER_BYTES = 128
 
 
 class ArrayWriter:
-    """Writer of arrays of one axis that may be longer than memory; a context manager.
+    """Writer of arrays whose first axis grows, and may be longer than memory; a context manager.
 
     Each array is a file NAME.npy, which numpy reads too. It is written from the start: a killed writer leaves a folder
     that does not count.
@@ -153,20 +152,22 @@ class ArrayWriter:
 
         self._folder = folder
         self._dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
-        self.lengths = dict.fromkeys(dtypes, 0)
+        self.shapes: dict[str, tuple[int, ...]] = dict.fromkeys(dtypes, (0,))
         self._digests = {name: hashlib.sha256() for name in dtypes}
         self._streams: dict[str, IO[bytes]] = {}
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
-        """Create the files, with headers that `finish` completes."""
+        """Create the files, with room for the headers that `finish` writes."""
         self._folder.mkdir(parents=True, exist_ok=True)
         # The manifest of earlier arrays must not count for new ones.
         (self._folder / _MANIFEST).unlink(missing_ok=True)
-        for name, dtype in self._dtypes.items():
-            stream = self._opened.enter_context((self._folder / f"{name}.npy").open("wb"))
-            stream.write(_npy_header(dtype, 0))
-            self._streams[name] = stream
+        for name in self._dtypes:
+            file = self._folder / f"{name}.npy"
+            # Another process may have mapped the earlier file, which must not change under it.
+            file.unlink(missing_ok=True)
+            self._streams[name] = self._opened.enter_context(file.open("wb"))
+            self._streams[name].write(bytes(_HEADER_BYTES))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -174,24 +175,27 @@ class ArrayWriter:
         self._opened.close()
 
     def append(self, name: str, values: Array) -> None:
-        """Append values to an array."""
+        """Append values to an array; all values of an array have the same shape, except along the first axis."""
         import numpy as np
 
         content = np.ascontiguousarray(values, dtype=self._dtypes[name]).tobytes()
         self._streams[name].write(content)
         self._digests[name].update(content)
-        self.lengths[name] += len(values)
+        length = self.shapes[name][0]
+        # Empty values after others may have another shape.
+        if len(values) or not length:
+            self.shapes[name] = (length + len(values), *values.shape[1:])
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Flush all arrays to disk, and write the manifest with `facts` about them: now the folder counts."""
         arrays = {}
         for name, stream in self._streams.items():
-            dtype, length = self._dtypes[name], self.lengths[name]
+            dtype, shape = self._dtypes[name].str, self.shapes[name]
             stream.seek(0)
-            stream.write(_npy_header(dtype, length))
+            stream.write(_npy_header(dtype, shape))
             stream.flush()
             os.fsync(stream.fileno())
-            arrays[name] = {"dtype": dtype.str, "length": length, "sha256": self._digests[name].hexdigest()}
+            arrays[name] = {"dtype": dtype, "shape": shape, "sha256": self._digests[name].hexdigest()}
         write_signed(self._folder / _MANIFEST, {"arrays": arrays, "facts": dict(facts)})
 
 
@@ -220,7 +224,9 @@ def map_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]] | None:
 
 
 def map_or_write(folder: Path, write: Callable[[], None]) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Map the arrays of a folder as `map_arrays` does; if there are none, `write` them first, under its lock.
+    """Map the arrays of a folder as `map_arrays` does; if that fails, `write` them first, under the folder's lock.
+
+    Folders next to it that no process has read for 30 days are then deleted.
 
     Raises:
         ResourceError: If the files differ from what was written.
@@ -229,13 +235,14 @@ def map_or_write(folder: Path, write: Callable[[], None]) -> tuple[dict[str, Arr
         stored = map_arrays(folder)
         if stored is None:
             write()
+            sweep(folder.parent)
             stored = map_arrays(folder)
     if stored is None:
         raise ResourceError("the files differ from what was written", "check the disk", file=folder)
     return stored
 
 
-def _map_checked(file: Path, dtype: str, length: int, sha256: str) -> Array:
+def _map_checked(file: Path, dtype: str, shape: Sequence[int], sha256: str) -> Array:
     """Map an array of `ArrayWriter`.
 
     Raises:
@@ -243,21 +250,21 @@ def _map_checked(file: Path, dtype: str, length: int, sha256: str) -> Array:
     """
     import numpy as np
 
+    digest = hashlib.sha256()
     # The header is compared and not parsed: numpy evaluates it, and damage could raise any error.
-    header, digest = _npy_header(np.dtype(dtype), length), hashlib.sha256()
     with file.open("rb") as stream:
-        is_same = stream.read(len(header)) == header
-    feed_file(digest, file, len(header))
-    if not is_same or digest.hexdigest() != sha256:
+        has_header = stream.read(_HEADER_BYTES) == _npy_header(dtype, shape)
+    feed_file(digest, file, _HEADER_BYTES)
+    if not has_header or digest.hexdigest() != sha256:
         raise ValueError(f"{file} is damaged")
-    return np.asarray(np.memmap(file, dtype, "r", len(header), (length,)))
+    return np.asarray(np.memmap(file, dtype, "r", _HEADER_BYTES, tuple(shape)))
 
 
-def _npy_header(dtype: np.dtype[Any], length: int) -> bytes:
-    """Return the header of an npy file, whose size is the same for any length."""
+def _npy_header(dtype: str, shape: Sequence[int]) -> bytes:
+    """Return the header of an npy file."""
     import numpy as np
 
-    stream, facts = io.BytesIO(), {"descr": dtype.str, "fortran_order": False, "shape": (length,)}
+    stream, facts = io.BytesIO(), {"descr": dtype, "fortran_order": False, "shape": tuple(shape)}
     np.lib.format.write_array_header_1_0(stream, facts)
     return stream.getvalue()
 
@@ -280,7 +287,7 @@ def cache_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def load_arrays(file: Path) -> dict[str, Array] | None:
-    """Load the arrays of `save_arrays`, or return None if there are none, or if they are damaged, which is logged."""
+    """Load the arrays of `save_arrays`, or return None if they are missing, or damaged, which is logged."""
     import numpy as np
 
     try:
@@ -302,7 +309,7 @@ def load_arrays(file: Path) -> dict[str, Array] | None:
 
 
 def map_npy(file: Path) -> Array:
-    """Map an array into memory, copied where it is written: torch warns of arrays that cannot be.
+    """Map an array into memory. What is written to it is not saved; torch warns of arrays that cannot be written.
 
     Raises:
         ValueError: If the file is empty or damaged.
@@ -320,7 +327,7 @@ def map_npy(file: Path) -> Array:
 
 def unmap_rows(mapped: Any, first: int, last: int) -> None:
     """Drop the pages of some rows of an array of `map_npy`, which count as memory of the process once they are read."""
-    if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+    if hasattr(mmap, "MADV_DONTNEED"):  # Windows lacks it.
         start, end = (mapped.offset + row * mapped.strides[0] for row in (first, last))
         start -= start % mmap.PAGESIZE
         mapped._mmap.madvise(mmap.MADV_DONTNEED, start, end - start)

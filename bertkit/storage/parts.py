@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import bertkit
 from bertkit.errors import ResourceError, UsageError
@@ -23,16 +23,6 @@ from bertkit.storage.outputs import check_output, claimed, unwritable
 from bertkit.storage.runs import differences
 
 _PLAN = "plan.json"
-
-
-class Rows(Protocol):
-    """Rows of a part."""
-
-    def digest(self) -> str:
-        """Return a SHA-256 checksum of the rows."""
-
-
-RowsT = TypeVar("RowsT", bound=Rows)
 
 
 class PartFolder:
@@ -112,10 +102,14 @@ class PartFolder:
             raise UsageError(problem, remedy, file=self.output)
         return str(plan["precision"])
 
-    def compute(self, parts: Iterable[RowsT], write: Callable[[Path, RowsT], object]) -> list[Path]:
+    def compute(self, parts: Iterable[Any], write: Callable[[Path, Any], object]) -> list[Path]:
         """Write the parts of this process that do not exist yet, and return the files of all parts.
 
         Every process reads all rows, because the name of a part has a checksum of its rows.
+
+        Args:
+            parts: Rows of each part, with a method `digest`.
+            write: Function that computes a part and writes it with `write_part`.
         """
         files = []
         for index, rows in enumerate(parts):

@@ -174,3 +174,15 @@ def test_an_output_that_cannot_be_replaced_is_refused_before_a_shard_computes(tm
 def test_several_processes_do_not_start_afresh(tmp_path):
     with pytest.raises(UsageError, match="--fresh with several processes"):
         Command(tmp_path, 0, 2).run(fresh=True)
+
+
+def test_a_part_that_no_process_has_computed_is_not_waited_for(tmp_path):
+    command = Command(tmp_path)
+    with command.parts.opened(command.load):
+        files = command.parts.compute(ROWS, command.write)
+        with (
+            pytest.raises(ResourceError, match="the rows changed while they were read"),
+            command.parts.joined([*files, files[0].with_name("000003-other.part")]),
+        ):
+            pass
+    assert len(list(command.parts.folder.glob("*.part"))) == 3

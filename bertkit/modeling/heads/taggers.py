@@ -7,6 +7,7 @@ trained, and an epoch costs next to nothing.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
 from bertkit.modeling.info import Config, Model, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
-from bertkit.storage.cache import cache_folder, sweep
+from bertkit.storage.cache import cache_folder
 from bertkit.storage.disk import ArrayWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Features, Tensors
@@ -151,17 +152,15 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
         # States are written one text after the other: (tokens of all features, ...).
         with ArrayWriter(folder, {"states": "<f2"}) as writer:
             for states in compute_states(model, features, run):
-                writer.append("states", states.reshape(-1))
-            writer.finish({"shape": states.shape[1:]})
-        note = f"{texts}: {2 * writer.lengths['states'] / 1e6:,.0f} MB in {folder}"
+                writer.append("states", states)
+            writer.finish({})
+        note = f"{texts}: {2 * math.prod(writer.shapes['states']) / 1e6:,.0f} MB in {folder}"
 
-    arrays, facts = map_or_write(folder, write)
+    arrays, _ = map_or_write(folder, write)
     log.info(note)
-    sweep(folder.parent)
     # All texts end to end, (tokens of all features, ...), split into views where each ends. Pages of the file are read
     # when a batch needs them, so states may be larger than memory.
-    states = arrays["states"].reshape(-1, *facts["shape"])
-    add_values(features, "states", np.split(states, np.cumsum(lengths_of(features))[:-1]))
+    add_values(features, "states", np.split(arrays["states"], np.cumsum(lengths_of(features))[:-1]))
 
 
 def state_collator(pad: Collator) -> Collator:
