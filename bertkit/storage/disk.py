@@ -269,7 +269,7 @@ def _npy_header(dtype: str, shape: Sequence[int]) -> bytes:
     return stream.getvalue()
 
 
-def save_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
+def save_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
     """Save arrays that fit into memory as one file with a checksum, in the cache."""
     import numpy as np
 
@@ -278,7 +278,7 @@ def save_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
         temporary.write_bytes(with_digest(content.getvalue()))
 
 
-def cache_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
+def cache_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
     """Save arrays as `save_arrays` does, or log that they cannot be written."""
     try:
         save_arrays(file, arrays)

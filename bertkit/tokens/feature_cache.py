@@ -159,7 +159,7 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
     if is_ours(encode) and len(split.rows) >= _LEAST_ROWS:
         key = content_key(split, setup)[:32] if setup.recipe.data.cache else ""
         parts = (_encode_part(split, setup, encode, start, key) for start in starts)
-        arrays = list(takewhile(lambda part: part is not None, parts))
+        arrays: list[Any] = list(takewhile(lambda part: part is not None, parts))
         if len(arrays) == len(starts):
             return FeatureColumns(arrays)
     encoded = chain.from_iterable(_encode_rows(split, setup, encode, start) for start in starts)
@@ -281,7 +281,7 @@ def _shrink(values: Numbers) -> Numbers:
 
 def _reader(arrays: Arrays, name: str) -> Callable[[int], Any]:
     """Build the function that reads the value of a row: a number, an array, or a list of arrays."""
-    values, edges, outer = (arrays.get(key) for key in (name, f"{name}.1", f"{name}.2"))
+    values, edges, outer = arrays[name], arrays.get(f"{name}.1"), arrays.get(f"{name}.2")
     if edges is None:
         return values.item
     # Numbers are stored as narrow as they fit. A row is widened when it is read, to what `np.array` makes of the lists
