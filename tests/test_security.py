@@ -22,7 +22,7 @@ from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.load import load_weights
 from bertkit.recipe import Data, load_recipe
 from bertkit.storage import files, runs
-from bertkit.storage.columns import map_npy, read_arrays
+from bertkit.storage.disk import load_arrays, map_npy
 from bertkit.storage.exports import read_export, write_export
 from bertkit.storage.fingerprints import list_files, with_digest
 from bertkit.storage.hub.models import check_model
@@ -132,7 +132,7 @@ def save_archive(file):
     [
         (save_objects, "vectors.npy", map_npy),
         (save_objects, runs.TRAINING_ROWS, lambda file: read_digests(file.parent)),
-        (save_archive, "numbers.npz", read_arrays),
+        (save_archive, "numbers.npz", load_arrays),
     ],
 )
 def test_objects_in_a_file_of_numbers_are_not_loaded(here, write, name, read):

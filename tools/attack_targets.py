@@ -286,8 +286,7 @@ def kept_targets(folder: Path) -> Iterator[Target]:
     import numpy as np
 
     from bertkit.pretraining.shards import TokenizedDocuments, TokenShard
-    from bertkit.storage.columns import read_arrays, save_arrays
-    from bertkit.tokens import feature_cache
+    from bertkit.storage.disk import ArrayWriter, load_arrays, map_arrays, save_arrays
     from bertkit.vectors.vector_files import read_vectors
 
     pair = folder / "brat"
@@ -309,14 +308,14 @@ def kept_targets(folder: Path) -> Iterator[Target]:
     for file in ("000000.arrays", "manifest.json"):
         content = (shard.folder / file).read_bytes()
         yield Target(file, content, lambda place: list(TokenShard(place).read()), shard.folder)
-    yield Target("numbers", (folder / "numbers").read_bytes(), lambda place: read_arrays(place / "numbers"))
+    yield Target("numbers", (folder / "numbers").read_bytes(), lambda place: load_arrays(place / "numbers"))
     vectors = (folder / "vectors.npy").read_bytes()
     yield Target("vectors.npy", vectors, lambda place: read_vectors(place / "vectors.npy", 4))
-    table = feature_cache._table([{"input_ids": [1, 2, 3]}, {"input_ids": [4]}])
-    feature_cache._write_features(table, folder / "features")
-    yield Target(
-        "features", (folder / "features").read_bytes(), lambda place: feature_cache._map_features(place / "features")
-    )
+    with ArrayWriter(folder / "arrays", {"ids": "<u2"}) as writer:
+        writer.append("ids", np.arange(9))
+        writer.finish({"rows": 9})
+    for file in ("ids.npy", "manifest.json"):
+        yield Target(file, (folder / "arrays" / file).read_bytes(), map_arrays, folder / "arrays")
 
 
 def all_targets(folder: Path, store: Path | None = None) -> dict[str, Target]:

@@ -27,7 +27,8 @@ from bertkit.modeling.checkpoint import read_json_object
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
 from bertkit.recipe.plugins import import_extra
-from bertkit.storage import cache, columns
+from bertkit.storage import disk
+from bertkit.storage.cache import cache_folder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import UNITS
 
@@ -181,11 +182,11 @@ def _embed_column(texts: Sequence[str], embedder: Embedder) -> Numbers:
     digest = hashlib.sha256(f"{embedder.describe()}".encode())
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
-    cached = columns.read_arrays(file)
+    file = cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
+    cached = disk.load_arrays(file)
     if cached is None:
         cached = {"vectors": embedder.encode(texts)}
-        columns.write_arrays(file, cached)
+        disk.cache_arrays(file, cached)
     return np.asarray(cached["vectors"])
 
 

@@ -25,7 +25,7 @@ from bertkit.progress import log, stage
 from bertkit.recipe.records import Distillation, Recipe
 from bertkit.storage import hub
 from bertkit.storage.cache import cache_folder
-from bertkit.storage.columns import read_arrays, write_arrays
+from bertkit.storage.disk import cache_arrays, load_arrays
 from bertkit.tasks import Task
 from bertkit.tokens.feature_cache import content_key, encode_split, is_ours
 from bertkit.tokens.features import Feature, Features, Tokenizer, are_several, find_template, max_tokens
@@ -125,7 +125,7 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
     keeps = setup.recipe.data.cache and is_ours(task.encode)
     key = [content_key(split, setup), teacher.fingerprint, teacher.labels, machine.precision, machine.device]
     file = cache_folder("teachers") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.arrays"
-    kept = read_arrays(file) if keeps else None
+    kept = load_arrays(file) if keeps else None
     if kept is not None:
         log.info(f"logits of {teacher.name} for {len(features):,} texts: read from {file}")
         return kept
@@ -139,7 +139,7 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
     outputs, _ = run_model(loaded, features, f"running {teacher.name}")
     logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in setup.labels])
     if keeps:
-        write_arrays(file, logits)
+        cache_arrays(file, logits)
     return logits
 
 

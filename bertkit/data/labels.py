@@ -17,7 +17,8 @@ from bertkit.data.text import describe_record, normalize, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest, located
 from bertkit.recipe.records import Data
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import say_once, spool
+from bertkit.storage.cache import say_once
+from bertkit.storage.disk import spool
 
 CORRECT = "correct the row, or declare the names under `labels:`"
 """The remedy for a value that is no label of the recipe or of the training rows."""

@@ -19,7 +19,7 @@ from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.progress import log
 from bertkit.recipe.records import Data
 from bertkit.recipe.sections import typed_path
-from bertkit.storage.cache import spool
+from bertkit.storage.disk import spool
 from bertkit.storage.files import disk_error, is_disk_error, replacing, to_json
 from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries
 

@@ -31,7 +31,8 @@ from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe.records import Data
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import say_once, spool
+from bertkit.storage.cache import say_once
+from bertkit.storage.disk import spool
 
 if TYPE_CHECKING:
     import numpy as np

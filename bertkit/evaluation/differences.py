@@ -21,7 +21,7 @@ from bertkit.metrics.intervals import Judged, count_units, take
 from bertkit.metrics.paired import find_changed, swap
 from bertkit.metrics.statistics import quantile_bins, thin
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import spool
+from bertkit.storage.disk import spool
 from bertkit.tasks import Predictions
 from bertkit.tokens.features import Rows
 

@@ -12,7 +12,7 @@ from bertkit.hardware.device import Device, device_of, find_device
 from bertkit.hardware.process import fitting_threads, map_in_threads
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import is_sharded
-from bertkit.storage.cache import IN_MEMORY, spool
+from bertkit.storage.disk import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Output = dict[str, Any]
 Computed = tuple[Output, float, int]
 """The outputs of a batch as arrays, the sum of its loss, and over how many items that is."""
-Share = tuple[dict[int, Output], float, int]
-"""Outputs of a process by the index of their feature, the sum of their losses, and the number of items."""
 Tick = Callable[[int], None]
 
 
@@ -63,12 +61,12 @@ def forward(
     if isinstance(model, ExportedModel):
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
     process, processes = rank_and_size()
-    losses: list[Sequence[Any]] = []  # over some items, and how many these are
+    losses: list[Sequence[Any]] = []  # (sum of losses, number of items) per process
     collate, lengths = few_shapes(model, features, collate)
     # All processes must make the same batches, even if their machines differ.
     tokens = gather_from_all(tokens_at_once())[0] if processes > 1 else None
 
-    def run(start: int) -> Share:
+    def run(start: int) -> list[Output]:
         outputs: dict[int, Output] = {}
         total, count = 0.0, 0
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
@@ -84,18 +82,14 @@ def forward(
             tick(len(numbers))
         if lacks_a_batch(model, len(batches), process, processes):
             _run_batch(model, collate([features[start + number] for number in batches[0]]))
-        return outputs, total, count
-
-    def gather(start: int) -> list[Output]:
-        outputs: dict[int, Output] = {}
-        # outputs go by the number of their row, so those of all processes merge in any order
-        for process_outputs, *process_losses in gather_from_all(run(start)):
+        # Outputs have the index of their feature, so the outputs of all processes merge in any order.
+        for process_outputs, *process_losses in gather_from_all((outputs, total, count)):
             outputs |= process_outputs
             losses.append(process_losses)
         return [outputs[number] for number in sorted(outputs)]
 
     with evaluating(model, precision):
-        outputs = spool(chain.from_iterable(map(gather, range(0, len(features), IN_MEMORY))))
+        outputs = spool(chain.from_iterable(map(run, range(0, len(features), IN_MEMORY))))
     items = sum(count for _, count in losses)
     return outputs, sum(total for total, _ in losses) / items if items else None
 

@@ -22,7 +22,7 @@ from bertkit.metrics.basic import CLASSIFICATION, why_undefined
 from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
-from bertkit.storage.cache import IN_MEMORY, spool
+from bertkit.storage.disk import IN_MEMORY, spool
 from bertkit.storage.files import write_json
 from bertkit.tasks import (
     Compared,

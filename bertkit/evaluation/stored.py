@@ -23,7 +23,7 @@ from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, typed_path
 from bertkit.storage import runs
-from bertkit.storage.cache import spool
+from bertkit.storage.disk import spool
 from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.run_sets import seed_folders
 from bertkit.storage.runs import RunRecord

@@ -15,14 +15,14 @@ from bertkit.modeling.checkpoint import load_config
 from bertkit.progress import SILENT, get_progress, stage, use_progress
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import cache_folder
-from bertkit.storage.columns import ColumnWriter, map_or_write
+from bertkit.storage.disk import ArrayWriter, load_arrays, map_or_write, save_arrays
 from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import UNITS, UnitVectors
 
-_SCHEMA = 1  # of the files
-# whose vectors are in memory at the same time; written together, and not lost if killed
+_SCHEMA = 2  # of the files
+# Rows whose vectors are in memory at the same time; they are saved together, and a kill loses no more.
 _ROWS_AT_ONCE = 256
 _PAIRS_AT_ONCE = 32  # whose hidden states of all tokens are in memory at the same time
 
@@ -94,30 +94,38 @@ class LayerReader:
         read, encode = _UNITS[unit]
         inputs = [read(row) for row in rows]
         # Everything the vectors depend on is in the name of their folder; so a second probe or ranking reads them.
-        origin = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
-        folder = cache_folder("layers") / origin
+        key = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
+        folder = cache_folder("layers") / key
 
         def write() -> None:
-            width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
             dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
-            with ColumnWriter(folder, dtypes, origin) as writer, stage("reading all layers", len(inputs)):
-                # After a kill, this goes on behind the last rows that were written.
-                for first in range(writer.state.get("done", 0), len(inputs), _ROWS_AT_ONCE):
-                    some = inputs[first : first + _ROWS_AT_ONCE]
-                    with use_progress(SILENT):
-                        read_now = encode(self.embedder, some)
-                    writer.append("vectors", read_now.vectors.reshape(-1))
-                    writer.append("rows", np.asarray(read_now.rows, dtype=np.int64) + first)
-                    index = read_now.columns.get("index", [0] * len(read_now.rows))
-                    writer.append("index", np.asarray(index, dtype=np.int64))
-                    writer.commit({"done": first + len(some)})
-                    get_progress().update(first + len(some), {})
-                writer.finish({"vectors": writer.lengths["rows"], "width": width})
+            with ArrayWriter(folder, dtypes) as writer, stage("reading all layers", len(inputs)):
+                for first in range(0, len(inputs), _ROWS_AT_ONCE):
+                    # A killed process has left the chunks that it finished.
+                    chunk = folder / f"{first:09}.arrays"
+                    arrays = load_arrays(chunk)
+                    if arrays is None:
+                        arrays = encode_rows(first)
+                        save_arrays(chunk, arrays)
+                    for name, values in arrays.items():
+                        writer.append(name, values)
+                    get_progress().update(min(first + _ROWS_AT_ONCE, len(inputs)), {})
+                writer.finish({})
+
+        def encode_rows(first: int) -> dict[str, Numbers]:
+            with use_progress(SILENT):
+                encoded = encode(self.embedder, inputs[first : first + _ROWS_AT_ONCE])
+            index = encoded.columns.get("index", [0] * len(encoded.rows))
+            # The embedder puts all layers side by side: (vectors, (layers + 1) * width).
+            width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
+            vectors = encoded.vectors.reshape(len(index), encoded.vectors.shape[1] // width, width)
+            return {"vectors": vectors, "rows": np.asarray(encoded.rows) + first, "index": np.asarray(index)}
 
         with disk_errors(folder):
-            columns, facts = map_or_write(folder, write)
-        vectors = columns["vectors"].reshape(facts["vectors"], -1, facts["width"])
-        return LayerVectors(vectors, columns["rows"], columns["index"])
+            arrays, _ = map_or_write(folder, write)
+        for chunk in folder.glob("*.arrays"):
+            chunk.unlink(missing_ok=True)
+        return LayerVectors(**arrays)
 
 
 def _read_pair(row: Row) -> tuple[str, str]:

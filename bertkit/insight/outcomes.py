@@ -17,7 +17,7 @@ from bertkit.metrics.intervals import count_units, take
 from bertkit.recipe.sections import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite
-from bertkit.storage.cache import spool
+from bertkit.storage.disk import spool
 from bertkit.tasks import Compared
 
 _SAME = 1e-6

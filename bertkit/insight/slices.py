@@ -18,7 +18,7 @@ from bertkit.evaluation.stored import Scorer
 from bertkit.insight.outcomes import Outcomes
 from bertkit.metrics.slices import compare_slices
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import spool
+from bertkit.storage.disk import spool
 
 _WORD = re.compile(r"\w+(?:['’]\w+)?")
 _NEGATION = re.compile(

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertkit.storage.columns import Numbers
+from bertkit.metrics import Numbers
 from bertkit.tokens.features import Tokenizer
 
 MASK_RANDOM_KEEP = (0.8, 0.1, 0.1)

@@ -19,9 +19,9 @@ from types import MappingProxyType
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
 
 NOTHING: Mapping[str, float] = MappingProxyType({})

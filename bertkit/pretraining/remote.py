@@ -11,8 +11,7 @@ from pathlib import Path
 from bertkit.errors import BertkitError, DataError, UnavailableError, message_of
 from bertkit.progress import stage
 from bertkit.storage import files
-from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import locked
+from bertkit.storage.cache import cache_folder, lock_folder, sweep
 
 _COPIED = ".copied.json"  # name of a copy -> what its file was when it was copied
 
@@ -34,7 +33,7 @@ def copy_remote(address: str) -> Path:
         ResourceError: the disk refuses a copy.
     """
     folder = cache_folder("remote") / hashlib.sha256(address.encode()).hexdigest()[:32]
-    with locked(folder):
+    with lock_folder(folder):
         folder.mkdir(exist_ok=True)
         try:
             with files.disk_errors(folder):

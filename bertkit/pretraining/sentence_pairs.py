@@ -30,10 +30,10 @@ from typing import Literal
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError
+from bertkit.metrics import Numbers
 from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
 
 # labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)

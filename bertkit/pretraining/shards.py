@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import ResourceError
+from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import digest_texts
 from bertkit.pretraining.documents import Text, encode_text
-from bertkit.storage.cache import touch
-from bertkit.storage.columns import Numbers, locked, read_arrays, save_arrays
+from bertkit.storage.cache import lock_folder, touch
+from bertkit.storage.disk import load_arrays, save_arrays
 from bertkit.storage.fingerprints import read_signed, write_signed
 from bertkit.storage.outputs import sweep_temporaries
 from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
@@ -70,7 +71,7 @@ class TokenShard:
         """Hold its lock; while another process holds it, wait, or raise a ResourceError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         busy = ResourceError("another process tokenizes the file", file=self.folder)
-        return locked(self.folder, refuse=None if wait else lambda _: busy)
+        return lock_folder(self.folder, refuse=None if wait else lambda _: busy)
 
     def is_whole(self) -> bool:
         """Tell whether all of it is there, undamaged."""
@@ -80,7 +81,7 @@ class TokenShard:
 
     def has(self, number: int, documents: Sequence[Text]) -> bool:
         """Tell whether a chunk is there and of these documents: a data set of the hub may have changed."""
-        arrays = read_arrays(self._file(number))
+        arrays = load_arrays(self._file(number))
         digests = digest_texts(map(encode_text, documents))
         return arrays is not None and np.array_equal(arrays["digests"], digests)
 
@@ -105,7 +106,7 @@ class TokenShard:
             raise damaged
         touch(self._manifest)
         for number in range(manifest["chunks"]):
-            arrays = read_arrays(self._file(number))
+            arrays = load_arrays(self._file(number))
             if arrays is None:
                 raise damaged
             yield TokenizedDocuments(**arrays)

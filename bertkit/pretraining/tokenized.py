@@ -22,6 +22,7 @@ import bertkit
 from bertkit.errors import DataError, ResourceError
 from bertkit.hardware.process import fitting_threads
 from bertkit.hardware.workers import KeyedMap, worker_pool
+from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import DeduplicationPass, DuplicateFilter, compare_digests, source_splits
 from bertkit.pretraining.documents import CorpusSource, SourceFile, Text, list_source_files
 from bertkit.pretraining.shards import (
@@ -34,7 +35,7 @@ from bertkit.pretraining.shards import (
 from bertkit.progress import log, stage
 from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
+from bertkit.storage.disk import ArrayWriter, map_arrays, map_or_write
 from bertkit.storage.fingerprints import (
     json_fingerprint,
     package_fingerprint,
@@ -43,10 +44,10 @@ from bertkit.storage.fingerprints import (
 )
 from bertkit.tokens.features import Tokenizer
 
-_SCHEMA = 2  # of the files
+_SCHEMA = 3  # of the files
 _SPLITS = ("train", "validation")
 _Shards = list[tuple[TokenShard, SourceFile]]
-_COLUMNS = ("tokens", "word_starts", "sentences", "documents")
+_ARRAYS = ("tokens", "word_starts", "sentences", "documents")
 _COUNTS = ("documents", "duplicates", "sentences", "tokens", "unknown", "bytes")
 _AT_ONCE = 1 << 22  # tokens counted at once
 
@@ -100,13 +101,12 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, Tokeniz
     shards = _find_shards(source, tokenizer)
     folder = cache_folder("corpora") / _corpus_key(source.data, shards)[:32]
     try:
-        mapped = map_columns(folder)
+        mapped = map_arrays(folder)
         if mapped is None:
             splits = {split: shards[split] for split in source_splits(source)}
             _write_shards(source, splits, tokenizer)
             # once more under the lock: another process may have prepared it while this one was waiting
             mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, splits, tokenizer, began))
-            sweep(folder.parent)
             sweep(cache_folder("tokens"))
     except OSError as error:
         what = f"the corpus cannot be prepared: {error.strerror or error}"
@@ -153,9 +153,9 @@ def unigram_loss(train: TokenizedCorpus, held_out: TokenizedCorpus, size: int) -
     return float(-(held_out_counts * np.log(shares)).sum() / held_out_counts.sum())
 
 
-def _build_split(split: str, columns: Mapping[str, Numbers], facts: Mapping[str, Any]) -> TokenizedCorpus:
-    tokens, word_starts, sentences, documents = (columns[f"{split}.{name}"] for name in _COLUMNS)
-    digests = "".join(facts["sha256"][f"{split}.{name}"] for name in _COLUMNS)
+def _build_split(split: str, arrays: Mapping[str, Numbers], facts: Mapping[str, Any]) -> TokenizedCorpus:
+    tokens, word_starts, sentences, documents = (arrays[f"{split}.{name}"] for name in _ARRAYS)
+    digests = "".join(facts["sha256"][f"{split}.{name}"] for name in _ARRAYS)
     fingerprint = hashlib.sha256(digests.encode()).hexdigest()
     return TokenizedCorpus(tokens, word_starts, sentences, documents, facts[split], fingerprint)
 
@@ -260,15 +260,15 @@ def _count_processes() -> int:
 
 
 def _join_shards(folder: Path, data: Corpus, shards: Mapping[str, _Shards], tokenizer: Tokenizer, began: float) -> None:
-    """Write the columns of a corpus from the tokens of its files, without duplicates."""
+    """Write the arrays of a corpus from the tokens of its files, without duplicates."""
     first_pass = compare_digests(
         data, {split: (chunk.digests for shard, _ in of for chunk in shard.read()) for split, of in shards.items()}
     )
     duplicates, facts = DuplicateFilter(first_pass), {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}
-    with ColumnWriter(folder, _dtypes(tokenizer)) as columns:
+    with ArrayWriter(folder, _dtypes(tokenizer)) as writer:
         for split in _SPLITS:
-            columns.append(f"{split}.sentences", np.zeros(1))
-            columns.append(f"{split}.documents", np.zeros(1))
+            writer.append(f"{split}.sentences", np.zeros(1))
+            writer.append(f"{split}.documents", np.zeros(1))
         for source_split, files in shards.items():
             for turn, weight, chunk, is_duplicate in _read_turns(files, duplicates):
                 is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
@@ -277,10 +277,10 @@ def _join_shards(folder: Path, data: Corpus, shards: Mapping[str, _Shards], toke
                     of_split["validation"] = is_held_out
                 for split, belongs in of_split.items():
                     kept = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
-                    _append_tokens(columns, split, facts[split], kept, tokenizer.unk_token_id)
+                    _append_tokens(writer, split, facts[split], kept, tokenizer.unk_token_id)
                     facts[split]["duplicates"] += int((belongs & is_duplicate).sum()) if turn == 0 else 0
         _check_tokens(facts, data)
-        columns.finish(facts)
+        writer.finish(facts)
     _log_facts(facts, first_pass, time.monotonic() - began)
 
 
@@ -309,20 +309,20 @@ def _draw(digests: Numbers, turn: int) -> Numbers:
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the dtype of each column."""
+    """Return the dtype of each array."""
     dtypes = (DocumentTokenizer(tokenizer).dtype, "?", "<i8", "<i8")
-    return {f"{split}.{name}": dtype for split in _SPLITS for name, dtype in zip(_COLUMNS, dtypes, strict=True)}
+    return {f"{split}.{name}": dtype for split in _SPLITS for name, dtype in zip(_ARRAYS, dtypes, strict=True)}
 
 
 def _append_tokens(
-    columns: ColumnWriter, split: str, facts: dict[str, int], documents: TokenizedDocuments, unknown: int | None
+    writer: ArrayWriter, split: str, facts: dict[str, int], documents: TokenizedDocuments, unknown: int | None
 ) -> None:
     """Write the tokens of some documents and count them."""
-    columns.append(f"{split}.tokens", documents.tokens)
-    columns.append(f"{split}.word_starts", documents.word_starts)
-    # counts become offsets in the whole column: those of earlier shards are in `facts`
-    columns.append(f"{split}.sentences", facts["tokens"] + np.cumsum(documents.sentences))
-    columns.append(f"{split}.documents", facts["sentences"] + np.cumsum(documents.documents))
+    writer.append(f"{split}.tokens", documents.tokens)
+    writer.append(f"{split}.word_starts", documents.word_starts)
+    # Counts become offsets in the complete array; `facts` has the counts of earlier shards.
+    writer.append(f"{split}.sentences", facts["tokens"] + np.cumsum(documents.sentences))
+    writer.append(f"{split}.documents", facts["sentences"] + np.cumsum(documents.documents))
     facts["documents"] += len(documents.documents)
     facts["sentences"] += len(documents.sentences)
     facts["tokens"] += len(documents.tokens)

@@ -1,23 +1,18 @@
-"""The folder of what bertkit keeps on disk: files that are computed once, and sequences too long for memory."""
+"""The cache: the folder of what is computed once, atomic writes to it, locks, and deletion of what is old."""
 
 from __future__ import annotations
 
-import heapq
 import os
-import pickle
 import secrets
 import shutil
 import tempfile
 import time
-import weakref
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
-from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, TypeVar, overload
 
+from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.recipe.sections import typed_path
 from bertkit.storage import files
@@ -102,100 +97,17 @@ def sweep(folder: Path) -> None:
                 entry.unlink()
 
 
-# --- Sequences that wait on disk ---
-
-
-IN_MEMORY = 1 << 14
-"""Maximum items that stay a list, because they take little memory; longer sequences are processed in such parts."""
-
-_BLOCK = 256  # items that are written, and read, together
-_PART = 1 << 16  # items that are sorted in memory; each part is a file until all are merged
-
-Item = TypeVar("Item")
-
-
-class Spooled(Sequence[Item]):
-    """Items in the order that they came in, written in blocks; the block that was read last stays in memory.
-
-    So items are best read in order. What is changed in an item is lost.
-    """
-
-    def __init__(self, items: Iterable[Item], block: int = _BLOCK) -> None:
-        self._block, self._count = block, 0
-        self._file, self._ends = _open_file(), array("q", [0])
-        weakref.finalize(self, self._file.close)
-        self._last: tuple[int, list[Item]] = (-1, [])
-        remaining = iter(items)
-        while chunk := list(islice(remaining, block)):
-            with files.disk_errors(_spool_folder()):
-                self._file.write(pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL))
-            self._ends.append(self._file.tell())
-            self._count += len(chunk)
-        with files.disk_errors(_spool_folder()):
-            self._file.flush()
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | list[Item]:
-        """Read an item, or a list of them."""
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._count))]
-        block, place = divmod(range(self._count)[index], self._block)
-        number, items = self._last
-        if number != block:
-            items = self._read_block(block)
-            self._last = block, items
-        return items[place]
-
-    def __iter__(self) -> Iterator[Item]:
-        return chain.from_iterable(map(self._read_block, range(len(self._ends) - 1)))
-
-    def _read_block(self, number: int) -> list[Item]:
-        start, size = self._ends[number], self._ends[number + 1] - self._ends[number]
-        if os.name == "nt":
-            self._file.seek(start)
-            content = self._file.read(size)
-        else:  # processes that are forked share one position in the file
-            content = os.pread(self._file.fileno(), size, start)
-        items: list[Item] = pickle.loads(content)
-        return items
-
-
-def spool(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item]:
-    """Return items as a sequence whose memory does not grow with their number, or as a list if they are few.
+def lock_folder(folder: Path, refuse: Callable[[str], ResourceError] | None = None) -> AbstractContextManager[None]:
+    """Hold the lock of a folder, which need not exist.
 
     Args:
-        items: they are read once.
-        block: Number of items that are read from disk together; a few if they are read in random order.
-
-    Raises:
-        ResourceError: the disk of the cache is full.
+        folder: Folder of numbers in the cache.
+        refuse: Builds the error to raise if another process holds the lock; by default, wait for that process.
     """
-    remaining = iter(items)
-    first = list(islice(remaining, IN_MEMORY + 1))
-    return first if len(first) <= IN_MEMORY else Spooled(chain(first, remaining), block)
-
-
-def spool_sorted(items: Iterable[Item], key: Callable[[Item], Any]) -> Sequence[Item]:
-    """Return items as a sequence in the order that `sorted` has, whose memory does not grow with their number."""
-    remaining, parts = iter(items), list[Sequence[Item]]()
-    while part := sorted(islice(remaining, _PART), key=key):
-        parts.append(spool(part))
-    return parts[0] if len(parts) == 1 else spool(heapq.merge(*parts, key=key))
-
-
-def _open_file() -> IO[Any]:
-    """Open a file without a name in the cache, because a folder of temporary files may be in memory itself."""
-    with suppress(OSError):
-        _spool_folder().mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryFile(dir=_spool_folder())
-    return tempfile.TemporaryFile()
-
-
-def _spool_folder() -> Path:
-    return cache_folder("spooled")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = folder.with_name(f"{folder.name}.lock")
+    lock.touch()
+    touch(lock)
+    # Processes of a launch write many folders at the same time, so the line is logged once for all of them.
+    waiting = f"waiting for another process that computes numbers in {folder.parent}"
+    return files.locked(lock, refuse=refuse, on_wait=lambda: say_once(waiting))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
     for file in files:
         file.chmod(0o666 & ~mask)  # safetensors creates files that only their owner may read
     listed = list_files(folder, [str(file.relative_to(folder)) for file in files])
-    _write_manifest(folder, {"schema_version": _SCHEMA, **facts, "files": listed})
+    write_signed(folder / MANIFEST, {"schema_version": _SCHEMA, **facts, "files": listed})
     sync_folder(folder.parent)
 
 
@@ -105,7 +105,7 @@ def trim(run: Path) -> int:
         file = folder / OPTIMIZER
         # The manifest first: a kill in between leaves a complete checkpoint and a file too many.
         if manifest["files"].pop(OPTIMIZER, None):
-            _write_manifest(folder, manifest)
+            write_signed(folder / MANIFEST, manifest)
         if file.is_file():
             freed += file.stat().st_size
             file.unlink()
@@ -165,10 +165,6 @@ def discard(folder: Path) -> None:
     folder.rename(aside)
     # `keep_only` deletes what could not be deleted now
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    write_signed(folder / MANIFEST, manifest)
 
 
 def _list_manifests(run: Path) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bertkit.errors import ResourceError, UsageError
@@ -72,39 +72,45 @@ def is_own(file: Path, mark: str = PAGE_MARK) -> bool:
         return mark.encode() in stream.read(4096)
 
 
-@contextmanager
-def claimed(output: Path, *, wait: bool = False) -> Iterator[None]:
+def claimed(output: Path, *, wait: bool = False) -> AbstractContextManager[None]:
     """Hold the lock of an output file; with `wait`, once the process that holds it has released it.
 
-    The lock is a file beside it, `.NAME.lock`: there it holds for every user and every machine that can write this
-    output, and needs no permission that writing does not need. It is gone afterwards.
+    The lock is a file next to it, `.NAME.lock`: it holds for every user and every machine that can write this output,
+    and needs no permission that writing does not need. It is deleted afterwards.
 
     Raises:
-        UsageError: the output is a folder, a pipe or a device.
-        ResourceError: another process is writing it, or it cannot be written.
+        UsageError: If the output is a folder, a pipe or a device.
+        ResourceError: If another process is writing it, or it cannot be written.
+    """
+    check_output(output)
+    return _locked_beside(output, wait=wait)
+
+
+def check_output(output: Path) -> None:
+    """Check that an output is a file that can be overwritten, or does not exist.
+
+    Raises:
+        UsageError: If the output is a folder, a pipe or a device.
+        ResourceError: If the file is write-protected.
     """
     if output.exists() and not output.is_file():
-        what = "a folder" if output.is_dir() else "a pipe or device"
-        raise UsageError(f"{what}, not a file", _ANOTHER, file=output)
+        kind = "a folder" if output.is_dir() else "a pipe or device"
+        raise UsageError(f"{kind}, not a file", _ANOTHER, file=output)
     if output.exists() and not os.access(output, os.W_OK):
         raise ResourceError("the file is write-protected", _ANOTHER, file=output)
-    with _locked_beside(output, wait=wait):
-        yield
 
 
-@contextmanager
-def claimed_folder(output: Path) -> Iterator[None]:
+def claimed_folder(output: Path) -> AbstractContextManager[None]:
     """Hold the lock of a folder that is to be created, as `claimed` does; the folders above it are created.
 
     Raises:
-        ResourceError: another process is writing it, or it cannot be created.
+        ResourceError: If another process is writing it, or it cannot be created.
     """
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(error, output) from None
-    with _locked_beside(output):
-        yield
+    return _locked_beside(output)
 
 
 @contextmanager
@@ -183,7 +189,7 @@ def _locked_beside(output: Path, *, wait: bool = False) -> Iterator[None]:
             held.enter_context(locked(lock, refuse=None if wait else refuse))
         except OSError as error:
             raise unwritable(error, output) from None
-        # while it is held: afterwards it may be another process's
+        # Delete the lock while it is held: afterwards, another process may hold it.
         held.callback(_delete_lock, lock)
         yield
 
@@ -194,7 +200,7 @@ def _lock_beside(output: Path) -> Path:
 
 
 def _delete_lock(lock: Path) -> None:
-    """Delete a lock file; one that cannot be deleted is no reason to fail, since the output is complete by then."""
+    """Delete a lock file; one that cannot be deleted is not an error, because the output is complete."""
     with suppress(OSError):
         lock.unlink(missing_ok=True)
 

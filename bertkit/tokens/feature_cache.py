@@ -1,8 +1,8 @@
-"""Features that are computed once: columns of numbers in memory-mapped files that are named after their content.
+"""Features that are computed once: memory-mapped arrays in folders that are named after their content.
 
 The features of a split depend on its rows, on the tokenizer and on the recipe. The same three find the same files, in
-this run and in later ones, so a text is tokenized once. A file has the features of so many rows, so that no more are
-lists in memory at a time, and a run that was killed while it tokenized goes on at the next file.
+this run and in later ones, so a text is tokenized once. A folder has the features of at most `IN_MEMORY` rows, so that
+no more are lists in memory at a time, and a run that was killed while it tokenized continues with the next folder.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import gc
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from itertools import accumulate, chain, takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any
 
 import numpy as np
 
 import bertkit
 from bertkit.data.rows import Split
 from bertkit.metrics import Numbers
-from bertkit.progress import log
-from bertkit.storage.cache import IN_MEMORY, cache_folder, say_once, spool, touch, writing
-from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
+from bertkit.storage.cache import cache_folder, say_once
+from bertkit.storage.disk import IN_MEMORY, ArrayWriter, map_arrays, map_or_write, spool
+from bertkit.storage.fingerprints import package_fingerprint, tokenizer_content
 from bertkit.tokens.features import (
     IGNORED,
     Feature,
@@ -37,13 +37,10 @@ from bertkit.tokens.features import (
     longest_text,
 )
 
-if TYPE_CHECKING:
-    # imported where a file is: a server of exported models has none, and may lack the package
-    import pyarrow as pa
-
 Encode = Callable[[Rows, Setup], list[Feature]]
+Arrays = Mapping[str, Numbers]
 
-_SCHEMA = 2  # of the files
+_SCHEMA = 3  # Version of the files.
 # prompts and lengths
 _BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
@@ -51,30 +48,24 @@ _FEATURES_AT_ONCE = 16  # of those without a file
 
 
 class FeatureColumns(Features):
-    """Features that are stored as Arrow columns; their lists of numbers are read as arrays, and none can be changed.
+    """Features that are stored as arrays; their lists of numbers are read as arrays, and none can be changed.
 
     ``lengths``, ``longest`` and ``rows``, of shape (features,), are `count_tokens`, `longest_text` and the row of each.
     """
 
-    def __init__(self, tables: Sequence[pa.Table]) -> None:
-        parts = [{name: table.column(name).chunk(0) for name in table.column_names} for table in tables]
-        self._readers = [{name: _reader(column) for name, column in part.items()} for part in parts]
-        self._ends: list[int] = list(accumulate(table.num_rows for table in tables))
-        self.rows = np.concatenate([_numbers(part["row"]) for part in parts])
-        sizes = zip(*(_sizes(part["input_ids"]) for part in parts), strict=True)
-        self.lengths, self.longest = map(np.concatenate, sizes)
-        self._tokens = [part["input_ids"].flatten(recursive=True) for part in parts]
+    def __init__(self, parts: Sequence[Arrays]) -> None:
+        self._readers = [{name: _reader(part, name) for name in part if "." not in name} for part in parts]
+        self._ends: list[int] = list(accumulate(len(part["row"]) for part in parts))
+        self.rows = np.concatenate([part["row"] for part in parts])
+        self.lengths, self.longest = map(np.concatenate, zip(*map(_count_part_tokens, parts), strict=True))
+        self._tokens = [part["input_ids"] for part in parts]
         self._added: dict[str, Sequence[Any]] = {}
 
     def __len__(self) -> int:
         return self._ends[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> Feature: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Feature]: ...
-    def __getitem__(self, index: int | slice) -> Feature | list[Feature]:
-        """Build a feature from the columns, as a read-only mapping: a key added to it would be lost."""
+    def __getitem__(self, index: Any) -> Any:
+        """Build a feature from the arrays, as a read-only mapping: a key added to it would be lost."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         number = range(len(self))[index]
@@ -83,14 +74,14 @@ class FeatureColumns(Features):
         feature = {name: read(within) for name, read in self._readers[part].items()}
         if self._added:
             feature |= {name: values[number] for name, values in self._added.items()}
-        return cast(Feature, MappingProxyType(feature))
+        return MappingProxyType(feature)
 
     def __iter__(self) -> Iterator[Feature]:
         return map(self.__getitem__, range(len(self)))
 
     def tokens(self) -> Numbers:
         """Return the token ids that occur, sorted and without repetition."""
-        return np.unique(np.concatenate([np.unique(_numbers(tokens)) for tokens in self._tokens]))
+        return np.unique(np.concatenate(list(map(np.unique, self._tokens))))
 
     def add(self, name: str, values: Sequence[Any]) -> None:
         """Add a key with a value per feature, or replace its values, in this process only."""
@@ -154,7 +145,7 @@ def occurring_tokens_of(features: Features) -> Numbers:
 
 
 def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
-    """Encode the rows of a split, or map the files of their features that an earlier run has written.
+    """Encode the rows of a split, or map their features if an earlier run has written them.
 
     Only features of bertkit's own task families are cached, since a change in the code of another one would go
     unnoticed; small splits are not, because they are encoded faster than read.
@@ -168,24 +159,34 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
     if is_ours(encode) and len(split.rows) >= _LEAST_ROWS:
         key = content_key(split, setup)[:32] if setup.recipe.data.cache else ""
         parts = (_encode_part(split, setup, encode, start, key) for start in starts)
-        tables = list(takewhile(lambda table: table is not None, parts))
-        if len(tables) == len(starts):
-            return FeatureColumns(tables)
+        arrays: list[Any] = list(takewhile(lambda part: part is not None, parts))
+        if len(arrays) == len(starts):
+            return FeatureColumns(arrays)
     encoded = chain.from_iterable(_encode_rows(split, setup, encode, start) for start in starts)
     # batches are drawn in any order, so few features are read together
     return spool(encoded, block=_FEATURES_AT_ONCE)
 
 
-def _encode_part(split: Split, setup: Setup, encode: Encode, start: int, key: str) -> pa.Table | None:
-    """Encode `IN_MEMORY` rows, or map the file that has them; return None where no table can hold their features.
+def _encode_part(split: Split, setup: Setup, encode: Encode, start: int, key: str) -> Arrays | None:
+    """Encode `IN_MEMORY` rows, or map their arrays; return None if no arrays can hold their features.
 
-    Without a key, the table stays in memory.
+    Without a key, the arrays stay in memory.
     """
-    file = cache_folder("features") / f"{key}-{start // IN_MEMORY:05}.arrow"
-    if key and (mapped := _map_features(file)) is not None:
-        return mapped
-    table = _table(_encode_rows(split, setup, encode, start))
-    return _write_features(table, file) if key and table is not None else table
+    folder = cache_folder("features") / f"{key}-{start // IN_MEMORY:05}"
+    try:
+        # Without the folder's lock, because another user's cache can be read, but not locked.
+        if key and (stored := map_arrays(folder)) is not None:
+            return stored[0]
+    except OSError as error:
+        say_once(f"cached features cannot be read: {error}; set BERTKIT_CACHE to use another folder")
+    arrays = _as_arrays(_encode_rows(split, setup, encode, start))
+    if not key or arrays is None:
+        return arrays
+    try:
+        return map_or_write(folder, lambda: _write_arrays(folder, arrays))[0]
+    except OSError as error:
+        say_once(f"features are not cached: {error}; set BERTKIT_CACHE to use another folder")
+        return arrays
 
 
 def content_key(split: Split, setup: Setup) -> str:
@@ -220,132 +221,88 @@ def is_ours(encode: Encode) -> bool:
     return encode.__module__.startswith("bertkit.")
 
 
-def _map_features(file: Path) -> pa.Table | None:
-    """Map a file of features; None if it is missing, damaged or unreadable."""
-    import pyarrow as pa
-
-    try:
-        if not file.is_file():
-            return None
-        with pa.memory_map(str(file)) as stream:
-            content = stream.read_buffer()
-        # Columns are views of the mapped file and not copies.
-        if (body := without_digest(content)) is None:
-            raise pa.ArrowInvalid("the checksum differs")
-        table = pa.ipc.open_file(pa.BufferReader(body)).read_all()
-    except pa.ArrowInvalid:
-        log.info(f"the features in {file} are damaged and are encoded again")
-        return None
-    except OSError as error:
-        say_once(f"cached features cannot be read: {error}; set BERTKIT_CACHE to use another folder")
-        return None
-    touch(file)
-    return table
+def _write_arrays(folder: Path, arrays: Arrays) -> None:
+    with ArrayWriter(folder, {name: values.dtype.str for name, values in arrays.items()}) as writer:
+        for name, values in arrays.items():
+            writer.append(name, values)
+        writer.finish({})
 
 
-def _write_features(table: pa.Table, file: Path) -> pa.Table:
-    """Write features to a file and return them mapped from it, or as they are if they cannot be written."""
-    import pyarrow as pa
-
-    try:
-        with writing(file) as beside:
-            with pa.OSFile(str(beside), "wb") as stream, pa.ipc.new_file(stream, table.schema) as writer:
-                writer.write_table(table)
-            # `writing` renames the file once it has its checksum, so a kill leaves no file that looks whole
-            digest = hashlib.sha256()
-            feed_file(digest, beside)
-            with beside.open("ab") as stream:
-                stream.write(digest.digest())
-    except OSError as error:
-        say_once(f"features are not cached: {error}; set BERTKIT_CACHE to use another folder")
-        return table
-    mapped = _map_features(file)
-    return table if mapped is None else mapped
-
-
-def _table(features: list[Feature]) -> pa.Table | None:
-    """Convert features to an Arrow table; None if their keys differ or a value is no number or list of numbers."""
-    import pyarrow as pa
-
+def _as_arrays(features: list[Feature]) -> dict[str, Numbers] | None:
+    """Convert features to arrays; None if their keys differ, or if `_flatten` cannot convert a value."""
     names = list(features[0]) if features else []
     if not names or any(list(feature) != names for feature in features):
         return None
-    columns = [_column([feature[name] for feature in features]) for name in names]
-    return None if any(column is None for column in columns) else pa.Table.from_arrays(columns, names)
+    arrays: dict[str, Numbers] = {}
+    for name in names:
+        key_arrays = _flatten(name, [feature[name] for feature in features])
+        if key_arrays is None:
+            return None
+        arrays |= key_arrays
+    return arrays
 
 
-def _column(values: list[Any]) -> pa.Array | None:
-    """Convert the values of a key to an Arrow array of numbers, of lists or of (n, 2) matrices; None of all else."""
-    import pyarrow as pa
+def _flatten(name: str, values: list[Any]) -> dict[str, Numbers] | None:
+    """Convert the values of a key to arrays: numbers, lists of numbers, lists of lists, or (n, 2) matrices.
 
+    The numbers of all lists become one array NAME. The edges of the lists in it, (lists + 1,), become NAME.1; for lists
+    of lists, NAME.2 has the edges of the outer ones in NAME.1. A row is then read as a slice, without a Python object
+    for each number.
+
+    Returns:
+        The arrays, or None if a value is anything else.
+    """
     types = set(map(type, values))
     if types <= {int} or types == {float}:
         try:
-            return _flat(_shrunk(np.array(values, dtype=np.float64 if types == {float} else np.int64)))
+            return {name: _shrink(np.array(values, dtype=np.float64 if types == {float} else np.int64))}
         except OverflowError:
             return None
-    # Lists become one flat array of all their numbers and the offsets of the rows in it, (rows + 1,); lists of lists
-    # recurse. A row is then read as a slice, without a Python object for each number.
     if types == {list}:
-        inner = _column(list(chain.from_iterable(values)))
+        arrays = _flatten(name, list(chain.from_iterable(values)))
     elif types == {np.ndarray} and {(value.dtype, value.shape[1:]) for value in values} == {(np.dtype(np.int64), (2,))}:
-        inner = pa.FixedSizeListArray.from_arrays(_flat(_shrunk(np.concatenate(values).ravel())), 2)
+        arrays = {name: _shrink(np.concatenate(values))}
     else:
         return None
-    if inner is None:
+    if arrays is None or len(arrays) > 2:
         return None
-    return pa.LargeListArray.from_arrays(_flat(np.cumsum([0, *map(len, values)], dtype=np.int64)), inner)
+    return {**arrays, f"{name}.{len(arrays)}": np.cumsum([0, *map(len, values)], dtype=np.int64)}
 
 
-def _flat(values: Numbers) -> pa.Array:
-    """Wrap numbers in an Arrow array without a copy; `pyarrow.array` and `to_numpy` would import pandas."""
-    import pyarrow as pa
-
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
-
-
-def _numbers(array: pa.Array) -> Numbers:
-    """View the numbers of an Arrow array without a copy."""
-    dtype = np.dtype(str(array.type).replace("double", "float64"))
-    return np.frombuffer(array.buffers()[1], dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
-
-
-def _shrunk(values: Numbers) -> Numbers:
+def _shrink(values: Numbers) -> Numbers:
     """Cast integers to the smallest dtype that holds them: most are token ids, token types and characters."""
     if not len(values) or values.dtype != np.int64:
         return values
+    lowest, highest = values.min(), values.max()
     dtypes = (np.int8, np.int16, np.int32)
-    least, most = values.min(), values.max()
-    fitting = (dtype for dtype in dtypes if np.iinfo(dtype).min <= least and most <= np.iinfo(dtype).max)
+    fitting = (dtype for dtype in dtypes if np.iinfo(dtype).min <= lowest and highest <= np.iinfo(dtype).max)
     return values.astype(next(fitting, np.int64))
 
 
-def _reader(array: pa.Array) -> Callable[[int], Any]:
+def _reader(arrays: Arrays, name: str) -> Callable[[int], Any]:
     """Build the function that reads the value of a row: a number, an array, or a list of arrays."""
-    import pyarrow as pa
-
-    if not pa.types.is_large_list(array.type):
-        return _numbers(array).item
-    edges, inner = _numbers(array.offsets), array.values
-    if pa.types.is_large_list(inner.type):
-        read = _reader(inner)
-        return lambda row: [read(number) for number in range(edges[row], edges[row + 1])]
-    is_matrix = pa.types.is_fixed_size_list(inner.type)
-    values = _numbers(inner.values).reshape(-1, 2) if is_matrix else _numbers(inner)
+    values, edges, outer = arrays[name], arrays.get(f"{name}.1"), arrays.get(f"{name}.2")
+    if edges is None:
+        return values.item
     # Numbers are stored as narrow as they fit. A row is widened when it is read, to what `np.array` makes of the lists
     # of a task's `encode`.
     dtype = np.float64 if values.dtype == np.float64 else np.int64
-    return lambda row: values[edges[row] : edges[row + 1]].astype(dtype)
+
+    def read(index: int) -> Numbers:
+        return values[edges[index] : edges[index + 1]].astype(dtype)
+
+    return read if outer is None else lambda row: [read(index) for index in range(outer[row], outer[row + 1])]
 
 
-def _sizes(tokens: pa.Array) -> tuple[Numbers, Numbers]:
-    """Count the tokens that each feature costs, and those of its longest text, both of shape (features,)."""
-    import pyarrow as pa
+def _count_part_tokens(arrays: Arrays) -> tuple[Numbers, Numbers]:
+    """Count the tokens that each feature costs, and the tokens of its longest text, both of shape (features,).
 
-    # read off the offsets of ``input_ids``, without any token: of texts, or of choices and of the texts in them
-    counts = np.diff(_numbers(tokens.offsets))
-    if not pa.types.is_large_list(tokens.values.type):
+    The counts are differences of edges, so that no token is read.
+    """
+    counts, outer = np.diff(arrays["input_ids.1"]), arrays.get("input_ids.2")
+    if outer is None:
         return counts, counts
-    longest = np.zeros(len(counts), dtype=np.int64)
-    np.maximum.at(longest, np.repeat(np.arange(len(counts)), counts), np.diff(_numbers(tokens.values.offsets)))
-    return counts * longest, longest
+    texts = np.diff(outer)
+    longest = np.zeros(len(texts), dtype=np.int64)
+    np.maximum.at(longest, np.repeat(np.arange(len(texts)), texts), counts)
+    return texts * longest, longest

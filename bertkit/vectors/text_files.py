@@ -124,10 +124,8 @@ class TextSource:
 class Part:
     """Rows whose vectors are computed together."""
 
-    number: int
     ids: list[Any]
     items: list[Any]
-    lines: list[int]
 
     def digest(self) -> str:
         """Compute a SHA-256 of the rows."""
@@ -141,12 +139,11 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
         DataError: a row is wrong.
     """
     rows = _read_rows(source, unit)
-    for number in itertools.count():
-        part, characters = Part(number, [], [], []), 0
-        for line, row_id, item in itertools.islice(rows, _ROWS):
+    while True:
+        part, characters = Part([], []), 0
+        for row_id, item in itertools.islice(rows, _ROWS):
             part.ids.append(row_id)
             part.items.append(item)
-            part.lines.append(line)
             # A target has all words of its row.
             read = item[0] if isinstance(item, tuple) else item
             characters += len(read) if isinstance(read, str) else sum(map(len, read))
@@ -157,13 +154,13 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
         yield part
 
 
-def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[int, Any, Any]]:
-    """Yield line, id (its own, or its number from 0) and what is embedded of each row."""
+def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[Any, Any]]:
+    """Yield the id of each row (its own, or its index) and the item to embed."""
     if source.file is None:
-        yield 1, 0, unit.read({"text": source.text})
+        yield 0, unit.read({"text": source.text})
         return
-    for line, row_id, _, item in read_file_rows(source, source.file, unit.columns, unit.read):
-        yield line, row_id, item
+    for _, row_id, _, item in read_file_rows(source, source.file, unit.columns, unit.read):
+        yield row_id, item
 
 
 def read_file_rows(

@@ -18,7 +18,7 @@ import numpy as np
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.metrics import Numbers
 from bertkit.progress import stage
-from bertkit.storage.columns import map_npy
+from bertkit.storage.disk import map_npy
 from bertkit.storage.files import sync_folder, to_json
 from bertkit.storage.parts import read_part, write_part
 

@@ -36,7 +36,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import typed_path
 from bertkit.reports.cases import Case
 from bertkit.reports.text import ONE_SEED
-from bertkit.storage.cache import spool
+from bertkit.storage.disk import spool
 from bertkit.storage.run_list import list_settings, read_log
 from bertkit.storage.runs import RunRecord
 from bertkit.tokens.feature_cache import encode_split

@@ -94,15 +94,14 @@ def embed_to_file(
             embedder = replace(embedder, precision=precision)
         return _load_embedder(embedder)
 
-    # 2. Compute the parts of this process. 3. The last process joins the parts of all.
-    parts, part_files = PartFolder(output, _identity(embedder, unit), launch), list[Path]()
+    def write_part(file: Path, part: Part) -> None:
+        vectors = _encode_part(unit_kind, embedder, part, source)
+        write_vector_part(file, [part.ids[row] for row in vectors.rows], vectors.vectors, vectors.columns)
+
+    # 2. Compute the parts of this process. 3. One process joins the parts of all.
+    parts = PartFolder(output, _identity(embedder, unit), launch)
     with parts.opened(load, fresh=fresh):
-        for part in row_parts:
-            part_files.append(parts.file(part.number, part.digest()))
-            if parts.is_missing(part.number, part_files[-1]):
-                vectors = _encode_part(unit_kind, embedder, part, source)
-                ids = [part.ids[row] for row in vectors.rows]
-                write_vector_part(part_files[-1], ids, vectors.vectors, vectors.columns)
+        part_files = parts.compute(row_parts, write_part)
         with parts.joined(part_files) as joins:
             if not joins:
                 return {}

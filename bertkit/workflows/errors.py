@@ -15,7 +15,7 @@ from bertkit.metrics.slices import choose_test
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import spool_sorted
+from bertkit.storage.disk import spool_sorted
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from bertkit.evaluation.baselines import judge_baselines, make_result, read_lear
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
 from bertkit.evaluation.folder import begin_evaluation, check_output, finish_evaluation
+from bertkit.evaluation.forward import gather_from_all
 from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.scoring import (
     Result,
@@ -25,7 +26,8 @@ from bertkit.evaluation.scoring import (
     write_predictions,
 )
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
-from bertkit.hardware.launch import Launch
+from bertkit.hardware.device import is_launched
+from bertkit.hardware.launch import join_process_group
 from bertkit.metrics.intervals import combine_intervals
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.records import Recipe
@@ -162,17 +164,20 @@ def _choose_split(saved: SavedCheckpoint) -> str | None:
 
 
 def _load_checkpoint(saved: SavedCheckpoint) -> Checkpoint:
-    """Load the model in each process of a launch.
+    """Load the model in each process of a launch, all in the precision that the first one chooses.
 
-    All processes compute in the precision that the first one has chosen: outputs of another one would differ in
-    rounding.
+    Outputs in another precision would differ in rounding.
     """
-    launch = Launch.join()
-    launch.form_group()
     with stage(f"loading {saved.recipe.model_name}"):
-        precision = launch.wait_for("precision") if launch.rank > 0 else None
-        checkpoint = saved.in_precision(precision).load(inference=True)
-        launch.publish("precision", checkpoint.machine.precision)
+        if not is_launched():
+            return saved.load(inference=True)
+        join_process_group()
+        if not runs.is_main_process():
+            # The first process sends its precision as soon as it has loaded the model.
+            precision, *_ = gather_from_all(None)
+            return saved.in_precision(precision).load(inference=True)
+        checkpoint = saved.load(inference=True)
+        gather_from_all(checkpoint.machine.precision)
         return checkpoint
 
 

@@ -17,7 +17,7 @@ from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import spool_sorted
+from bertkit.storage.disk import spool_sorted
 from bertkit.storage.outputs import claimed
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions

@@ -216,15 +216,12 @@ def _predict_in_parts(
     parts: PartFolder,
     write: Callable[[Iterable[dict[str, Any]]], int],
 ) -> int | None:
-    """Write the finished records of this process's chunks as parts; the last process joins the parts of all.
-
-    Every process reads all chunks, because the name of a part has a checksum of its rows.
+    """Write the finished records of this process's chunks as parts; one process joins the parts of all.
 
     Returns:
         Number of records, or None if another process joins the parts.
     """
-    chunks = _check_first(saved, chunks, columns, warns=True)
-    loaded, files = list[Checkpoint](), list[Path]()
+    chunks, loaded = _check_first(saved, chunks, columns, warns=True), list[Checkpoint]()
 
     def load(precision: str | None) -> str:
         loaded.append(load_to_predict(saved.in_precision(precision)))
@@ -233,10 +230,11 @@ def _predict_in_parts(
     with parts.opened(load):
         (checkpoint,) = loaded
         truncation = _count_truncation(checkpoint)
-        for index, chunk in enumerate(chunks):
-            files.append(parts.file(index, chunk.digest()))
-            if parts.is_missing(index, files[-1]):
-                write_part(files[-1], pack_records(_answer_chunk(checkpoint, chunk, columns, truncation)))
+
+        def write_chunk(file: Path, chunk: Chunk) -> None:
+            write_part(file, pack_records(_answer_chunk(checkpoint, chunk, columns, truncation)))
+
+        files = parts.compute(chunks, write_chunk)
         truncation.say()
         with parts.joined(files) as joins:
             records = itertools.chain.from_iterable(unpack_records(read_part(file)) for file in files)

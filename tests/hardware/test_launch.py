@@ -1,4 +1,4 @@
-"""Processes of one launch, which wait for each other; tests/workflows/test_embed.py has real ones."""
+"""Processes that divide work; tests/workflows/test_embed.py and test_predict_shards.py start real ones."""
 
 from __future__ import annotations
 
@@ -21,33 +21,26 @@ def whole_again():
 def test_a_process_alone_waits_for_nobody(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     launch = Launch.join()
-    assert (launch.rank, launch.size) == (0, 1)
-    launch.publish("precision", "fp32")
-    launch.finish()
+    assert launch == Launch(0, 1) and launch.is_first
+    launch.wait_for_all()
 
 
-def test_what_one_process_tells_the_others_hear():
-    from torch.distributed import HashStore
-
-    store = HashStore()
-    first, second = (Launch(rank, 2, store) for rank in range(2))
-    first.publish("precision", "bf16")
-    assert second.wait_for("precision") == "bf16"
-    second.finish()
-    first.finish()
-
-
-def test_shards_own_each_part_once(monkeypatch):
+def test_shards_have_a_rank_and_wait_for_nobody(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    owned = []
-    for shard in ("1/3", "2/3", "3/3"):
+    for rank, shard in enumerate(("1/3", "2/3", "3/3")):
         use_shard(shard)
         launch = Launch.join()
-        assert launch.is_shard
-        owned += filter(launch.owns, range(10))
-    assert sorted(owned) == list(range(10))
-    use_shard(None)
-    assert not Launch.join().is_shard
+        assert launch == Launch(rank, 3, is_shard=True) and not launch.is_first
+        launch.wait_for_all()
+    use_shard("1/1")
+    assert Launch.join() == Launch(0, 1)
+
+
+def test_a_launcher_sets_rank_and_size(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        assert Launch.join() == Launch(rank, 3)
 
 
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "a/b", "1/0", "-1/2"])

@@ -29,7 +29,7 @@ from bertkit.pretraining.shards import DocumentTokenizer, TokenShard
 from bertkit.pretraining.tokenized import TokenizedCorpus, content_key, read_corpus, unigram_loss
 from bertkit.progress import use_progress
 from bertkit.recipe.records import Corpus
-from bertkit.storage import columns as corpus_files
+from bertkit.storage import disk
 from bertkit.tokens.sentences import split_sentences
 from tests.conftest import WORDS, make_tokenizer
 from tests.kills import slow_unless
@@ -347,10 +347,10 @@ def prepared(tmp_path_factory) -> dict[str, bytes]:
     return files_of(folder)
 
 
-STAGES = ["chunk 1", "chunk 2", "chunk 5", "manifest", "append", "finish", "joined 2"]  # a journal is the first
+STAGES = ["chunk 1", "chunk 2", "chunk 5", "manifest", "append", "finish", "joined"]
 
 
-@pytest.mark.parametrize("where", slow_unless(["chunk 1", "chunk 2", "manifest", "finish", "joined 2"], STAGES))
+@pytest.mark.parametrize("where", slow_unless(["chunk 1", "chunk 2", "manifest", "finish", "joined"], STAGES))
 def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepared, here, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     documents = make_documents(120) + make_documents(10)
@@ -360,8 +360,8 @@ def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepar
     owner, name = {
         "manifest": (shards, "write_signed"),
         "chunk": (shards, "save_arrays"),
-        "joined": (corpus_files, "write_signed"),
-    }.get(of_stage, (corpus_files.ColumnWriter, of_stage))
+        "joined": (disk, "write_signed"),
+    }.get(of_stage, (disk.ArrayWriter, of_stage))
     whole, calls = getattr(owner, name), []
 
     def killed(*arguments):
@@ -413,7 +413,7 @@ def test_damage_is_noticed_and_made_good(damage, here, caplog):
     prepare(write("a.txt", make_documents(60)))
     whole = files_of(here / "cache")
     folder = folder_in(here)
-    file = folder / ("manifest.json" if damage in ("manifest", "facts") else "train.tokens.bin")
+    file = folder / ("manifest.json" if damage in ("manifest", "facts") else "train.tokens.npy")
     content = file.read_bytes()
     file.unlink()
     middle = len(content) // 2
@@ -429,18 +429,6 @@ def test_damage_is_noticed_and_made_good(damage, here, caplog):
     assert caplog.records[0].message == f"the numbers in {folder} are damaged and are computed again"
     assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
     assert files_of(here / "cache") == whole
-
-
-def test_a_journal_that_does_not_fit_is_ignored(here, monkeypatch):
-    write("a.txt", make_documents(60))
-    prepare("a.txt")
-    whole = files_of(here / "cache")
-    folder = folder_in(here)
-    for journal in ("{", "[]", '{"origin": "another", "lengths": {}, "state": {"read": 3}}'):
-        (folder / "manifest.json").unlink()
-        (folder / "journal.json").write_text(journal)
-        prepare("a.txt")
-        assert files_of(here / "cache") == whole
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import read_splits
 from bertkit.recipe import load_recipe
 from bertkit.storage.cache import say_once
+from bertkit.storage.disk import ArrayWriter
 from bertkit.tasks import load_task
 from bertkit.tokens import feature_cache
 from bertkit.tokens.feature_cache import (
@@ -58,6 +59,11 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr(feature_cache, "_LEAST_ROWS", 1)
     say_once.cache_clear()
     return tmp_path / "cache" / "features"
+
+
+def parts_in(folder: Path) -> list[Path]:
+    """Return the folders of complete features."""
+    return [manifest.parent for manifest in folder.glob("*/manifest.json")]
 
 
 def prepared(name: str, rows: int = 24, **changes: object):
@@ -126,7 +132,7 @@ def test_kept_features_are_those_that_were_encoded(name, folder):
         assert all(
             value.dtype in (np.int64, np.float64) for value in cached[0].values() if isinstance(value, np.ndarray)
         )
-    assert encode.calls == len(list(folder.iterdir())) == 1
+    assert encode.calls == len(parts_in(folder)) == 1
 
 
 @pytest.mark.parametrize("name", every_family())
@@ -201,7 +207,7 @@ def test_features_of_many_rows_are_those_of_one_tokenizer_call(name, cache, fold
         assert rows_of(cached).tolist() == rows_of(fresh).tolist() == [feature["row"] for feature in fresh]
         assert lengths_of(cached).tolist() == lengths_of(fresh).tolist()
         assert occurring_tokens_of(cached).tolist() == occurring_tokens_of(fresh).tolist()
-    assert len(list(folder.iterdir())) == 4 if cache else not folder.exists()
+    assert len(parts_in(folder)) == 4 if cache else not folder.exists()
 
 
 def test_texts_become_what_the_tokenizer_makes_of_each(monkeypatch):
@@ -225,7 +231,7 @@ def test_a_killed_tokenization_goes_on_at_its_last_file(folder, monkeypatch):
     stop.__module__ = task.__name__
     with pytest.raises(KeyboardInterrupt):
         encode_split(split, setup, stop)
-    assert len(list(folder.iterdir())) == 2
+    assert len(parts_in(folder)) == 2
     assert as_lists(encode_split(split, setup, encode)) == as_lists(task.encode(split.rows, setup))
     assert encode.calls == 2
 
@@ -318,22 +324,22 @@ def test_what_the_tokenizer_did_last_and_where_rows_lie_does_not_change_the_key(
 # --- files that are not what they were, or cannot be
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "short", "foreign"])
-def test_a_damaged_file_is_noticed_and_written_anew(damage, folder, caplog):
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "missing", "foreign", "no manifest"])
+def test_damaged_features_are_noticed_and_encoded_again(damage, folder, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     task, split, setup = prepared("cola")
     encode = Counting(task)
     expected = as_lists(encode_split(split, setup, encode))
-    (file,) = folder.iterdir()
+    (part,) = parts_in(folder)
+    file = part / ("manifest.json" if damage == "no manifest" else "input_ids.1.npy")
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    damaged = {"cut": content[:-100], "flipped": content, "empty": b"", "short": b"ARROW", "foreign": b"x" * 5000}
-    file.unlink()
-    file.write_bytes(damaged[damage])
+    file.unlink()  # other features are mapped from it
+    if damage in ("cut", "flipped", "empty", "foreign"):
+        file.write_bytes({"cut": content[:-100], "flipped": content, "foreign": b"x" * 5000}.get(damage, b""))
     assert as_lists(encode_split(split, setup, encode)) == expected
-    assert [record.message for record in caplog.records] == [
-        f"the features in {file} are damaged and are encoded again"
-    ]
+    line = f"the numbers in {part} are damaged and are computed again"
+    assert caplog.messages == [line] * (damage != "no manifest")
     assert as_lists(encode_split(split, setup, encode)) == expected
     assert encode.calls == 2
 
@@ -350,15 +356,21 @@ def test_a_folder_that_cannot_be_written_costs_the_cache_and_one_line(tmp_path, 
     assert caplog.records[0].message.endswith("; set BERTKIT_CACHE to use another folder")
 
 
-def test_a_full_disk_leaves_no_half_file(folder, monkeypatch):
-    def write(*_):
-        raise OSError(28, "No space left on device")
+def test_a_full_disk_costs_the_cache_until_there_is_room(folder, monkeypatch):
+    append = ArrayWriter.append
+
+    def full(writer, name, values):
+        if name == "input_ids.1":
+            raise OSError(28, "No space left on device")
+        append(writer, name, values)
 
     task, split, setup = prepared("cola")
-    monkeypatch.setattr(feature_cache, "feed_file", write)
-    monkeypatch.setattr(feature_cache, "package_fingerprint", lambda: "")
+    with monkeypatch.context() as patched:
+        patched.setattr(ArrayWriter, "append", full)
+        assert as_lists(encode_split(split, setup, task.encode)) == task.encode(split.rows, setup)
+    assert parts_in(folder) == []
     assert as_lists(encode_split(split, setup, task.encode)) == task.encode(split.rows, setup)
-    assert list(folder.iterdir()) == []
+    assert len(parts_in(folder)) == 1
 
 
 def ids(count: int):
@@ -382,8 +394,22 @@ def test_what_a_file_cannot_hold_stays_as_it_is(odd, folder):
     assert not folder.exists()
 
 
+PAIRS = [np.zeros((0, 2), np.int64), np.arange(4).reshape(2, 2)]
+
+
 @pytest.mark.parametrize(
-    "values", [[[], []], [[], [1]], [[2**40], [-1]], [[0.1, float("inf")], []], [[[]], []], [127, 128]]
+    "values",
+    [
+        [[], []],
+        [[], [1]],
+        [[2**40], [-1]],
+        [[0.1, float("inf")], []],
+        [[[]], []],
+        [127, 128],
+        PAIRS,
+        [PAIRS[0], PAIRS[0]],
+    ],
+    ids=str,
 )
 def test_every_number_comes_back(values):
     _, split, setup = prepared("cola")
@@ -394,7 +420,8 @@ def test_every_number_comes_back(values):
     encode.__module__ = "bertkit.tasks.odd"
     cached = encode_split(split, setup, encode)
     assert isinstance(cached, FeatureColumns)
-    assert [plain(each["values"]) for each in cached] == values
+    assert [plain(each["values"]) for each in cached] == plain(values)
+    assert [np.shape(each["values"]) for each in cached] == [np.shape(value) for value in values]
 
 
 def test_no_features_at_all_are_no_file(folder):
@@ -434,6 +461,6 @@ def test_runs_with_and_without_kept_features_are_the_same(run, tiny_model, tmp_p
     assert first == second == without
     predictions = {(tmp_path / f"run{number}" / "predictions.jsonl").read_text() for number in range(3)}
     assert len(predictions) == 1
-    assert len(list(folder.iterdir())) == 2
+    assert len(parts_in(folder)) == 2
     ended = run("eval", "squad", "--model", tmp_path / "run2", "--data", "demo", "--limit", "16", "--json")
     assert json.loads(ended.out)["results"][0]["scores"] == without[0]

@@ -108,7 +108,7 @@ def test_a_damaged_part_is_embedded_again(embed, expected, small_parts, monkeypa
     write_csv(Path("rows.csv"), ROWS)
     monkeypatch.setattr(Embedder, "encode", count(texts := [], Embedder.encode))
     ended = embed("rows.csv", "-o", "out.npy")
-    assert ended.code == 0 and f"{part.name} is damaged, so it is computed anew" in ended.err
+    assert ended.code == 0 and f"{part.name} is damaged; recomputing it" in ended.err
     assert texts == [3, 3, 1]  # the first of four parts was whole
     np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-6)
 

@@ -11,7 +11,7 @@ from bertkit.cli.output import to_plain
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
 from bertkit.reports.errors import write_mistakes
-from bertkit.storage import cache
+from bertkit.storage import disk
 from bertkit.workflows.errors import find_errors
 from bertkit.workflows.explain import _find_mistaken_rows
 from tests.evaluation.stored_runs import make_rows, make_run, predict
@@ -65,7 +65,7 @@ def test_rows_that_wait_on_disk_have_the_same_mistakes(sort, tmp_path, monkeypat
         return to_plain(find_errors(run, sort=sort)), [row["id"] for row in _find_mistaken_rows(run, 9)]
 
     in_memory = look()
-    monkeypatch.setattr(cache, "IN_MEMORY", 10)
+    monkeypatch.setattr(disk, "IN_MEMORY", 10)
     assert look() == in_memory
     assert json.dumps(in_memory)
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from bertkit.evaluation import rows_to_predict
 from bertkit.hardware.launch import Launch
-from bertkit.storage import cache
+from bertkit.storage import disk
 from bertkit.workflows import predict as workflow
 from tests.conftest import toy_rows, write_csv
 
@@ -86,7 +86,7 @@ def test_parts_of_a_killed_shard_are_done_by_the_same_command(when, commands, tm
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr(rows_to_predict, "CHUNK_ROWS", 3)
-    monkeypatch.setattr(cache, "IN_MEMORY", 3)
+    monkeypatch.setattr(disk, "IN_MEMORY", 3)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])

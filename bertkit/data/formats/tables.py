@@ -16,7 +16,8 @@ from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import Data
-from bertkit.storage.cache import say_once, spool
+from bertkit.storage.cache import say_once
+from bertkit.storage.disk import spool
 
 _MAGIC = b"PAR1"
 

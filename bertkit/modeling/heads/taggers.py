@@ -7,6 +7,7 @@ trained, and an epoch costs next to nothing.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,11 +23,12 @@ from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
 from bertkit.modeling.info import Config, Model, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
-from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import ColumnWriter, map_or_write
+from bertkit.storage.cache import cache_folder
+from bertkit.storage.disk import ArrayWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Features, Tensors
 
+_SCHEMA = 2  # of the files
 _ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 
 
@@ -127,7 +129,7 @@ def compute_states(model: Model, features: Features, run: Callable[..., Any]) ->
 
 
 def cache_states(model: Model, features: Features, run: Callable[..., Any], content: str) -> None:
-    """Add ``states`` to every feature, memory-mapped from a column that is written once for the same content.
+    """Add ``states`` to every feature, memory-mapped from an array that is written once for the same content.
 
     Args:
         model: a tagger.
@@ -137,34 +139,28 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
     """
     if not features:
         return
-    digest = hashlib.sha256(repr((content, (tagger_head(model.config) or {})["layers"])).encode())
+    digest = hashlib.sha256(repr((_SCHEMA, content, (tagger_head(model.config) or {})["layers"])).encode())
     # a separator after each text, since the same tokens may be cut into other texts
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")
     folder = cache_folder("states") / digest.hexdigest()[:32]
-    is_written = False
+    texts = f"hidden states of {len(features):,} texts"
+    note = f"{texts}: read from {folder}"
 
     def write() -> None:
-        nonlocal is_written
-        # Write states one after the other, (tokens of all features, ...), as a column that is complete or not
-        # there.
-        count, size, shape = 0, 0, list[int]()
-        with ColumnWriter(folder, {"states": "<f2"}) as writer:
-            for of_feature in compute_states(model, features, run):
-                writer.append("states", of_feature.reshape(-1))
-                count, size, shape = count + 1, size + of_feature.size, list(of_feature.shape[1:])
-            writer.finish({"shape": shape})
-        log.info(f"hidden states of {count:,} texts: {2 * size / 1e6:,.0f} MB in {folder}")
-        is_written = True
+        nonlocal note
+        # States are written one text after the other: (tokens of all features, ...).
+        with ArrayWriter(folder, {"states": "<f2"}) as writer:
+            for states in compute_states(model, features, run):
+                writer.append("states", states)
+            writer.finish({})
+        note = f"{texts}: {2 * math.prod(writer.shapes['states']) / 1e6:,.0f} MB in {folder}"
 
-    columns, facts = map_or_write(folder, write)
-    if not is_written:
-        log.info(f"hidden states of {len(features):,} texts: read from {folder}")
-    sweep(folder.parent)
+    arrays, _ = map_or_write(folder, write)
+    log.info(note)
     # All texts end to end, (tokens of all features, ...), split into views where each ends. Pages of the file are read
     # when a batch needs them, so states may be larger than memory.
-    states = columns["states"].reshape(-1, *facts["shape"])
-    add_values(features, "states", np.split(states, np.cumsum(lengths_of(features))[:-1]))
+    add_values(features, "states", np.split(arrays["states"], np.cumsum(lengths_of(features))[:-1]))
 
 
 def state_collator(pad: Collator) -> Collator:

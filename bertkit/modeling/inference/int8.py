@@ -18,7 +18,7 @@ from onnx_ir.tape import Tape
 from transformers.exporters import ExportQuantizer
 from transformers.exporters.configs import ExportFormat
 
-from bertkit.storage.columns import Numbers
+from bertkit.metrics import Numbers
 
 _HIGHEST = 127
 _LEAST = np.float32(1e-12)  # of a token whose activations are all 0

@@ -14,8 +14,8 @@ import torch
 from torch.nn import functional
 
 from bertkit.hardware.tensors import derive, select, where
+from bertkit.metrics import Numbers
 from bertkit.progress import log
-from bertkit.storage.columns import Numbers
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import IGNORED, Features
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.metrics import Numbers
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.folder import (
     DENSE,
@@ -21,7 +22,6 @@ from bertkit.modeling.sentence.folder import (
     with_options,
 )
 from bertkit.recipe.records import Option, accept, read_option
-from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import Feature, Setup, max_tokens, split_by_size
 from bertkit.tokens.several import encode_several
 

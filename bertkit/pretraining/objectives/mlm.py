@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertkit.errors import RecipeError
+from bertkit.metrics import Numbers
 from bertkit.modeling.architectures import architecture_of, first_position
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
@@ -32,7 +33,6 @@ from bertkit.pretraining.packing import (
 )
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.records import Option, read_option
-from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, object] = {

@@ -12,14 +12,13 @@ from typing import Any
 from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import log
-from bertkit.storage.columns import JOURNAL
 from bertkit.storage.files import disk_errors, make_ignored_folder, refuse_links, sync_folder
 from bertkit.storage.fingerprints import list_files
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
 from bertkit.vectors.search.passages import Coverage
-from bertkit.vectors.search.shard import ShardWriter
+from bertkit.vectors.search.shard import JOURNAL, ShardWriter
 
 _WORDS = "words-"  # begins the name of the folder with the BM25
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.storage.columns import unmap_rows
+from bertkit.storage.disk import unmap_rows
 from bertkit.tokens.features import Tensor
 from bertkit.vectors.search.shard import Shard, round_to_bf16, widen
 

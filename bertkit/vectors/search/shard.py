@@ -5,19 +5,23 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, Self
 
 import numpy as np
 
-from bertkit.errors import DataError, ModelError
+from bertkit.errors import DataError, ModelError, ResourceError
 from bertkit.metrics import Numbers
-from bertkit.storage.columns import JournaledFiles, map_npy
+from bertkit.progress import log
+from bertkit.storage.disk import map_npy
 from bertkit.storage.files import to_json
-from bertkit.storage.fingerprints import list_files
+from bertkit.storage.fingerprints import feed_file, list_files, read_signed, write_signed
 from bertkit.vectors.search.manifest import (
     ENDS,
     IDS,
@@ -29,7 +33,82 @@ from bertkit.vectors.search.manifest import (
 )
 from bertkit.vectors.search.passages import Coverage
 
+JOURNAL = "journal.json"
 _DTYPES = {VECTORS: "<f4", ROUNDED: "<u2", ENDS: "<i8", IDS: "<u8"}
+
+
+class JournaledFiles(ABC):
+    """Files that are appended to together; a context manager.
+
+    After each commit a journal has how much of each file counts, with its SHA-256. A kill leaves files that are longer
+    than that; the next process of the same origin truncates them and goes on.
+
+    Args:
+        folder: used by these files only, and locked by this process.
+        headers: name of a file -> the bytes before its content, which no journal counts.
+        origin: what identifies the content, as a JSON value; content of another origin is overwritten, of None any.
+        anew: what happens where a file is damaged.
+    """
+
+    def __init__(self, folder: Path, headers: Mapping[str, int], origin: Any, anew: str) -> None:
+        self.folder, self.headers, self.origin, self.anew = folder, headers, origin, anew
+
+    def __enter__(self) -> Self:
+        """Open the files, and truncate them to what the last commit counts."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._digests = {name: hashlib.sha256() for name in self.headers}
+        journal = self._read_journal()
+        self._resume(journal)
+        self._opened = ExitStack()
+        self._streams: dict[str, BinaryIO] = {}
+        sizes = self._sizes(journal) if journal else dict.fromkeys(self.headers, 0)
+        for name, header in self.headers.items():
+            (self.folder / name).touch()
+            self._streams[name] = self._opened.enter_context((self.folder / name).open("r+b"))
+            self._streams[name].truncate(header + sizes[name])
+            self._streams[name].seek(0, os.SEEK_END)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files."""
+        self._opened.close()
+
+    @abstractmethod
+    def _sizes(self, journal: Mapping[str, Any]) -> dict[str, int]:
+        """Return how many bytes of each file a journal counts, without headers."""
+
+    @abstractmethod
+    def _resume(self, journal: Mapping[str, Any]) -> None:
+        """Take over what a journal says; an empty one begins anew."""
+
+    def _append_bytes(self, name: str, content: bytes) -> None:
+        self._streams[name].write(content)
+        self._digests[name].update(content)
+
+    def _write_journal(self, content: Mapping[str, Any]) -> None:
+        # Data before the journal: a kill between them leaves files longer than it says, which the next process
+        # truncates. In the other order, the journal could count what is not on disk.
+        for stream in self._streams.values():
+            stream.flush()
+            os.fsync(stream.fileno())
+        digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
+        write_signed(self.folder / JOURNAL, {"origin": self.origin, **content, "digests": digests})
+
+    def _read_journal(self) -> dict[str, Any]:
+        """Return the journal if it is of the same origin and what it counts is whole, else an empty one."""
+        try:
+            journal = read_signed(self.folder / JOURNAL, ResourceError(f"{JOURNAL} is damaged", file=self.folder))
+            if journal is None or self.origin is None or journal["origin"] != self.origin:
+                return {}
+            for name, size in self._sizes(journal).items():
+                feed_file(self._digests[name], self.folder / name, self.headers[name], size)
+                if self._digests[name].hexdigest() != journal["digests"][name]:
+                    raise ResourceError(f"{name} is damaged", file=self.folder)
+            return journal
+        except (ResourceError, OSError, KeyError) as error:
+            log.info(f"{error}: {self.anew}")
+            self._digests = {name: hashlib.sha256() for name in self.headers}
+            return {}
 
 
 class ShardWriter(JournaledFiles):

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, ModelError
-from bertkit.storage.columns import JOURNAL
 from bertkit.vectors.search.manifest import SHARD_FILES
 from bertkit.vectors.search.passages import Coverage
-from bertkit.vectors.search.shard import Shard, ShardWriter, prepare
+from bertkit.vectors.search.shard import JOURNAL, Shard, ShardWriter, prepare
 from tests.vectors.search.test_index import make_vectors
 
 ORIGIN = {"rows": "a"}
