@@ -68,29 +68,29 @@ def _encode_texts(embedder: Embedder, texts: Sequence[str]) -> UnitVectors:
 
 
 def _encode_tokens(embedder: Embedder, texts: Sequence[str]) -> UnitVectors:
-    tokenizer = embedder.tokenizer
-    ids = [encoding.ids for encoding in tokenize_texts(tokenizer, texts)]
+    ids = [encoding.ids for encoding in tokenize_texts(embedder.tokenizer, texts)]
     result = _encode_spans(embedder, [[[token] for token in text] for text in ids])
-    places = zip(result.rows, result.columns["index"], strict=True)
-    names = tokenizer.convert_ids_to_tokens([ids[row][index] for row, index in places])
-    return UnitVectors(result.vectors, result.rows, {**result.columns, "token": names})
+    return _add_column(result, "token", [embedder.tokenizer.convert_ids_to_tokens(text) for text in ids])
 
 
 def _encode_words(embedder: Embedder, rows: Sequence[list[str]]) -> UnitVectors:
-    result = _encode_spans(embedder, _tokenize_words(embedder, rows))
-    places = zip(result.rows, result.columns["index"], strict=True)
-    words = [rows[row][index] for row, index in places]
-    return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
+    return _add_column(_encode_spans(embedder, _tokenize_words(embedder, rows)), "word", rows)
 
 
 def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]]) -> UnitVectors:
-    tokens = _tokenize_words(embedder, [words for words, _ in rows])
-    for (words, target), of_row in zip(rows, tokens, strict=True):
-        if not of_row[target]:
-            raise DataError(f"the target word {words[target]!r} has no visible character", "correct the row")
-    result = _encode_spans(embedder, tokens, targets=[target for _, target in rows])
-    words = [words[target] for words, target in rows]
-    return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
+    words = [row_words for row_words, _ in rows]
+    tokens = _tokenize_words(embedder, words)
+    for (row_words, target), row_tokens in zip(rows, tokens, strict=True):
+        if not row_tokens[target]:
+            raise DataError(f"the target word {row_words[target]!r} has no visible character", "correct the row")
+    return _add_column(_encode_spans(embedder, tokens, targets=[target for _, target in rows]), "word", words)
+
+
+def _add_column(result: UnitVectors, name: str, row_values: Sequence[Sequence[str]]) -> UnitVectors:
+    """Return vectors with one more column, from the words or tokens of each row."""
+    places = zip(result.rows, result.columns["index"], strict=True)
+    values = [row_values[row][index] for row, index in places]
+    return UnitVectors(result.vectors, result.rows, {**result.columns, name: values})
 
 
 def _tokenize_words(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[list[int]]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from bertkit.errors import BertkitError, ModelError, UsageError
 from bertkit.recipe.sections import typed_path
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.manifest import SIMILARITIES, Manifest
+from bertkit.vectors.search.index import SIMILARITIES, Manifest
 
 PROMPTS = {"document": ("document", "passage", "corpus"), "query": ("query",)}
 """What the two sides of a search are -> the names that models have for their prompts, as in sentence-transformers."""
@@ -67,22 +67,18 @@ def embedder_of(manifest: Manifest, side: str, *, folder: Path, model: str | Non
     prompt = manifest.prompts[side]
     try:
         embedder = Embedder(name, prompt=prompt["name"], **manifest.options)
-        now, then = embedder.describe(), dict(manifest.embedding)
-        text = embedder.prompt_text
+        now, then, text = embedder.describe(), manifest.embedding, embedder.prompt_text
     except BertkitError as error:
         if model is None:
             error.remedy = f"{error.remedy}; if the model of the index has moved, name it with --model".lstrip("; ")
         raise
-    # Vectors of another model or other options lie elsewhere, and nothing about a result would show it.
-    different = [key for key in then if now.get(key) != then[key]]
-    if different == ["model"]:
-        what = f"{name} is not the model that the index was built with" if model else f"{name} has changed"
-        raise ModelError(f"{what}: its weights differ", f"use {manifest.model} as it was, or build again", file=folder)
-    if different:
-        first = different[0] if different[0] != "model" else different[1]
-        what = f"{name} is not the model of the index: {first} is {now.get(first)}, not {then[first]}"
-        raise ModelError(what, f"use {manifest.model}, or build the index again", file=folder)
+    # Vectors of another model or of other options cannot be compared, and no result would show it.
+    different = {key: f"{key} is {now.get(key)}, not {value}" for key, value in then.items() if now.get(key) != value}
+    if "model" in different:
+        different["model"] = "its weights differ"
     if text != prompt["text"]:
-        what = f"the prompt of the {side} is now {text!r}, and was {prompt['text']!r}"
-        raise ModelError(what, "restore the model folder, or build the index again", file=folder)
+        different["prompt"] = f"the prompt of the {side} is {text!r}, not {prompt['text']!r}"
+    if different:
+        message = f"{name} is not the model of the index, or it has changed: {'; '.join(different.values())}"
+        raise ModelError(message, f"use {manifest.model} as it was, or build the index again", file=folder)
     return embedder

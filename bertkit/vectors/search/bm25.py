@@ -35,7 +35,7 @@ def split_words(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class LexicalIndex:
+class BM25:
     """The BM25 scores of the words of some rows."""
 
     bm25: bm25s.BM25
@@ -44,7 +44,7 @@ class LexicalIndex:
     """The number of each row, ascending."""
 
     @classmethod
-    def build(cls, texts: Iterable[tuple[int, str]]) -> LexicalIndex:
+    def build(cls, texts: Iterable[tuple[int, str]]) -> BM25:
         """Count the words of rows, each given by its number, ascending, and its text.
 
         Raises:
@@ -60,7 +60,7 @@ class LexicalIndex:
         return cls(bm25, np.array(numbers, dtype=np.int64))
 
     @classmethod
-    def load(cls, folder: Path) -> LexicalIndex:
+    def load(cls, folder: Path) -> BM25:
         """Open a saved index; scores stay on disk until they are needed.
 
         Raises:
@@ -71,6 +71,7 @@ class LexicalIndex:
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder: the files of bm25s, and the numbers of the rows."""
+        folder.mkdir(parents=True)
         self.bm25.save(folder, show_progress=False)
         np.save(folder / _ROWS, self.rows)
 
