@@ -19,7 +19,7 @@ from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.bm25 import BM25
-from bertkit.vectors.search.index import Chunk, Chunks, Index, naming_damage
+from bertkit.vectors.search.index import Chunk, Index, naming_damage
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
 from bertkit.vectors.search.passages import Coverage, find_truncated, measure_coverage
 from bertkit.vectors.search.ranking import (
@@ -104,7 +104,7 @@ def build(
             count, covered = rows.check()
         with stage(f"loading {embedder.model}"):
             manifest = replace(describe(sides, similarity), passages=rows.passages)
-        chunks = _embed_chunks(rows, sides["document"], count, covered)
+        chunks = partial(_embed_chunks, rows, sides["document"], count, covered)
         return _report_index(Index.create(output, manifest, chunks, source=rows.fingerprint()), count)
 
 
@@ -130,7 +130,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
             return _report_index(index.without_old_words(), 0)
         with stage(f"checking the rows of {rows.file}"):
             count, covered = rows.check(index)
-        chunks = _embed_chunks(rows, embedder, count, covered)
+        chunks = partial(_embed_chunks, rows, embedder, count, covered)
         return _report_index(index.add(chunks, source=source), count)
 
 
@@ -156,35 +156,32 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
         return _report_index(index.delete(rows), len(rows))
 
 
-def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Coverage) -> Chunks:
-    """Return a function that yields rows with their vectors, chunk by chunk, after the rows that are done.
+def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Coverage, done: int) -> Iterator[Chunk]:
+    """Yield rows with their vectors, chunk by chunk.
 
     Args:
         rows: Rows of the index.
         embedder: Model.
         count: Number of rows.
         covered: Fraction of the passages that the model reads; for texts, it is measured here.
+        done: Number of first rows to skip, because a killed command embedded them.
     """
-
-    def chunks(done: int) -> Iterator[Chunk]:
-        if done:
-            log.info(f"resuming: {done:,} of {count:,} rows are already indexed")
-        remaining = islice(rows, done, None)
-        with stage("embedding", count, done):
-            while chunk := list(islice(remaining, _CHUNK_ROWS)):
-                texts = [row.record["text"] for row in chunk]
-                if rows.splitter is None:
-                    coverage = measure_coverage(texts, embedder)
-                else:
-                    coverage = Coverage() if done else covered
-                yield [row.record for row in chunk], embedder.encode(texts), coverage
-                done += len(chunk)
-                get_progress().update(done, {})
-        # Other rows were embedded than were checked.
-        if done != count:
-            raise DataError("the file changed while it was read", "repeat the command", file=rows.file)
-
-    return chunks
+    if done:
+        log.info(f"resuming: {done:,} of {count:,} rows are already indexed")
+    remaining = islice(rows, done, None)
+    with stage("embedding", count, done):
+        while chunk := list(islice(remaining, _CHUNK_ROWS)):
+            texts = [row.record["text"] for row in chunk]
+            # Passages were measured by document, so the first chunk counts for all of them.
+            coverage = Coverage() if done else covered
+            if rows.splitter is None:
+                coverage = measure_coverage(texts, embedder)
+            yield [row.record for row in chunk], embedder.encode(texts), coverage
+            done += len(chunk)
+            get_progress().update(done, {})
+    # Other rows were embedded than were checked.
+    if done != count:
+        raise DataError("the file changed while it was read", "repeat the command", file=rows.file)
 
 
 def _report_index(index: Index, changed: int) -> IndexReport:

@@ -360,9 +360,14 @@ class Index:
             products = query_vectors @ vectors.T if len(queries) > 1 else (vectors @ query_vectors[0])[None]
             first, last = np.searchsorted(self.deleted, (start, start + len(vectors)))
             products[:, self.deleted[first:last] - start] = float("-inf")
-            # Merge the best rows of this block with the best rows of all blocks before it.
-            best, columns = products.topk(min(count, len(vectors)))
-            scores, rows = torch.cat([scores, best], dim=1), torch.cat([rows, columns + start], dim=1)
+            # Sorting takes longer than multiplying, and few rows of a later block are better than the candidates.
+            block_rows = torch.arange(len(vectors))
+            if scores.shape[1] == count:
+                block_rows = (products > scores[:, -1:]).any(dim=0).nonzero()[:, 0]
+                products = products[:, block_rows]
+            best, columns = products.topk(min(count, len(block_rows)))
+            # Merge the best rows of this block with the candidates of all blocks before it.
+            scores, rows = torch.cat([scores, best], dim=1), torch.cat([rows, block_rows[columns] + start], dim=1)
             scores, columns = scores.topk(min(count, scores.shape[1]))
             rows = rows.gather(1, columns)
         return rows.masked_fill_(scores == float("-inf"), -1).numpy()

@@ -90,6 +90,18 @@ def test_results_are_those_of_a_plain_loop(similarity, tmp_path, small_blocks):
     np.testing.assert_allclose(index.similarities(queries[0], rows[0]), scores[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("queries", [1, 20])
+def test_every_block_counts(queries, order, small_blocks, tmp_path):
+    """In ascending order, each block has more candidates than the block before; in descending order, none."""
+    vectors, asked = make_vectors(1000), make_vectors(queries, seed=1)
+    index = Index.create(
+        tmp_path / "index", Manifest(16, "dot"), chunks_of(vectors[np.argsort(order * (vectors @ asked[0]))])
+    )
+    for query, rows in zip(asked, index.search(asked, 10)[1], strict=True):
+        assert rows.tolist() == plain_search(index.vectors, query, 10, "dot")[0]
+
+
 def test_a_query_has_the_same_results_alone_and_among_others(small_blocks, tmp_path):
     index, queries = build(tmp_path), make_vectors(20, seed=1)
     together = index.search(queries, 5)
@@ -379,7 +391,7 @@ def test_a_flipped_byte_in_any_file_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda file, content: file.write_bytes(content[:-1]), lambda file, _: file.unlink()]
+    "damage", [lambda file, content: file.write_bytes(content[:-9]), lambda file, _: file.unlink()]
 )
 def test_a_truncated_or_missing_file_is_noticed_when_an_index_is_opened(damage, tmp_path):
     index = build(tmp_path)
