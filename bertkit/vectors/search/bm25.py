@@ -51,7 +51,7 @@ class BM25:
             UnavailableError: bm25s is not installed.
         """
         bm25 = _load_bm25s().BM25(k1=_K1, b=_B)
-        vocabulary: dict[str, int] = {"": 0}  # bm25s needs a word, also where no text has one
+        vocabulary: dict[str, int] = {"": 0}  # bm25s needs a word, even if no text has one
         numbers, counted = [], []
         for number, text in texts:
             numbers.append(number)
@@ -76,20 +76,20 @@ class BM25:
         np.save(folder / _ROWS, self.rows)
 
     def score(self, query: str, rows: Numbers | Sequence[int]) -> Numbers:
-        """Compute the scores of some rows, float32; 0 where a row has no word of the query."""
+        """Compute the scores of some rows, float32; a row without a word of the query gets 0."""
         return self._score_all(query)[np.searchsorted(self.rows, np.asarray(rows, dtype=np.int64))]
 
     def search(self, query: str, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
-        """Find the rows with the highest scores: scores, descending, and row numbers; the earlier row of equal ones.
+        """Return the highest scores, descending, and the indices of their rows; an earlier row wins a tie.
 
-        Rows without a word of the query are left out, so there may be fewer than `k`, and so are those of `deleted`.
+        Rows without a word of the query and rows in `deleted` are left out, so there can be fewer than `k` results.
         """
         scores = self._score_all(query)
         scores[np.isin(self.rows, deleted)] = 0
         matches = np.flatnonzero(scores > 0)
         if len(matches) > k:
-            least = np.partition(scores[matches], len(matches) - k)[len(matches) - k]
-            matches = matches[scores[matches] >= least]
+            lowest = np.partition(scores[matches], len(matches) - k)[len(matches) - k]
+            matches = matches[scores[matches] >= lowest]
         matches = matches[np.argsort(-scores[matches], kind="stable")][:k]
         return scores[matches], self.rows[matches]
 

@@ -504,7 +504,7 @@ def _resume_build(building: Path, manifest: Manifest, source: Mapping[str, Any] 
 
 def _write_manifest(index: Path, manifest: Manifest) -> None:
     """Replace the manifest of an index in one step: from then on, the index has the content that it counts."""
-    # `rows` is for people who read the file.
+    # `rows` is only a note in the file: it follows from the other fields.
     write_signed(index / MANIFEST, {"format": _FORMAT, "rows": manifest.rows, **asdict(manifest)})
 
 
