@@ -466,14 +466,16 @@ def naming_damage(folder: Path) -> Iterator[None]:
     They are not compared before, because a query reads a small part of them.
 
     Raises:
-        DataError: If a file is damaged.
+        DataError: If a file is damaged, or the words were replaced while they were read.
     """
     try:
         yield
     except BertkitError:
         raise
-    except Exception:
+    except Exception as error:
         _read_manifest(folder, verify=True)
+        if isinstance(error, FileNotFoundError):  # `search add` has replaced the words.
+            raise DataError("the index changed while it was read", "repeat the command", file=folder) from error
         raise
 
 
