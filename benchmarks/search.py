@@ -23,9 +23,7 @@ import numpy as np
 from benchmarks.harness import Report, read_columns, read_options, table, write_results, write_rows
 from benchmarks.load import machine
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.build import Chunk, build_index
-from bertkit.vectors.search.index import Index
-from bertkit.vectors.search.manifest import ROUNDED, VECTORS, Manifest
+from bertkit.vectors.search.index import Chunk, Index, Manifest
 from bertkit.vectors.search.passages import Coverage
 from bertkit.vectors.search.rows import TextRows
 from bertkit.workflows.search import build
@@ -81,8 +79,7 @@ def make_engines(index: Index, seconds: float) -> list[Engine]:
     import torch
     from sentence_transformers.util import semantic_search
 
-    (shard,) = index.shards
-    vectors = np.array(shard.vectors)
+    vectors = np.array(index.vectors)
     tensor = torch.from_numpy(vectors)
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
@@ -96,12 +93,11 @@ def make_engines(index: Index, seconds: float) -> list[Engine]:
         found = semantic_search(torch.from_numpy(queries), tensor, top_k=K)
         return np.array([[hit["corpus_id"] for hit in hits] for hits in found])
 
-    sizes = {name: (shard.folder / name).stat().st_size for name in (VECTORS, ROUNDED)}
     return [
-        Engine("bertkit exact", lambda queries: index.search(queries, K)[1], sum(sizes.values()), seconds),
-        Engine("numpy", by_numpy, sizes[VECTORS], 0.0),
-        Engine("faiss flat", lambda queries: flat.search(queries, K)[1], sizes[VECTORS], 0.0),
-        Engine("sentence-transformers", by_library, sizes[VECTORS], 0.0),
+        Engine("bertkit exact", lambda queries: index.search(queries, K)[1], vectors.nbytes, seconds),
+        Engine("numpy", by_numpy, vectors.nbytes, 0.0),
+        Engine("faiss flat", lambda queries: flat.search(queries, K)[1], vectors.nbytes, 0.0),
+        Engine("sentence-transformers", by_library, vectors.nbytes, 0.0),
     ]
 
 
@@ -151,7 +147,7 @@ def build_collections(asked: argparse.Namespace, work: Path) -> Iterator[tuple[s
     yield "sst2", Index.open(work / "sst2"), embedder.encode(queries), seconds
     chunks, vectors = synthetic(asked.synthetic, asked.queries)
     began = time.monotonic()
-    index = build_index(work / "synthetic", Manifest(DIMENSION), chunks)
+    index = Index.create(work / "synthetic", Manifest(DIMENSION), chunks)
     seconds = time.monotonic() - began
     yield "synthetic", index, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), seconds
 

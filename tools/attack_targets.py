@@ -233,9 +233,9 @@ def read_checkpoint(folder: Path) -> None:
 
 def read_index(folder: Path) -> None:
     """Read an index as `search query --verify` does."""
-    from bertkit.vectors.search.manifest import read_manifest
+    from bertkit.vectors.search.index import Index
 
-    read_manifest(folder, verify=True)
+    Index.open(folder, verify=True)
 
 
 def read_export(folder: Path) -> None:

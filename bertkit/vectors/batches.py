@@ -8,19 +8,21 @@ from bertkit.errors import UsageError
 from bertkit.storage.cache import say_once
 from bertkit.tokens.features import Collator, Feature, Features, Tensor, Tokenizer, find_template, pad_features
 
-_CHARACTERS = 2**19  # of the texts that are tokenized and sorted together
+_CHARACTERS = 2**19  # per group of texts that are tokenized and sorted together
 
 
-def split_texts(texts: Sequence[Sized], most: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
-    """Split texts into stretches of at most so many characters or tokens, or one text: where each begins and ends.
+def split_texts(texts: Sequence[Sized], max_size: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of consecutive groups of texts.
 
-    >>> list(split_texts(["abcd", "ef", "g", "hi"], most=3))
+    A group has at most `max_size` characters or tokens, or consists of one text.
+
+    >>> list(split_texts(["abcd", "ef", "g", "hi"], max_size=3))
     [(0, 1), (1, 3), (3, 4)]
     """
     start, total = 0, 0
     for number, text in enumerate(texts):
         total += len(text)
-        if total > most and number > start:
+        if total > max_size and number > start:
             yield start, number
             start, total = number, len(text)
     if texts:
@@ -31,8 +33,8 @@ def text_collator(tokenizer: Tokenizer, prompt_tokens: int = 0) -> Collator:
     """Build the collator that pads texts on the right, as `bertkit.tokens.features.padding_collator` does.
 
     Args:
-        tokenizer: whose padding is taken.
-        prompt_tokens: how many tokens at the beginning of each text are those of a prompt that is not pooled.
+        tokenizer: Tokenizer with the padding to use.
+        prompt_tokens: Number of first tokens of each text that belong to a prompt and are not pooled.
     """
     import torch
 
@@ -48,7 +50,7 @@ def text_collator(tokenizer: Tokenizer, prompt_tokens: int = 0) -> Collator:
 
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> list[Feature]:
-    """Tokenize texts, truncated to what is read of them; the first time that one is truncated, a line is logged."""
+    """Tokenize and truncate texts; the first truncation in a process is logged."""
     encoded = tokenizer(list(texts), truncation=True, return_attention_mask=False, split_special_tokens=True)
     limit = tokenizer.model_max_length
     if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encoded.encodings):
@@ -57,16 +59,16 @@ def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> list[Feature]:
 
 
 def count_prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
-    """Count the tokens up to the end of a prompt, with the special tokens before it; 0 where there is no prompt.
+    """Count the tokens up to the end of a prompt, including special tokens before it; 0 without a prompt.
 
     Raises:
-        UsageError: it leaves no token for a text.
+        UsageError: If the prompt leaves no token for a text.
     """
     if not prompt:
         return 0
     template = find_template(tokenizer, pair=False)
     count = len(tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"])
     if count + template.size >= tokenizer.model_max_length:
-        what = f"the prompt has {count:,} tokens: of {tokenizer.model_max_length:,}, none is left for a text"
-        raise UsageError(what, "give a longer --max-length")
+        message = f"the prompt has {count:,} of {tokenizer.model_max_length:,} tokens and leaves none for a text"
+        raise UsageError(message, "give a longer --max-length")
     return len(template.before) + count

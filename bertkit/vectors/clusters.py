@@ -6,7 +6,6 @@ cluster is the words that set it apart from the others, and its most typical tex
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,8 +17,8 @@ import numpy as np
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
-from bertkit.storage.files import make_ignored_folder, write_json
-from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.storage.files import make_ignored_folder
+from bertkit.storage.fingerprints import describe_file, is_whole, read_signed, write_signed
 from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 NOISE = -1
@@ -27,8 +26,7 @@ NOISE = -1
 
 MANIFEST = "clusters.json"
 _TENSORS = "clusters.safetensors"
-_FORMAT = 1
-_CHECKSUM = "manifest_sha256"
+_FORMAT = 2
 
 _STARTS = 3  # runs of k-means; the best is kept
 _MAX_COMPARED = 10_000  # rows that HDBSCAN fits, which compares all pairs
@@ -79,6 +77,8 @@ def fit_clusters(
         UsageError: If there are more clusters than different vectors.
         DataError: If HDBSCAN finds no cluster.
     """
+    from sklearn.cluster import HDBSCAN
+
     vectors = to_unit_length(vectors)
     if method == "kmeans":
         labels, points = _fit_kmeans(vectors, count, seed)
@@ -89,7 +89,7 @@ def fit_clusters(
         log.info(f"{method} compares all pairs: fitted on {len(chosen):,} rows, the others join the nearest of them")
     components = _find_components(vectors[chosen])
     points = _project_vectors(vectors[chosen], components)
-    labels = _fit_hdbscan(points, min_size)
+    labels = HDBSCAN(min_cluster_size=min_size, copy=True).fit(points.astype(np.float64)).labels_.astype(np.int64)
     if (labels == NOISE).all():
         raise DataError("no region is dense enough to be a cluster", "try a lower --min-size, or --method kmeans")
     labels = np.append(_by_size(labels), NOISE)[labels]  # the last one is what -1 selects
@@ -138,13 +138,6 @@ def _fit_kmeans(vectors: Matrix, count: int, seed: int) -> tuple[Labels, Matrix]
     with threadpool_limits(limits=1, user_api="openmp"):
         model = KMeans(count, n_init=_STARTS, random_state=seed).fit(vectors)
     return model.labels_.astype(np.int64), model.cluster_centers_.astype(np.float32)
-
-
-def _fit_hdbscan(points: Matrix, min_size: int) -> Labels:
-    from sklearn.cluster import HDBSCAN
-
-    model = HDBSCAN(min_cluster_size=min_size, copy=True).fit(points.astype(np.float64))
-    return np.asarray(model.labels_, dtype=np.int64)
 
 
 def _find_components(vectors: Matrix) -> Matrix | None:
@@ -251,9 +244,9 @@ def save_clusters(folder: Path, saved: SavedClusters) -> None:
         tensors["components"] = clustering.components
     # `save_file` would write files that only their owner can read.
     (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
-    digest, topics = file_fingerprint(folder / _TENSORS), [asdict(topic) for topic in saved.topics]
-    content = {"format": _FORMAT, **saved.facts, "sha256": digest, "topics": topics}
-    write_json(folder / MANIFEST, {**content, _CHECKSUM: json_fingerprint(content)})
+    topics = [asdict(topic) for topic in saved.topics]
+    content = {"format": _FORMAT, **saved.facts, "tensors": describe_file(folder / _TENSORS), "topics": topics}
+    write_signed(folder / MANIFEST, content)
 
 
 def load_clusters(folder: Path) -> SavedClusters:
@@ -262,26 +255,23 @@ def load_clusters(folder: Path) -> SavedClusters:
     Raises:
         ModelError: If it has no clusters, or they are damaged.
     """
-    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    if not (folder / MANIFEST).is_file():
+    def damage_error(name: str) -> ModelError:
+        remedy = "write the clusters again with `bertkit cluster --save`"
+        return ModelError("the clusters are damaged", remedy, file=folder / name)
+
+    facts = read_signed(folder / MANIFEST, damage_error(MANIFEST), form=("clusters", _FORMAT))
+    if facts is None:
         raise ModelError("no clusters in this folder", "name one that `bertkit cluster --save` wrote", file=folder)
-    remedy = "write it again with `bertkit cluster --save`"
     try:
-        facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if facts["format"] != _FORMAT:
-            raise ModelError("clusters of another version of bertkit", remedy, file=folder)
-        if facts.pop(_CHECKSUM, None) != json_fingerprint(facts):
-            raise ModelError("the clusters are damaged: their checksum differs", remedy, file=folder / MANIFEST)
         del facts["format"]
         topics = [Topic(**topic) for topic in facts.pop("topics")]
-        if file_fingerprint(folder / _TENSORS) != facts.pop("sha256"):
-            raise ModelError("the clusters are damaged: their checksum differs", remedy, file=folder / _TENSORS)
-        clustering = Clustering(**load_file(folder / _TENSORS))
-        return SavedClusters(clustering, topics, facts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
-        raise ModelError(f"the clusters cannot be read: {error}", remedy, file=folder) from None
+        if not is_whole(folder / _TENSORS, facts.pop("tensors")):
+            raise damage_error(_TENSORS)
+        return SavedClusters(Clustering(**load_file(folder / _TENSORS)), topics, facts)
+    except (KeyError, TypeError):  # the checksum fits, but the content does not
+        raise damage_error(MANIFEST) from None
 
 
 def check_same_vectors(

@@ -60,17 +60,17 @@ class Embedder:
     model: str
     """Model folder, run folder, exported folder, folder of sentence-transformers, hub name, or ``demo``."""
     pooling: str | None = None
-    """mean, cls, max, ...; None for that of the folder, or the mean."""
+    """``mean``, ``cls``, ``max``, ...; by default, the pooling of the folder, or the mean."""
     normalize: bool | None = None
-    """Whether vectors have length 1; None for what the folder says."""
+    """Whether vectors have length 1; by default, as in the folder."""
     dimension: int | None = None
-    """The first components that are kept, of a model that was trained for it (Matryoshka); None for all."""
+    """Number of first components to keep (Matryoshka); by default, all."""
     max_length: int | None = None
-    """Tokens that a text is truncated to; None for that of the folder."""
+    """Maximum tokens per text; by default, the folder's."""
     prompt: str | None = None
-    """Name of one of the folder's prompts, such as ``query``; None for its default, which mostly is none."""
+    """Name of one of the folder's prompts, such as ``query``; by default, the folder's default prompt, if any."""
     prefix: str | None = None
-    """What is put before every text instead, where the folder has no such prompt."""
+    """Text to put before every text, instead of a named prompt."""
     layers: str = "last"
     """Layers whose hidden states are pooled, such as ``mean_last_4``; see `read_layer_choice`."""
     precision: str = "auto"
@@ -86,10 +86,10 @@ class Embedder:
 
     @cached_property
     def modules(self) -> SentenceModules:
-        """What the folder says, changed by the options.
+        """Modules of the folder, changed by the options.
 
         Raises:
-            UsageError: an option names what the model does not have.
+            UsageError: If an option names a part that the model does not have.
         """
         is_known = is_exported(self.folder) or not self.unknown
         modules = read_modules(self.folder) if is_known else read_settings(self.folder)
@@ -113,7 +113,7 @@ class Embedder:
 
     @property
     def prompt_text(self) -> str:
-        """What is put before every text."""
+        """Text that is put before every text."""
         if self.prefix is not None:
             return self.prefix
         return self.modules.prompts.get(self.modules.default_prompt or "", "")
@@ -123,16 +123,16 @@ class Embedder:
         """Content of the encoder's ``config.json``; in a folder of sentence-transformers it may be a decoder's.
 
         Raises:
-            ModelError: it is damaged, or weights or tokenizer are missing.
+            ModelError: If the file is damaged, or weights or tokenizer are missing.
         """
         return read_config(self.folder / self.modules.subfolder, decoders=is_sentence_folder(self.folder))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, whose ``model_max_length`` is what texts are truncated to.
+        """Tokenizer; its ``model_max_length`` is the maximum number of tokens per text.
 
         Raises:
-            UsageError: the model cannot read as many tokens as `max_length`.
+            UsageError: If the model cannot read as many tokens as `max_length`.
         """
         if self.unknown:
             return self.library.tokenizer
@@ -173,7 +173,7 @@ class Embedder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of configs, weights and vocabulary, those of dense layers after the pooling too."""
+        """SHA-256 of configs, weights and vocabulary, including dense layers after the pooling."""
         if self.unknown:
             return self.library.fingerprint
         folders = [self.folder / self.modules.subfolder]
@@ -181,10 +181,10 @@ class Embedder:
         return fingerprint(folders[0]) if len(folders) == 1 else json_fingerprint(list(map(fingerprint, folders)))
 
     def describe(self) -> dict[str, Any]:
-        """Return what vectors must have in common to be compared.
+        """Return the properties that comparable vectors share.
 
-        That is the model, what is done with its states, and which prompts it has; but not the prompt in use, since
-        queries and documents have their own.
+        These are the model, the operations on its states, and its prompts. The prompt in use is left out, because
+        queries and documents have different ones.
         """
         modules = self.modules
         return {
@@ -210,30 +210,30 @@ class Embedder:
         """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
 
         Raises:
-            DataError: a text is not text.
-            ModelError: a vector is not finite.
-            UsageError: the prompt leaves no token for a text.
+            DataError: If a text is not a string.
+            ModelError: If a vector is not finite.
+            UsageError: If the prompt leaves no token for a text.
         """
         import numpy as np
 
-        other = next((number for number, text in enumerate(texts) if not isinstance(text, str)), None)
-        if other is not None:
-            raise DataError(f"text {other + 1} is {texts[other]!r}, not text", "texts must be strings")
+        wrong_text = next((index for index, text in enumerate(texts) if not isinstance(text, str)), None)
+        if wrong_text is not None:
+            raise DataError(f"text {wrong_text + 1} is {texts[wrong_text]!r}, not text", "texts must be strings")
         vectors = np.zeros((len(texts), 0), dtype=np.float32)
         with stage("embedding", len(texts)) as tick:
-            # so that many texts need no more memory than their vectors
+            # Groups of texts: any number of texts needs little more memory than their vectors.
             for start, end in split_texts(texts):
-                some = self._encode_some(texts[start:end], tick)
-                if not start:  # the first tell the dimension
-                    vectors = np.empty((len(texts), some.shape[1]), dtype=np.float32)
-                vectors[start:end] = some
+                group_vectors = self._encode_some(texts[start:end], tick)
+                if not start:  # The dimension is known from now on.
+                    vectors = np.empty((len(texts), group_vectors.shape[1]), dtype=np.float32)
+                vectors[start:end] = group_vectors
         wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(wrong):
             raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
         return vectors
 
     def _encode_some(self, texts: Sequence[str], tick: Callable[[int], None]) -> Numbers:
-        """Compute the vectors of some texts; `tick` is called with the number of each batch's."""
+        """Compute the vectors of some texts; `tick` is called with the number of texts of each batch."""
         import numpy as np
 
         from bertkit.vectors.vector_files import truncate
@@ -258,7 +258,7 @@ class Embedder:
         """Compute the hidden states of the tokens of features, arrays (tokens, width), with no prompt and no pooling.
 
         Raises:
-            ModelError: one is not finite.
+            ModelError: If a state is not finite.
         """
         import numpy as np
 
@@ -271,7 +271,7 @@ class Embedder:
         outputs, _ = forward(model, inputs, text_collator(tokenizer), precision=autocast)
         pairs = zip(outputs, features, strict=True)
         states = [output["states"][: len(feature["input_ids"])] for output, feature in pairs]
-        if not all(np.isfinite(of_feature).all() for of_feature in states):
+        if not all(np.isfinite(feature_states).all() for feature_states in states):
             raise _not_finite("a hidden state", self.folder)
         return states
 
@@ -280,9 +280,11 @@ class Embedder:
         return {**batch, self.output: self.encode(list(batch[self.column]))}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options alone, so that another process loads the model itself."""
+        """Return only the options, so that another process loads the model itself."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
-def _not_finite(what: str, folder: Path) -> ModelError:
-    return ModelError(f"{what} is not finite (NaN or infinity)", "try --precision fp32, or another model", file=folder)
+def _not_finite(subject: str, folder: Path) -> ModelError:
+    return ModelError(
+        f"{subject} is not finite (NaN or infinity)", "try --precision fp32, or another model", file=folder
+    )

@@ -32,8 +32,8 @@ class Similar(NamedTuple):
 def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> Similar:
     """Find the vectors whose cosine with a kept one is at least the threshold.
 
-    Vectors are looked at in their order and compared with those kept before, so that no two kept ones are similar, and
-    that each of the others is similar to the kept one that is named for it.
+    Vectors are compared in their order with those kept before. So no two kept vectors are similar, and each of the
+    others is similar to the kept vector that is named for it. The result is exact up to the rounding of float32.
 
     Args:
         vectors: float32 of length 1, (rows, dimension), in the order of preference.
@@ -44,8 +44,39 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> Simila
     >>> find_similar(vectors, 0.75).kept.tolist()  # the last two are similar to the first
     [-1, -1, 0, 0]
     """
-    with stage("comparing vectors", len(vectors)):
-        return _search_blocks(vectors, threshold, fixed)
+    import torch
+
+    rows, dtype = len(vectors), _fast_dtype(len(vectors))
+    margin = _ROUNDING if dtype == torch.bfloat16 else 1e-5
+    exact = torch.from_numpy(np.ascontiguousarray(vectors))
+    similar = Similar(np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32))
+    kept_rows = np.arange(fixed)
+    with stage("comparing vectors", rows):
+        for start in range(fixed, rows, _BLOCK):
+            block = np.arange(start, min(start + _BLOCK, rows))
+            # 1. Compare the block with all rows kept before it. Rows that are similar to one leave the block.
+            for first in range(0, len(kept_rows), _CHUNK):
+                chunk = kept_rows[first : first + _CHUNK]
+                # The fast dtype only finds rows that may be similar. Float32 decides.
+                highest = (exact[block].to(dtype) @ exact[chunk].to(dtype).T).amax(dim=1)
+                likely = block[(highest >= threshold - margin).numpy()]
+                if len(likely):
+                    best = (exact[likely] @ exact[chunk].T).max(dim=1)
+                    is_near = (best.values >= threshold).numpy()
+                    similar.kept[likely[is_near]] = chunk[best.indices.numpy()[is_near]]
+                    similar.cosines[likely[is_near]] = best.values.numpy()[is_near]
+                    block = block[similar.kept[block] < 0]
+            # 2. Compare the rest of the block with itself, in order.
+            cosines = (exact[block] @ exact[block].T).numpy()
+            is_near = np.triu(cosines >= threshold, 1)
+            for row in np.flatnonzero(is_near.any(axis=1)):
+                if similar.kept[block[row]] < 0:
+                    later = np.flatnonzero(is_near[row])
+                    later = later[similar.kept[block[later]] < 0]
+                    similar.kept[block[later]], similar.cosines[block[later]] = block[row], cosines[row, later]
+            kept_rows = np.append(kept_rows, block[similar.kept[block] < 0])
+            get_progress().update(min(start + _BLOCK, rows), {})
+    return similar
 
 
 def find_nearest(queries: Matrix, vectors: Matrix, numbers: Numbers) -> tuple[Numbers, Matrix]:
@@ -66,69 +97,6 @@ def find_nearest(queries: Matrix, vectors: Matrix, numbers: Numbers) -> tuple[Nu
         nearest = np.where(value > best, column + start, nearest)
         best = np.maximum(value, best)
     return nearest, best
-
-
-def _search_blocks(vectors: Matrix, threshold: float, fixed: int) -> Similar:
-    """Compare each block with all vectors kept before it, and the rest of it with itself.
-
-    Cosines are computed in bf16 if that is faster. Those near the threshold are computed again in fp32, so the result
-    is exact up to the rounding of fp32.
-    """
-    import torch
-
-    rows, dtype = len(vectors), _fast_dtype(len(vectors))
-    margin = _ROUNDING if dtype == torch.bfloat16 else 1e-5
-    exact = torch.from_numpy(np.ascontiguousarray(vectors))
-    similar = Similar(np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32))
-    similar_to, cosines = similar
-    # the kept vectors, (kept, dimension), one after another in the dtype that they are compared in
-    compact = torch.empty(exact.shape, dtype=dtype)
-    compact[:fixed] = exact[:fixed].to(dtype)
-    compact_rows = np.zeros(rows, dtype=np.int64)
-    compact_rows[:fixed] = np.arange(fixed)
-    count = fixed
-    for start in range(fixed, rows, _BLOCK):
-        # its rows that are not yet found similar
-        block = torch.arange(start, min(start + _BLOCK, rows))
-        fast = exact[block].to(dtype)
-        for first in range(0, count, _CHUNK):
-            chunk = slice(first, min(first + _CHUNK, count))
-            likely = ((fast @ compact[chunk].T).amax(dim=1) >= threshold - margin).nonzero()[:, 0]
-            if not len(likely):
-                continue
-            kept_rows = torch.from_numpy(compact_rows[chunk])
-            best = (exact[block[likely]] @ exact[kept_rows].T).max(dim=1)
-            is_near = best.values >= threshold
-            similar_rows = block[likely[is_near]].numpy()
-            similar_to[similar_rows], cosines[similar_rows] = (
-                kept_rows[best.indices[is_near]].numpy(),
-                best.values[is_near].numpy(),
-            )
-            rest = torch.ones(len(block), dtype=torch.bool)
-            rest[likely[is_near]] = False
-            block, fast = block[rest], fast[rest]
-            if not len(block):
-                break
-        _keep_inside(exact, block, threshold, similar)
-        new = block[torch.from_numpy(similar_to[block.numpy()] < 0)]
-        compact[count : count + len(new)] = exact[new].to(dtype)
-        compact_rows[count : count + len(new)] = new.numpy()
-        count += len(new)
-        get_progress().update(min(start + _BLOCK, rows), {})
-    return similar
-
-
-def _keep_inside(exact: torch.Tensor, block: torch.Tensor, threshold: float, similar: Similar) -> None:
-    """Look for rows of a block that are similar to earlier ones of it, and note them in `similar`."""
-    similar_to, cosines = similar
-    inside = (exact[block] @ exact[block].T).numpy()
-    numbers = block.numpy()
-    is_near = np.triu(inside >= threshold, 1)
-    for row in np.flatnonzero(is_near.any(axis=1)):
-        if similar_to[numbers[row]] < 0:
-            later = np.flatnonzero(is_near[row])
-            later = later[similar_to[numbers[later]] < 0]
-            similar_to[numbers[later]], cosines[numbers[later]] = numbers[row], inside[row, later]
 
 
 def _fast_dtype(rows: int) -> torch.dtype:

@@ -20,16 +20,15 @@ from bertkit.progress import Progress, takes_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.storage import hub
 
-_LONGEST = 100_000  # tokens; that of the tokenizer then counts
+_LONGEST = 100_000  # tokens: the limit of the tokenizer applies
 
 
 @dataclass(frozen=True)
 class Reranker:
     """A model that scores how relevant passages are to queries, loaded when the first pair comes.
 
-    Scores are those that the CrossEncoder of sentence-transformers computes: probabilities, or logits where the folder
-    says so. Those of late interaction are what MultiVectorEncoder computes: sums over the query's tokens. Either way,
-    the higher, the more relevant.
+    The scores are the same as in sentence-transformers: a CrossEncoder returns probabilities, or logits if its folder
+    sets them, and late interaction (MultiVectorEncoder) sums over the query's tokens. A higher score is more relevant.
 
     Examples:
         >>> Reranker("runs/rerank").score([("Who sleeps?", "The cat sleeps."), ("Who sleeps?", "It rains.")])
@@ -40,7 +39,7 @@ class Reranker:
     model: str
     """Run folder of the recipe ``rerank`` or ``late-interaction``, folder of a CrossEncoder, or hub name."""
     max_length: int | None = None
-    """Tokens that query and passage are truncated to together; None for those of the folder."""
+    """Maximum tokens of query and passage together; by default, the folder's."""
     precision: str = "auto"
 
     @cached_property
@@ -53,7 +52,7 @@ class Reranker:
         """The checkpoint, found and checked without its weights.
 
         Raises:
-            BertkitError: no such model, or it is no reranker.
+            BertkitError: If the model does not exist or cannot rerank.
         """
         if self.max_length is not None and self.max_length < 8:
             raise UsageError(f"max_length {self.max_length} leaves no room for a passage", "give at least 8")
@@ -106,5 +105,5 @@ class Reranker:
         return np.array(scores, dtype=np.float64)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options alone, so that another process loads the model itself."""
+        """Return only the options, so that another process loads the model itself."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

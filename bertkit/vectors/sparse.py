@@ -42,7 +42,7 @@ class SparseEmbedder:
     column: str = "text"
     """Column of a batch with the texts."""
     role: str = "document"
-    """What the texts of a batch are: ``query`` or ``document``."""
+    """Role of the texts of a batch: ``query`` or ``document``."""
 
     @cached_property
     def _loaded(self) -> Checkpoint:
@@ -54,8 +54,8 @@ class SparseEmbedder:
         """Compute the vectors of texts, of shape (texts, vocabulary).
 
         Raises:
-            ModelError: the model is no sparse encoder.
-            UsageError: there is no such role.
+            ModelError: If the model is not a sparse encoder.
+            UsageError: If the role is unknown.
         """
         from scipy.sparse import csr_array, vstack
 
@@ -82,5 +82,5 @@ class SparseEmbedder:
         return {**batch, "indices": [part.tolist() for part in indices], "values": [part.tolist() for part in values]}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the options alone, so that another process loads the model itself."""
+        """Return only the options, so that another process loads the model itself."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

@@ -147,7 +147,7 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
             # A target has all words of its row.
             read = item[0] if isinstance(item, tuple) else item
             characters += len(read) if isinstance(read, str) else sum(map(len, read))
-            if characters > unit.most_characters:
+            if characters > unit.max_characters:
                 break
         if not part.ids:
             return

@@ -1,4 +1,4 @@
-"""What a vector stands for: a text, each of its words or tokens, or one word of it."""
+"""Units that a vector can stand for: a text, each of its words or tokens, or one of its words."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bertkit.tokens.features import find_template, tokenize_texts
 from bertkit.vectors.batches import split_texts
 from bertkit.vectors.embedder import Embedder
 
-_TOKENS = 16_384  # whose hidden states are in memory at a time
+_TOKENS = 16_384  # per group, whose hidden states are in memory together
 
 
 @dataclass(frozen=True)
 class UnitVectors:
-    """Vectors, float32 of shape (vectors, dimension), and what each of them stands for."""
+    """Vectors, float32 of shape (vectors, dimension), and the row and word of each."""
 
     vectors: Numbers
     rows: Sequence[int]
-    """Which of the rows each vector belongs to, in ascending order."""
+    """Index of the row of each vector, ascending."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Name -> a value per vector, such as its word."""
 
@@ -35,10 +35,10 @@ class Unit:
 
     columns: Columns
     read: Callable[[Row], Any]
-    """Check the canonical columns of a row, and return what is embedded."""
+    """Function that checks the canonical columns of a row, and returns its text or words."""
     encode: Callable[[Embedder, Sequence[Any]], UnitVectors]
-    most_characters: int
-    """After so many, no more rows are read before their vectors are written."""
+    max_characters: int
+    """Number of characters after which a part ends, and its vectors are written."""
 
 
 def _read_text(row: Row) -> str:
@@ -68,29 +68,29 @@ def _encode_texts(embedder: Embedder, texts: Sequence[str]) -> UnitVectors:
 
 
 def _encode_tokens(embedder: Embedder, texts: Sequence[str]) -> UnitVectors:
-    tokenizer = embedder.tokenizer
-    ids = [encoding.ids for encoding in tokenize_texts(tokenizer, texts)]
+    ids = [encoding.ids for encoding in tokenize_texts(embedder.tokenizer, texts)]
     result = _encode_spans(embedder, [[[token] for token in text] for text in ids])
-    places = zip(result.rows, result.columns["index"], strict=True)
-    names = tokenizer.convert_ids_to_tokens([ids[row][index] for row, index in places])
-    return UnitVectors(result.vectors, result.rows, {**result.columns, "token": names})
+    return _add_column(result, "token", [embedder.tokenizer.convert_ids_to_tokens(text) for text in ids])
 
 
 def _encode_words(embedder: Embedder, rows: Sequence[list[str]]) -> UnitVectors:
-    result = _encode_spans(embedder, _tokenize_words(embedder, rows))
-    places = zip(result.rows, result.columns["index"], strict=True)
-    words = [rows[row][index] for row, index in places]
-    return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
+    return _add_column(_encode_spans(embedder, _tokenize_words(embedder, rows)), "word", rows)
 
 
 def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]]) -> UnitVectors:
-    tokens = _tokenize_words(embedder, [words for words, _ in rows])
-    for (words, target), of_row in zip(rows, tokens, strict=True):
-        if not of_row[target]:
-            raise DataError(f"the target word {words[target]!r} has no visible character", "correct the row")
-    result = _encode_spans(embedder, tokens, targets=[target for _, target in rows])
-    words = [words[target] for words, target in rows]
-    return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
+    words = [row_words for row_words, _ in rows]
+    tokens = _tokenize_words(embedder, words)
+    for (row_words, target), row_tokens in zip(rows, tokens, strict=True):
+        if not row_tokens[target]:
+            raise DataError(f"the target word {row_words[target]!r} has no visible character", "correct the row")
+    return _add_column(_encode_spans(embedder, tokens, targets=[target for _, target in rows]), "word", words)
+
+
+def _add_column(result: UnitVectors, name: str, row_values: Sequence[Sequence[str]]) -> UnitVectors:
+    """Return vectors with one more column, from the words or tokens of each row."""
+    places = zip(result.rows, result.columns["index"], strict=True)
+    values = [row_values[row][index] for row, index in places]
+    return UnitVectors(result.vectors, result.rows, {**result.columns, name: values})
 
 
 def _tokenize_words(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[list[int]]]:
@@ -106,7 +106,7 @@ def _encode_spans(
 ) -> UnitVectors:
     """Compute the mean hidden state of each word of rows that are given as words and their token ids.
 
-    A row that is too long is read in windows that overlap by half; each word's vector is that of the window with the
+    A row that is too long is read in windows that overlap by half; each word's vector comes from the window with the
     most context. With `targets`, only one word of each row counts.
     """
     import numpy as np
@@ -119,7 +119,7 @@ def _encode_spans(
     features, spans = [], []
     for row, tokens in enumerate(rows):
         for window in split_windows(tokens, budget, budget // 2):
-            # Each word in the one window where it has most context; with targets, windows without one are left out.
+            # Each word counts in the window with most context. With targets, windows without a target are left out.
             inside = zip(window.words, window.positions, strict=True)
             inside_window = [
                 (row, word, len(template.before) + start, len(tokens[word]))
@@ -133,9 +133,9 @@ def _encode_spans(
     with stage("embedding", len(features)):
         for begin, end in split_texts([feature["input_ids"] for feature in features], _TOKENS):
             states = embedder.states(features[begin:end])
-            for of_spans, of_window in zip(spans[begin:end], states, strict=True):
-                for row, word, start, length in of_spans:
-                    found_vectors[row, word] = of_window[start : start + length].mean(axis=0)
+            for window_spans, window_states in zip(spans[begin:end], states, strict=True):
+                for row, word, start, length in window_spans:
+                    found_vectors[row, word] = window_states[start : start + length].mean(axis=0)
             get_progress().update(end, {})
     order = sorted(found_vectors)
     vectors = np.stack([found_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
@@ -155,14 +155,14 @@ UNITS: Mapping[str, Unit] = {
     "token": Unit(Columns(given=("text",), gold=""), _read_text, _encode_tokens, 1 << 17),
     "target": Unit(_TARGET, _read_target, _encode_targets, 1 << 22),
 }
-"""Name -> what a vector stands for."""
+"""Name -> unit that a vector stands for."""
 
 
 def check_unit(unit: str, embedder: Embedder) -> None:
     """Check that the options of an embedder make sense for words and tokens, which are neither pooled nor prompted.
 
     Raises:
-        UsageError: one does not.
+        UsageError: If an option does not make sense.
     """
     if unit == "text":
         return

@@ -33,7 +33,7 @@ from bertkit.vectors.clusters import (
 from bertkit.vectors.text_files import TextFile, VectorSource
 from bertkit.vectors.vector_files import Matrix
 
-_TOPIC_WORDS = 5  # of a row's topic
+_TOPIC_WORDS = 5  # in the topic of a row
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ClusterResult:
     rows: int
     topics: list[Topic]
     noise: int
-    """Rows in no cluster: those of HDBSCAN that are in no dense region, and those without text."""
+    """Number of rows in no cluster: rows outside of the dense regions of HDBSCAN, and rows without text."""
     silhouettes: dict[int, float] = field(default_factory=dict)
     """Number of clusters -> mean silhouette, where the number was chosen."""
 
@@ -73,14 +73,14 @@ def cluster(
         save: a folder for the clusters and a map of the rows.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If a file, an option or the model is wrong; see `bertkit.errors`.
     """
     _check_outputs(texts, source, output, save)
     if method == "hdbscan" and count is not None:
         raise UsageError("--clusters with --method hdbscan", "HDBSCAN finds their number: set --min-size instead")
     _ = source.embedder
     contents = _read_texts(texts)
-    # Rows without text have no vector, so all arrays below are of the others.
+    # Rows without text have no vector, so all arrays below leave them out.
     filled = [row for row, text in enumerate(contents) if text]
     filled_texts = [contents[row] for row in filled]
     if count is not None and count > len(filled):
@@ -128,13 +128,13 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
 
     Args:
         texts: the file.
-        source: where the vectors come from; None for the model that the clusters were made with.
-        folder: what `cluster` has saved.
-        output: a file for the rows with ``cluster`` and ``topic``.
+        source: Source of the vectors; by default, the model that the clusters were made with.
+        folder: Folder that `cluster` saved.
+        output: File for the rows with ``cluster`` and ``topic``.
 
     Raises:
-        ModelError: the folder is damaged, or of another model.
-        BertkitError: of any other kind that fits; see `bertkit.errors`.
+        ModelError: If the folder is damaged, or belongs to another model.
+        BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
     saved = load_clusters(folder)
     if source is None:
@@ -149,15 +149,15 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
 
     with nullcontext() if output is None else claimed(output):
         described = source.describe()
-        # Twice: by what is said of the vectors before they are computed, and by their width afterwards.
+        # Check the model before the vectors are computed, and their dimension afterwards.
         check_same_vectors(saved, described, None, folder)
         filled = [row for row, text in enumerate(contents) if text]
         vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)])
         check_same_vectors(saved, described, vectors, folder)
-        found = saved.clustering.assign(vectors)
-        sizes = np.bincount(found[found >= 0], minlength=len(saved.topics)).tolist()
+        labels = saved.clustering.assign(vectors)
+        sizes = np.bincount(labels[labels >= 0], minlength=len(saved.topics)).tolist()
         topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
-        noise = _write_rows(output, texts, contents, found, topics)
+        noise = _write_rows(output, texts, contents, labels, topics)
         return ClusterResult(saved.facts["method"], len(contents), topics, noise)
 
 
@@ -175,7 +175,7 @@ def _read_texts(texts: TextFile) -> list[str]:
     """Read all texts.
 
     Raises:
-        DataError: no row has text, or a column would be lost.
+        DataError: If no row has text, or a column would be lost.
     """
     contents: list[str] = []
     for row in texts:
@@ -194,17 +194,17 @@ def _write_rows(
     output: Path | None, texts: TextFile, contents: Sequence[str], labels: Labels, topics: Sequence[Topic]
 ) -> int:
     """Write the rows with the labels of those that have text; return how many rows are in no cluster."""
-    of_filled = iter(labels.tolist())
-    of_rows = [next(of_filled) if text else -1 for text in contents]
+    filled_labels = iter(labels.tolist())
+    row_labels = [next(filled_labels) if text else -1 for text in contents]
 
     def records() -> Iterator[dict[str, Any]]:
-        for number, (row, label) in enumerate(zip(texts, of_rows, strict=True)):
+        for number, (row, label) in enumerate(zip(texts, row_labels, strict=True)):
             topic = ", ".join(topics[label].words[:_TOPIC_WORDS]) if label >= 0 else ""
             yield {"id": row.record.get("id", number), **row.record, "cluster": label, "topic": topic}
 
     if output is not None:
         write_records(records(), output)
-    return of_rows.count(-1)
+    return row_labels.count(-1)
 
 
 def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:

@@ -37,7 +37,7 @@ from bertkit.storage.cache import cache_folder
 from bertkit.storage.fingerprints import is_whole, read_signed
 from bertkit.storage.run_list import count_bytes, read_log, read_state
 from bertkit.storage.runs import RunRecord
-from bertkit.vectors.search import manifest
+from bertkit.vectors.search import index
 
 MACHINE = "this machine"
 _ERRORS: dict[str, type[BertkitError]] = {
@@ -255,8 +255,8 @@ def examine_folder(folder: Path) -> list[Finding]:
     exported = [part for part in (folder, folder / "model") if exports.is_exported(part)]
     if exported:
         faults = [*_find_fault(exports.check_export, exported[0])]
-    elif (folder / manifest.MANIFEST).is_file():
-        faults = [*_find_fault(partial(manifest.read_manifest, verify=True), folder)]
+    elif (folder / index.MANIFEST).is_file():
+        faults = [*_find_fault(partial(index.Index.open, verify=True), folder)]
     else:
         message = "not a run, nor a folder of runs, an index, an exported folder or a package"
         raise UsageError(message, "`bertkit runs list` shows the runs", file=folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -18,16 +18,8 @@ from bertkit.recipe.sections import typed_path
 from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker
-from bertkit.vectors.search.build import (
-    Chunk,
-    Chunks,
-    add_to_index,
-    build_index,
-    delete_from_index,
-    finish_addition,
-)
-from bertkit.vectors.search.index import Index, naming_damage
-from bertkit.vectors.search.lexical import LexicalIndex
+from bertkit.vectors.search.bm25 import BM25
+from bertkit.vectors.search.index import Chunk, Index, naming_damage
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
 from bertkit.vectors.search.passages import Coverage, find_truncated, measure_coverage
 from bertkit.vectors.search.ranking import (
@@ -112,9 +104,8 @@ def build(
             count, covered = rows.check()
         with stage(f"loading {embedder.model}"):
             manifest = replace(describe(sides, similarity), passages=rows.passages)
-        origin = {"rows": rows.fingerprint(), "manifest": asdict(manifest)}
-        chunks = _embed_chunks(rows, sides["document"], count, covered)
-        return _report_index(build_index(output, manifest, chunks, origin=origin), count)
+        chunks = partial(_embed_chunks, rows, sides["document"], count, covered)
+        return _report_index(Index.create(output, manifest, chunks, source=rows.fingerprint()), count)
 
 
 def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> IndexReport:
@@ -134,13 +125,13 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
         embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
         rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
         source = rows.fingerprint()
-        if index.manifest.find_shard(source):
+        if index.manifest.has_source(source):
             log.info(f"the index already has the rows of {rows.file}; nothing is added")
-            return _report_index(finish_addition(folder, index.manifest), 0)
+            return _report_index(index.without_old_words(), 0)
         with stage(f"checking the rows of {rows.file}"):
             count, covered = rows.check(index)
-        chunks = _embed_chunks(rows, embedder, count, covered)
-        return _report_index(add_to_index(index, chunks, origin={"rows": source}), count)
+        chunks = partial(_embed_chunks, rows, embedder, count, covered)
+        return _report_index(index.add(chunks, source=source), count)
 
 
 def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
@@ -155,45 +146,42 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
     Index.open(folder)
     with claimed_folder(folder), naming_damage(folder):
         index = Index.open(folder)
-        rows_by_id = {row_id: [row] for row_id, row in index.find_ids(ids).items()}
-        rows_by_id |= index.find_documents(row_id for row_id in ids if row_id not in rows_by_id)
+        rows_by_id = index.find_rows(ids)
+        rows_by_id |= index.find_rows([row_id for row_id in ids if row_id not in rows_by_id], "document")
         missing = [row_id for row_id in ids if row_id not in rows_by_id]
         if missing:
             more = f" (and {len(missing) - 1:,} more)" if len(missing) > 1 else ""
             raise DataError(f"no row has the id {missing[0]!r}{more}", "nothing was deleted", file=folder)
         rows = set(chain.from_iterable(rows_by_id.values()))
-        return _report_index(delete_from_index(index, rows), len(rows))
+        return _report_index(index.delete(rows), len(rows))
 
 
-def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Coverage) -> Chunks:
-    """Return a function that yields rows with their vectors, chunk by chunk, after the rows that are done.
+def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Coverage, done: int) -> Iterator[Chunk]:
+    """Yield rows with their vectors, chunk by chunk.
 
     Args:
         rows: Rows of the index.
         embedder: Model.
         count: Number of rows.
         covered: Fraction of the passages that the model reads; for texts, it is measured here.
+        done: Number of first rows to skip, because a killed command embedded them.
     """
-
-    def chunks(done: int) -> Iterator[Chunk]:
-        if done:
-            log.info(f"resuming: {done:,} of {count:,} rows are already indexed")
-        remaining = islice(rows, done, None)
-        with stage("embedding", count, done):
-            while chunk := list(islice(remaining, _CHUNK_ROWS)):
-                texts = [row.text for row in chunk]
-                if rows.splitter is None:
-                    coverage = measure_coverage(texts, embedder)
-                else:
-                    coverage = Coverage() if done else covered
-                yield [row.record for row in chunk], embedder.encode(texts), coverage
-                done += len(chunk)
-                get_progress().update(done, {})
-        # Other rows were embedded than were checked.
-        if done != count:
-            raise DataError("the file changed while it was read", "repeat the command", file=rows.file)
-
-    return chunks
+    if done:
+        log.info(f"resuming: {done:,} of {count:,} rows are already indexed")
+    remaining = islice(rows, done, None)
+    with stage("embedding", count, done):
+        while chunk := list(islice(remaining, _CHUNK_ROWS)):
+            texts = [row.record["text"] for row in chunk]
+            # Passages were measured by document, so the first chunk counts for all of them.
+            coverage = Coverage() if done else covered
+            if rows.splitter is None:
+                coverage = measure_coverage(texts, embedder)
+            yield [row.record for row in chunk], embedder.encode(texts), coverage
+            done += len(chunk)
+            get_progress().update(done, {})
+    # Other rows were embedded than were checked.
+    if done != count:
+        raise DataError("the file changed while it was read", "repeat the command", file=rows.file)
 
 
 def _report_index(index: Index, changed: int) -> IndexReport:
@@ -209,7 +197,7 @@ def _report_index(index: Index, changed: int) -> IndexReport:
         manifest.coverage,
         manifest.passages,
         int(manifest.embedding["max_length"]),
-        manifest.lexical is not None,
+        manifest.words is not None,
         size,
     )
 
@@ -296,7 +284,7 @@ def query(
     return records()
 
 
-def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:
+def _find_words(index: Index, method: SearchMethod) -> BM25 | None:
     """Return the BM25 of an index, or None if it has none and rows are ranked by vectors only.
 
     Raises:
@@ -313,7 +301,7 @@ def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:
 
 
 def _search_chunk(
-    index: Index, embedder: Embedder | None, words: LexicalIndex | None, chunk: Sequence[Query], method: SearchMethod
+    index: Index, embedder: Embedder | None, words: BM25 | None, chunk: Sequence[Query], method: SearchMethod
 ) -> Iterator[dict[str, Any]]:
     texts = [text for _, text in chunk]
     if not all(text.strip() for text in texts):
@@ -448,8 +436,8 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
     relevant = {name for grades in relevance.values() for name, grade in grades.items() if grade}
     if not relevant:
         raise DataError("nothing is relevant to any query", "give some rows a grade above 0", file=file)
-    passages = relevant & index.find_ids(relevant).keys()
-    documents = index.find_documents(relevant - passages).keys()
+    passages = index.find_rows(relevant).keys()
+    documents = index.find_rows(relevant - passages, "document").keys()
     if passages and documents:
         message = f"{min(passages)!r} is a passage, and {min(documents)!r} is a document"
         raise DataError(message, "name either passages or documents", file=file)

@@ -31,5 +31,5 @@ def test_the_tokens_of_a_prompt_include_what_comes_before_it():
     tokenizer = make_tokenizer()
     assert [count_prompt_tokens(tokenizer, prompt) for prompt in ("", "the film: ")] == [0, 4]
     tokenizer.model_max_length = 5
-    with pytest.raises(UsageError, match="the prompt has 3 tokens: of 5, none is left for a text"):
+    with pytest.raises(UsageError, match="the prompt has 3 of 5 tokens and leaves none for a text"):
         count_prompt_tokens(tokenizer, "the film: ")

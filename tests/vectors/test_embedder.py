@@ -43,7 +43,7 @@ def test_texts_too_many_to_be_sorted_at_once_have_the_same_vectors(tiny_model, m
 
     embedder, progress = Embedder(str(tiny_model), precision="fp32"), Kept()
     whole = embedder.encode(TEXTS)
-    monkeypatch.setattr("bertkit.vectors.embedder.split_texts", partial(split_texts, most=20))
+    monkeypatch.setattr("bertkit.vectors.embedder.split_texts", partial(split_texts, max_size=20))
     np.testing.assert_allclose(embedder.encode(TEXTS, progress=progress), whole, atol=1e-6)
     assert progress.done == len(TEXTS)
 
@@ -152,7 +152,7 @@ def test_vectors_are_finite_or_there_are_none(tiny_model, monkeypatch):
     [
         ({"max_length": 65}, "a length of 65 tokens .* the model reads 64 tokens"),
         ({"dimension": 33}, "a dimension of 33 - the model's vectors have 32"),
-        ({"max_length": 6, "prefix": "the song is very "}, "none is left for a text"),
+        ({"max_length": 6, "prefix": "the song is very "}, "leaves none for a text"),
         ({"layers": "mean_last_3"}, "the last 3 layers: the model has 2"),
     ],
 )

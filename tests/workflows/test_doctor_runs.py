@@ -16,10 +16,11 @@ from bertkit.storage import runs
 from bertkit.storage.exports import Export, write_export
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.run_sets import SEEDS, write_summary
-from bertkit.vectors.search.manifest import Manifest, ShardInfo, write_manifest
+from bertkit.vectors.search.index import Index, Manifest
 from bertkit.workflows.doctor import Diagnosis, examine_folder, judge
 from bertkit.workflows.finetune import finetune
 from tests.conftest import toy_rows, write_csv
+from tests.vectors.search.test_index import chunks_of, make_vectors
 from tests.workflows.test_doctor_curve import FALLING, FLAT, log_of
 
 LEAD = {"baseline": "most frequent label", "metric": "accuracy", "is_clear": False}
@@ -173,11 +174,8 @@ def write_exported(folder: Path) -> Path:
 
 
 def write_index(folder: Path) -> Path:
-    (folder / "shard").mkdir(parents=True)
-    (folder / "shard" / "rows.jsonl").write_text("{}\n")
-    files = list_files(folder / "shard", ["rows.jsonl"])
-    write_manifest(folder, Manifest(dimension=2, shards=(ShardInfo("shard", 1, 1.0, 0.0, files),)))
-    return folder / "shard" / "rows.jsonl"
+    Index.create(folder, Manifest(16), chunks_of(make_vectors(2)))
+    return folder / "rows.jsonl"
 
 
 @pytest.mark.parametrize("what", ["exported", "package", "index"])

@@ -74,12 +74,14 @@ def make_grid(zygote, tmp_path_factory, request):
     for seed, (name, count) in enumerate({"train": 48, "validation": 24}.items()):
         write_csv(rows / f"{name}.csv", toy_rows(count, seed))
 
-    def make(command: str, outcome=read_run) -> Grid:
+    def make(command: str, outcome=read_run, index=None) -> Grid:
         parent, numbers = tmp_path_factory.mktemp("faults"), itertools.count()
 
         def make_folder():
             folder = parent / str(next(numbers))
             (folder / "made").mkdir(parents=True)
+            if index is not None:
+                shutil.copytree(index, folder / "made" / "index")
             return folder
 
         if "TRAINED" in command:
@@ -144,9 +146,19 @@ def test_a_fault_at_any_operation_changes_nothing(make_grid, record_testsuite_pr
 
 
 @pytest.mark.slow
-def test_a_build_that_was_killed_while_words_were_counted_ends_as_an_unbroken_one(make_grid, tiny_model):
+@pytest.mark.parametrize("fault", ["kill", "full"])
+@pytest.mark.parametrize("change", ["build", "add", "delete"])
+def test_a_fault_leaves_an_index_that_the_same_command_completes(make_grid, tiny_model, change, fault):
     pytest.importorskip("bm25s")
-    grid = make_grid(f"search build ROWS/train.csv --model {tiny_model} --precision fp32 -o made/index", read_folder)
-    numbers = [number for number in grid.places() if "/words-" in grid.operations[number - 1]]
-    assert len(numbers) > 5
-    assert [found for number in numbers if (found := grid.strike(number, FAULTS["kill"]))] == []
+    build = f"search build ROWS/train.csv --model {tiny_model} --precision fp32 -o made/index"
+    if change == "build":
+        grid = make_grid(build, read_folder)
+    else:
+        built = make_grid(build, read_folder)
+        index = built.make_folder()
+        assert built.run(index)[0] == 0
+        commands = {"add": "search add made/index ROWS/validation.csv", "delete": "search delete made/index --id 3"}
+        grid = make_grid(commands[change], read_folder, index / "made" / "index")
+    numbers = [number for number in grid.places() if "index" in grid.operations[number - 1]]
+    assert len(numbers) >= (4 if change == "delete" else 20)
+    assert [found for number in numbers if (found := grid.strike(number, FAULTS[fault]))] == []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,6 +74,14 @@ def test_a_query_that_is_too_long_is_truncated_with_a_line(folder, caplog):
 def test_queries_that_are_refused(texts, options, message, folder):
     with pytest.raises(UsageError, match=message):
         ask(folder, *texts, **options)
+
+
+def test_an_index_that_changes_while_it_is_read_ends_in_one_line(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "index"))
+    opened = Index.open(copy)
+    add(copy, TextRows.open(write_csv(tmp_path / "more.csv", ROWS[:2])))
+    with pytest.raises(DataError, match="the index changed while it was read"):
+        list(query(opened, [({}, "the good film")], SearchMethod(by="words")))
 
 
 def test_a_damaged_index_ends_in_one_line_whatever_is_damaged(folder, tiny_model, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -26,7 +26,6 @@ from bertkit.cli.output import format_count, format_signed, print_records, print
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.vectors.search.passages import Coverage
     from bertkit.workflows.search import IndexReport, SearchScores
 
 ORDER = 42
@@ -38,12 +37,13 @@ HELP = (
 
 
 PassageTokensOption = Annotated[
-    int | None, option("Most tokens of a passage, with special tokens and prompt.", "N", "256, or what the model reads")
+    int | None,
+    option("Maximum tokens per passage, with special tokens and prompt.", "N", "256, or what the model reads"),
 ]
 OverlapOption = Annotated[
-    int | None, option("Tokens that a passage may repeat of the one before, in whole sentences.", "N", "0")
+    int | None, option("Maximum tokens to repeat from the previous passage, in complete sentences.", "N", "0")
 ]
-SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Leave out rows without text, which are refused otherwise.")]
+SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Skip rows without text; otherwise, they are an error.")]
 TextsArgument = Annotated[
     str,
     argument(
@@ -73,15 +73,15 @@ def build_index(
     similarity: Annotated[str | None, option("cosine or dot.", "NAME", "the model's")] = None,
     precision: PrecisionOption = "auto",
     passages: Annotated[
-        bool, flag("--passages", "Split texts into passages that the model reads whole, and index those.")
+        bool, flag("--passages", "Split texts into passages that fit the model, and index the passages.")
     ] = False,
     passage_tokens: PassageTokensOption = None,
     overlap: OverlapOption = None,
     changes: DataSettingsOption = None,
 ) -> None:
-    """Build an index of texts: their vectors, the words that they share (BM25), and the rows that they are in.
+    """Build an index of texts: their rows, vectors and words (BM25).
 
-    A build that was killed goes on where it was when the command is repeated.
+    If a build is killed, the same command resumes it.
     """
     if not passages:
         given = {"--passage-tokens": passage_tokens, "--overlap": overlap}
@@ -98,43 +98,33 @@ def build_index(
         similarity=similarity,
         passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
     )
-    end_change(report, "added")
+    print_change(report, "added")
 
 
-def end_change(report: IndexReport, done: str) -> None:
-    """Print what a command did to an index, for people or programs."""
-    values = {done if name == "changed" else name: value for name, value in vars(report).items()}
-    print_result(values, lambda _: print_index(report, done))
+def print_change(report: IndexReport, done: str) -> None:
+    """Print how a command changed an index, its content, and how much of the text reaches the model."""
 
-
-def print_index(report: IndexReport, done: str) -> None:
-    """Print what a command did to an index, and what it holds now."""
-    unit = "passage" if report.passages else "row"
-    changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
-    print_text(
-        f"{report.index}: {changed} {done}; {rows} with vectors of "
-        f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
-    )
-    if done == "added":
-        print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
-
-
-def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> None:
-    """Print how much of the text reaches the model, and what to do where that is not all."""
-    line = f"  {coverage} of the text reaches the model"
-    if is_split:
-        print_text(f"{line}, in passages of {format_count(coverage.texts, 'text')}")
-    elif coverage.truncated:
+    def print_index(_: object) -> None:
+        unit, coverage = "passage" if report.passages else "row", report.coverage
+        changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
         print_text(
-            f"{line}: {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {max_length} tokens; "
-            "--passages splits them"
+            f"{report.index}: {changed} {done}; {rows} with vectors of "
+            f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
         )
-    else:
-        print_text(line)
+        note = ""
+        if report.passages:
+            note = f", in passages of {format_count(coverage.texts, 'text')}"
+        elif coverage.truncated:
+            note = f": {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {report.max_length} tokens; "
+            note += "--passages splits them"
+        if done == "added":
+            print_text(f"  {coverage} of the text reaches the model{note}")
+
+    print_result({done if name == "changed" else name: value for name, value in vars(report).items()}, print_index)
 
 
 IndexArgument = Annotated[str, argument("Folder that `search build` wrote.", "INDEX")]
-MovedModelOption = Annotated[str | None, option("Where the model of the index is now.", "MODEL", "where it was")]
+MovedModelOption = Annotated[str | None, option("Model of the index, if it has moved.", "MODEL", "where it was")]
 
 
 def add_texts(
@@ -147,14 +137,13 @@ def add_texts(
 ) -> None:
     """Add texts to an index.
 
-    Rows whose ids the index has already are refused. Those without ids are numbered. A file that was added before is
-    not added again.
+    Rows without ids are numbered. An id that the index already has is an error. A file is never added twice.
     """
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import add
 
     rows = TextRows.open(file, column, skip_empty=skip_empty, data=read_data_options(column, changes))
-    end_change(add(index, rows, model=model), "added")
+    print_change(add(index, rows, model=model), "added")
 
 
 def delete_rows(
@@ -163,26 +152,26 @@ def delete_rows(
 ) -> None:
     """Delete rows from an index.
 
-    They are no longer found, and their ids are free. The files get smaller only when the index is built again.
+    New rows can use their ids. To make the files smaller, build the index again.
     """
     from bertkit.workflows.search import delete
 
-    end_change(delete(index, ids), "deleted")
+    print_change(delete(index, ids), "deleted")
 
 
 RerankOption = Annotated[
     str | None,
     option(
-        "Rank anew by this model: run folder of the recipe `rerank` or `late-interaction`, directory or hub name.",
+        "Model that ranks the best results again: run folder of `rerank` or `late-interaction`, directory or Hub name.",
         "MODEL",
     ),
 ]
-CandidatesOption = Annotated[int, option("The best results that --rerank scores.", "N", min=1)]
+CandidatesOption = Annotated[int, option("Number of results that --rerank scores.", "N", min=1)]
 
 
 def query_index(
     index: IndexArgument,
-    queries: Annotated[list[str] | None, argument("What to search for.", "QUERY...")] = None,
+    queries: Annotated[list[str] | None, argument("Texts to search for.", "QUERY...")] = None,
     file: Annotated[
         str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
     ] = None,
@@ -197,46 +186,44 @@ def query_index(
     model: MovedModelOption = None,
     prompt: Annotated[
         str | None,
-        option(
-            "Name of the prompt of the queries; another than the index was built for is refused.", "NAME", "the index's"
-        ),
+        option("Name of the prompt for queries, which must be the prompt of the index.", "NAME", "the index's"),
     ] = None,
-    verify: Annotated[bool, flag("--verify", "Compare the checksums of all files of the index first.")] = False,
+    verify: Annotated[bool, flag("--verify", "Compare the checksums of all files before the search.")] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
 ) -> None:
     """Find the rows of an index that fit queries best.
 
-    The output is one record per result, the best first: the query, rank, score, and the columns of the row. Beside a
-    score stand the similarity of the vectors and the BM25 of the words.
+    Writes one record per result, the best first: query, rank, score, and the columns of the row. The record also has
+    the similarity of the vectors and the BM25 of the words, unless one of them is the score.
     """
     from bertkit.recipe.sections import typed_path
 
     if (file is None) == (not queries):
-        what = "no query" if file is None else "queries and a --file"
-        raise UsageError(what, 'give e.g. "how to open a file", or --file')
+        message = "no query" if file is None else "queries and a --file"
+        raise UsageError(message, 'give e.g. "how to open a file", or --file')
     from bertkit.vectors.reranker import Reranker
     from bertkit.vectors.search.index import Index
     from bertkit.vectors.search.ranking import SearchMethod
     from bertkit.vectors.search.rows import read_queries
     from bertkit.workflows.search import query
 
-    # Queries are read as they are answered, so that a file of millions needs no memory.
-    asked = (
+    # Queries are read while they are answered, so that a file of any size needs no memory.
+    requests = (
         read_queries(file, column, read_data_options(column, changes))
         if file is not None
         else (({"query": text}, text) for text in queries or [])
     )
     method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
     opened = Index.open(typed_path(index), verify=verify)
-    records = query(opened, asked, method, model=model, prompt=prompt)
-    named = [] if file is None else [("the file of queries", typed_path(file))]
-    of_index = (("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file())
-    print_records("results", records, output, chain(named, of_index))
+    records = query(opened, requests, method, model=model, prompt=prompt)
+    inputs = [] if file is None else [("the file of queries", typed_path(file))]
+    inputs += [("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file()]
+    print_records("results", records, output, inputs)
 
 
 _SCORE = "ndcg@10"
-"""The metric whose gains are shown."""
+"""Metric whose gains are printed."""
 
 
 def evaluate_index(
@@ -271,23 +258,27 @@ def print_scores(result: SearchScores) -> None:
     """Print the scores of each ranking, and their intervals."""
     rows = "passages; documents are ranked by their best" if result.by_document else "rows"
     print_text(f"{result.index}: {result.queries:,} queries, {result.rows:,} {rows}")
-    print_table("scores", [{"ranking": of.ranking, **of.scores} for of in result.rankings])
-    print_table("95% intervals over queries", [{"ranking": of.ranking, **of.intervals} for of in result.rankings])
+    rankings = result.rankings
+    print_table("scores", [{"ranking": ranking.ranking, **ranking.scores} for ranking in rankings])
+    intervals = [{"ranking": ranking.ranking, **ranking.intervals} for ranking in rankings]
+    print_table("95% intervals over queries", intervals)
     gains = [
         {
-            "ranking": of.ranking,
-            "over": before.ranking,
-            _SCORE: format_signed(of.gains[_SCORE]),
-            "95% interval": of.gain_intervals[_SCORE],
+            "ranking": ranking.ranking,
+            "over": previous.ranking,
+            _SCORE: format_signed(ranking.gains[_SCORE]),
+            "95% interval": ranking.gain_intervals[_SCORE],
         }
-        for before, of in pairwise(result.rankings)
+        for previous, ranking in pairwise(rankings)
     ]
     print_table("gains, query by query", gains)
 
 
 def list_passages(
     file: TextsArgument,
-    model: Annotated[str, option("Encoder whose tokens count: hub name, directory, run folder or `demo`.", "MODEL")],
+    model: Annotated[
+        str, option("Encoder that counts the tokens: Hub name, directory, run folder or `demo`.", "MODEL")
+    ],
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,
     passage_tokens: PassageTokensOption = None,
@@ -296,10 +287,10 @@ def list_passages(
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
 ) -> None:
-    """Split texts into passages that a model reads whole.
+    """Split texts into passages that fit a model.
 
-    Sentences stay whole where they fit. Each passage has the id of its text, and the characters where it begins and
-    ends in it. `search build --passages` indexes the same passages.
+    Sentences stay complete if they fit. Each passage has the id of its text, and its first and last character in it.
+    `search build --passages` indexes the same passages.
     """
     from bertkit.recipe.sections import typed_path
     from bertkit.vectors.embedder import Embedder

@@ -9,10 +9,10 @@ from pathlib import Path
 from bertkit.errors import BertkitError, ModelError, UsageError
 from bertkit.recipe.sections import typed_path
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.manifest import SIMILARITIES, Manifest
+from bertkit.vectors.search.index import SIMILARITIES, Manifest
 
 PROMPTS = {"document": ("document", "passage", "corpus"), "query": ("query",)}
-"""What the two sides of a search are -> the names that models have for their prompts, as in sentence-transformers."""
+"""Side of a search -> usual names of its prompt, as in sentence-transformers."""
 _OPTIONS = ("pooling", "normalize", "dimension", "max_length", "precision")
 
 
@@ -31,13 +31,13 @@ def describe(sides: Mapping[str, Embedder], similarity: str | None) -> Manifest:
     """Return the manifest of an index of these embedders, without shards.
 
     Raises:
-        ModelError: the similarity that the model was trained for is none of an index, and no other is chosen.
+        ModelError: If an index cannot use the similarity that the model was trained for, and none is chosen.
     """
     embedder = sides["document"]
     similarity = similarity or embedder.modules.similarity
     if similarity not in SIMILARITIES:
-        what = f"the similarity of the model is {similarity}, by which an index cannot be searched"
-        raise ModelError(what, f"choose one with --similarity: {' or '.join(SIMILARITIES)}", file=embedder.folder)
+        message = f"the similarity of the model is {similarity}, by which an index cannot be searched"
+        raise ModelError(message, f"choose one with --similarity: {' or '.join(SIMILARITIES)}", file=embedder.folder)
     is_folder = typed_path(embedder.model).is_dir() and embedder.model != "demo"
     return Manifest(
         dimension=embedder.encode(["."]).shape[1],
@@ -45,7 +45,7 @@ def describe(sides: Mapping[str, Embedder], similarity: str | None) -> Manifest:
         model=str(embedder.folder.resolve()) if is_folder else embedder.model,
         embedding=embedder.describe(),
         options={name: value for name, value in asdict(embedder).items() if name in _OPTIONS and value is not None},
-        prompts={side: {"name": each.prompt, "text": each.prompt_text} for side, each in sides.items()},
+        prompts={side: {"name": model.prompt, "text": model.prompt_text} for side, model in sides.items()},
     )
 
 
@@ -53,13 +53,13 @@ def embedder_of(manifest: Manifest, side: str, *, folder: Path, model: str | Non
     """Return the embedder of an index for ``document`` or ``query``.
 
     Args:
-        manifest: of the index.
-        side: whose prompt is meant.
-        folder: of the index, for messages.
-        model: where the model is now; None for where it was.
+        manifest: Manifest of the index.
+        side: Side of the search, which has its own prompt.
+        folder: Folder of the index, for messages.
+        model: Current place of the model; by default, its place when the index was built.
 
     Raises:
-        ModelError: it is another model, or was changed, or is no longer there.
+        ModelError: If the model is missing, has changed, or is not the model of the index.
     """
     if manifest.model is None:
         raise UsageError("the index has vectors without a model", "search it from Python", file=folder)
@@ -67,22 +67,18 @@ def embedder_of(manifest: Manifest, side: str, *, folder: Path, model: str | Non
     prompt = manifest.prompts[side]
     try:
         embedder = Embedder(name, prompt=prompt["name"], **manifest.options)
-        now, then = embedder.describe(), dict(manifest.embedding)
-        text = embedder.prompt_text
+        now, then, text = embedder.describe(), manifest.embedding, embedder.prompt_text
     except BertkitError as error:
         if model is None:
             error.remedy = f"{error.remedy}; if the model of the index has moved, name it with --model".lstrip("; ")
         raise
-    # Vectors of another model or other options lie elsewhere, and nothing about a result would show it.
-    different = [key for key in then if now.get(key) != then[key]]
-    if different == ["model"]:
-        what = f"{name} is not the model that the index was built with" if model else f"{name} has changed"
-        raise ModelError(f"{what}: its weights differ", f"use {manifest.model} as it was, or build again", file=folder)
-    if different:
-        first = different[0] if different[0] != "model" else different[1]
-        what = f"{name} is not the model of the index: {first} is {now.get(first)}, not {then[first]}"
-        raise ModelError(what, f"use {manifest.model}, or build the index again", file=folder)
+    # Vectors of another model or of other options cannot be compared, and no result would show it.
+    different = {key: f"{key} is {now.get(key)}, not {value}" for key, value in then.items() if now.get(key) != value}
+    if "model" in different:
+        different["model"] = "its weights differ"
     if text != prompt["text"]:
-        what = f"the prompt of the {side} is now {text!r}, and was {prompt['text']!r}"
-        raise ModelError(what, "restore the model folder, or build the index again", file=folder)
+        different["prompt"] = f"the prompt of the {side} is {text!r}, not {prompt['text']!r}"
+    if different:
+        message = f"{name} is not the model of the index, or it has changed: {'; '.join(different.values())}"
+        raise ModelError(message, f"use {manifest.model} as it was, or build the index again", file=folder)
     return embedder

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_TOKENS = 256
 """Tokens of a passage, unless the model reads fewer."""
 
-_LEAST_TOKENS = 8  # of a passage's own
+_MIN_TOKENS = 8  # per passage, without special tokens and prompt
 # sentences that are tokenized at a time, so that a document of any length takes little memory
 _BLOCK = 1000
 
@@ -34,17 +34,17 @@ class Coverage:
     read: int = 0
     characters: int = 0
 
-    def __add__(self, other: Coverage) -> Coverage:
+    def __add__(self, more: Coverage) -> Coverage:
         """Return the coverage of both."""
-        return Coverage(*map(operator.add, astuple(self), astuple(other)))
+        return Coverage(*map(operator.add, astuple(self), astuple(more)))
 
     @property
     def share(self) -> float:
-        """The share of the characters that the model reads."""
+        """Fraction of the characters that the model reads."""
         return self.read / self.characters if self.characters else 1.0
 
     def __str__(self) -> str:
-        """Return the share in percent, rounded down, so that 100% means all.
+        """Return the fraction in percent, rounded down, so that 100% means all.
 
         >>> str(Coverage(1, 0, 1999, 2000)), str(Coverage(1, 0, 2, 2))
         ('99.9%', '100%')
@@ -99,20 +99,20 @@ class Passage(NamedTuple):
     start: int
     end: int
     tokens: int
-    """As the model reads it, with special tokens and prompt."""
+    """Number of tokens, with special tokens and prompt."""
 
 
 @dataclass(frozen=True)
 class PassageSplitter:
-    """Splits documents into passages of whole sentences, where a sentence fits.
+    """Splitter of documents into passages of complete sentences; only a sentence that does not fit is split.
 
     Args:
-        embedder: the model with its prompt.
-        tokens: the most of a passage, with special tokens and prompt; by default 256, or what the model reads if less.
-        overlap: tokens of a passage that the next one may repeat, in whole sentences.
+        embedder: Model with its prompt.
+        tokens: Maximum tokens per passage, with special tokens and prompt; by default 256, or the model's limit.
+        overlap: Maximum tokens to repeat from the previous passage, in complete sentences.
 
     Raises:
-        UsageError: `tokens` are more than the model reads, or too few; `overlap` is more than half of it.
+        UsageError: If `tokens` exceeds the model's limit or is too low, or `overlap` is more than half of it.
     """
 
     embedder: Embedder
@@ -121,13 +121,13 @@ class PassageSplitter:
 
     @cached_property
     def size(self) -> int:
-        """The most tokens of a passage, with special tokens and prompt."""
+        """Maximum tokens per passage, with special tokens and prompt."""
         limit = int(self.embedder.tokenizer.model_max_length)
         size = self.tokens or min(DEFAULT_TOKENS, limit)
         if size > limit:
             raise UsageError(f"passages of {size} tokens", f"the model reads at most {limit}")
-        if size < self._around + _LEAST_TOKENS:
-            raise UsageError(f"passages of {size} tokens", f"give at least {self._around + _LEAST_TOKENS}")
+        if size < self._around + _MIN_TOKENS:
+            raise UsageError(f"passages of {size} tokens", f"give at least {self._around + _MIN_TOKENS}")
         if not 0 <= self.overlap <= size // 2:
             raise UsageError(f"an overlap of {self.overlap} tokens", f"give at most half a passage, {size // 2}")
         return size
@@ -144,11 +144,11 @@ class PassageSplitter:
     def split(self, text: str) -> tuple[list[Passage], Coverage]:
         """Split a document into passages; every character that has tokens is in one of them.
 
-        A passage does not fit only if one character of it has more tokens than a passage may have. The coverage says
-        so: it counts the characters of sentences, but no white space between them.
+        A passage does not fit only if one of its characters has more tokens than a passage can have. The coverage shows
+        it: it counts the characters of sentences, without the whitespace between them.
 
-        Sentences are tokenized one by one, and may have other tokens side by side. So each passage is tokenized as the
-        model will read it, and where one does not fit, the document is split again with fewer tokens.
+        Sentences are tokenized one by one, and can have different tokens in a passage. So each passage is tokenized as
+        the model will read it, and if one does not fit, the document is split again with fewer tokens.
         """
         budget = self.size - self._around
         while True:
@@ -222,6 +222,6 @@ def _sentence_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield where sentences begin and end."""
     end = 0
     for sentence in split_sentences(text):
-        start = text.index(sentence, end)  # only white space stands between
+        start = text.index(sentence, end)  # Only whitespace is between them.
         end = start + len(sentence)
         yield start, end

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from bertkit.data.files import read_records
 from bertkit.data.rows import is_blank
@@ -18,32 +18,13 @@ from bertkit.recipe.records import Data
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.index import Index
 
-Item = TypeVar("Item", bound=Hashable)
-
-_CONSTANT = 60
-
-
-def fuse_rankings(rankings: Iterable[Sequence[Item]]) -> list[tuple[Item, float]]:
-    """Rank what several rankings hold by reciprocal rank fusion (Cormack, Clarke and Büttcher 2009).
-
-    An item's score is the sum of 1 / (60 + rank) over the rankings that it is in. It needs no scores, so it
-    joins rankings whose scores have nothing in common. If scores are equal, the item that was met first comes first.
-
-    >>> [item for item, _ in fuse_rankings(["abc", "cd"])]
-    ['c', 'a', 'b', 'd']
-    """
-    scores: dict[Item, float] = defaultdict(float)
-    for ranking in rankings:
-        for rank, item in enumerate(ranking, 1):
-            scores[item] += 1 / (_CONSTANT + rank)
-    return sorted(scores.items(), key=lambda pair: -pair[1])
-
-
 WAYS = ("vectors", "words", "hybrid")
 """How rows are ranked: by the similarity of vectors, by BM25, by reciprocal rank fusion of both."""
 
 DEPTH = 100
 """The best of each ranking, which are fused."""
+
+_CONSTANT = 60  # in reciprocal rank fusion
 
 
 class Hit(NamedTuple):
@@ -96,11 +77,23 @@ def rank_by_words(index: Index, queries: Iterable[str], k: int) -> list[Ranking]
 
 
 def fuse(*rankings: Sequence[Ranking]) -> list[Ranking]:
-    """Fuse the rankings of each query into one by reciprocal rank fusion."""
-    return [
-        [Hit(*pair) for pair in fuse_rankings([[hit.row for hit in ranking] for ranking in query_rankings])]
-        for query_rankings in zip(*rankings, strict=True)
-    ]
+    """Fuse the rankings of each query into one by reciprocal rank fusion (Cormack, Clarke and Büttcher 2009).
+
+    A row's score is the sum of 1 / (60 + rank) over the rankings that it is in. So rankings can be fused whose scores
+    have different scales. If scores are equal, the row that was met first comes first.
+
+    >>> first, second = [Hit(7, 0.9), Hit(5, 0.8)], [Hit(5, 12.5), Hit(3, 1.0)]
+    >>> [hit.row for hit in fuse([first], [second])[0]]
+    [5, 7, 3]
+    """
+    fused = []
+    for query_rankings in zip(*rankings, strict=True):
+        scores: dict[int, float] = defaultdict(float)
+        for ranking in query_rankings:
+            for rank, hit in enumerate(ranking, 1):
+                scores[hit.row] += 1 / (_CONSTANT + rank)
+        fused.append(sorted((Hit(*pair) for pair in scores.items()), key=lambda hit: -hit.score))
+    return fused
 
 
 def rerank(reranker: Reranker, queries: Sequence[str], rankings: Sequence[Ranking], index: Index) -> list[Ranking]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.commands.search import end_change, print_index, print_scores
+from bertkit.cli.commands.search import print_change, print_scores
 from bertkit.cli.output import print_records, print_result
 from bertkit.cli.terminal import json_output
 from bertkit.vectors.search.passages import Coverage
@@ -18,13 +18,13 @@ REPORT = IndexReport(Path("index"), 1, 1200, 384, "cosine", "demo", Coverage(10,
 
 
 def test_what_is_printed(capsys):
-    print_index(REPORT, "added")
+    print_change(REPORT, "added")
     assert capsys.readouterr().out.splitlines() == [
         "index: 1 row added; 1,200 rows with vectors of 384 (cosine), 2.0 MB",
         "  100% of the text reaches the model",
     ]
     with json_output():
-        end_change(REPORT, "deleted")
+        print_change(REPORT, "deleted")
     printed = json.loads(capsys.readouterr().out)
     assert (printed["index"], printed["deleted"], printed["rows"]) == ("index", 1, 1200)
 
@@ -83,7 +83,7 @@ def test_results_go_to_a_file_that_is_none_of_those_that_are_read(run, tiny_mode
     assert json.loads(Path("found.jsonl").read_text())["rank"] == 1
     for output, message in [
         ("queries.csv", "--output is the file of queries"),
-        ("index/shard-00000/rows.jsonl", "--output is a file of the index"),
+        ("index/rows.jsonl", "--output is a file of the index"),
         ("found.npy", "unknown ending"),
     ]:
         ended = run(*command, output)

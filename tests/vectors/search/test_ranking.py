@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, UsageError
-from bertkit.vectors.search.build import build_index, delete_from_index
-from bertkit.vectors.search.lexical import LexicalIndex
-from bertkit.vectors.search.manifest import Manifest
+from bertkit.vectors.search.bm25 import BM25
+from bertkit.vectors.search.index import Index, Manifest
 from bertkit.vectors.search.passages import Coverage
-from bertkit.vectors.search.ranking import SearchMethod, fuse_rankings, read_relevance, search
+from bertkit.vectors.search.ranking import Hit, SearchMethod, fuse, read_relevance, search
 
 WORDS = ["cat", "dog", "bird", "fish", "tree", "red", "old"]
 QUERIES = ["cat", "old red bird", "zebra"]
@@ -27,15 +26,15 @@ def made(tmp_path_factory):
     vectors = rng.standard_normal((153, 8)).astype(np.float32)
     records = [{"id": number, "text": text} for number, text in enumerate(texts)]
     folder = tmp_path_factory.mktemp("made") / "index"
-    index = build_index(folder, Manifest(8), lambda done: [(records, vectors[:150], Coverage())])
-    return delete_from_index(index, [4]), texts, vectors
+    index = Index.create(folder, Manifest(8), lambda done: [(records, vectors[:150], Coverage())])
+    return index.delete([4]), texts, vectors
 
 
 def plain_rankings(texts, vectors, number):
     """The rows for one query: by the cosine of each, and by the BM25 of each that has one of its words."""
     query, alive = vectors[150 + number], [row for row in range(150) if row != 4]
     cosines = vectors[:150] @ query / np.linalg.norm(vectors[:150], axis=1)
-    bm25 = LexicalIndex.build(enumerate(texts)).score(QUERIES[number], range(150))
+    bm25 = BM25.build(enumerate(texts)).score(QUERIES[number], range(150))
     shared = [row for row in alive if set(texts[row].split()) & set(QUERIES[number].split())]
     return sorted(alive, key=lambda row: -cosines[row]), sorted(shared, key=lambda row: -bm25[row])
 
@@ -83,9 +82,10 @@ def test_impossible_methods_are_refused(wrong):
 
 
 def test_scores_are_sums_of_reciprocal_ranks():
-    fused = fuse_rankings([["a", "b"], ["b", "c"], []])
-    assert [item for item, _ in fused] == ["b", "a", "c"]
-    assert [score for _, score in fused] == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62])
+    first, second = [Hit(4, 0.5), Hit(7, 0.1)], [Hit(7, 30.0), Hit(9, 20.0)]
+    (fused,) = fuse([first], [second], [[]])
+    assert [hit.row for hit in fused] == [7, 4, 9]
+    assert [hit.score for hit in fused] == pytest.approx([1 / 62 + 1 / 61, 1 / 61, 1 / 62])
 
 
 def write_lines(path, rows):

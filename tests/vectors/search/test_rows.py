@@ -8,8 +8,7 @@ import pytest
 
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
-from bertkit.vectors.search.build import build_index
-from bertkit.vectors.search.manifest import Manifest
+from bertkit.vectors.search.index import Index, Manifest
 from bertkit.vectors.search.rows import TextRows, read_queries
 from tests.vectors.search.test_index import chunks_of, make_vectors
 
@@ -35,7 +34,7 @@ def test_rows_keep_their_columns_and_get_ids(here):
     [
         ("id,text\na,one\nb,\n", r"no text \(rows.csv:3, column 'text'\) - fill it in, or --skip-empty"),
         ("id,text\na,one\n,two\n", r"no id \(rows.csv:3, column 'id'\)"),
-        ("id,text\na,one\nb,two\na,three\n", r"the id 'a' is that of line 2 too \(rows.csv:4, column 'id'\)"),
+        ("id,text\na,one\nb,two\na,three\n", r"line 2 has the id 'a' too \(rows.csv:4, column 'id'\)"),
         ("id,sentence\na,one\n", r"no column 'text' \(rows.csv\) - there are: id, sentence; name it with --column"),
         ("id,text,score\na,one,1\n", r"a column that results have too \(rows.csv, column 'score'\) - rename it"),
         ("id,text\n", r"no rows \(rows.csv\)"),
@@ -58,9 +57,9 @@ def test_a_file_is_read_as_the_settings_say(here):
 
 
 def test_ids_of_the_index_are_refused(here):
-    index = build_index(here / "index", Manifest(16), chunks_of(make_vectors(5)))
+    index = Index.create(here / "index", Manifest(16), chunks_of(make_vectors(5)))
     rows = TextRows.open(write(here, "id,text\n9,one\n3,two\n4,three\n"))
-    with pytest.raises(DataError, match=r"id '3' already \(and those of 1 more rows\)") as refused:
+    with pytest.raises(DataError, match=r"id '3' \(and 1 more ids\)") as refused:
         rows.check(index)
     assert refused.value.row == 3
 

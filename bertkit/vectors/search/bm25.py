@@ -35,7 +35,7 @@ def split_words(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class LexicalIndex:
+class BM25:
     """The BM25 scores of the words of some rows."""
 
     bm25: bm25s.BM25
@@ -44,14 +44,14 @@ class LexicalIndex:
     """The number of each row, ascending."""
 
     @classmethod
-    def build(cls, texts: Iterable[tuple[int, str]]) -> LexicalIndex:
+    def build(cls, texts: Iterable[tuple[int, str]]) -> BM25:
         """Count the words of rows, each given by its number, ascending, and its text.
 
         Raises:
             UnavailableError: bm25s is not installed.
         """
         bm25 = _load_bm25s().BM25(k1=_K1, b=_B)
-        vocabulary: dict[str, int] = {"": 0}  # bm25s needs a word, also where no text has one
+        vocabulary: dict[str, int] = {"": 0}  # bm25s needs a word, even if no text has one
         numbers, counted = [], []
         for number, text in texts:
             numbers.append(number)
@@ -60,7 +60,7 @@ class LexicalIndex:
         return cls(bm25, np.array(numbers, dtype=np.int64))
 
     @classmethod
-    def load(cls, folder: Path) -> LexicalIndex:
+    def load(cls, folder: Path) -> BM25:
         """Open a saved index; scores stay on disk until they are needed.
 
         Raises:
@@ -71,24 +71,25 @@ class LexicalIndex:
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder: the files of bm25s, and the numbers of the rows."""
+        folder.mkdir(parents=True)
         self.bm25.save(folder, show_progress=False)
         np.save(folder / _ROWS, self.rows)
 
     def score(self, query: str, rows: Numbers | Sequence[int]) -> Numbers:
-        """Compute the scores of some rows, float32; 0 where a row has no word of the query."""
+        """Compute the scores of some rows, float32; a row without a word of the query gets 0."""
         return self._score_all(query)[np.searchsorted(self.rows, np.asarray(rows, dtype=np.int64))]
 
     def search(self, query: str, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
-        """Find the rows with the highest scores: scores, descending, and row numbers; the earlier row of equal ones.
+        """Return the highest scores, descending, and the indices of their rows; an earlier row wins a tie.
 
-        Rows without a word of the query are left out, so there may be fewer than `k`, and so are those of `deleted`.
+        Rows without a word of the query and rows in `deleted` are left out, so there can be fewer than `k` results.
         """
         scores = self._score_all(query)
         scores[np.isin(self.rows, deleted)] = 0
         matches = np.flatnonzero(scores > 0)
         if len(matches) > k:
-            least = np.partition(scores[matches], len(matches) - k)[len(matches) - k]
-            matches = matches[scores[matches] >= least]
+            lowest = np.partition(scores[matches], len(matches) - k)[len(matches) - k]
+            matches = matches[scores[matches] >= lowest]
         matches = matches[np.argsort(-scores[matches], kind="stable")][:k]
         return scores[matches], self.rows[matches]
 

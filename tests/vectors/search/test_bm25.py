@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import UnavailableError
-from bertkit.vectors.search.lexical import LexicalIndex, split_words
+from bertkit.vectors.search.bm25 import BM25, split_words
 
 TEXTS = ["A cat sat; the cat slept.", "The dog barked.", "", "Cats and dogs", "我爱北京", "the cat cat cat"]
 
@@ -34,9 +34,9 @@ NONE = np.zeros(0, dtype=np.int64)
 @pytest.mark.parametrize("query", ["The CAT", "dog dogs", "京", "zebra", "", "the zebra"])
 def test_scores_are_those_of_the_formula_before_and_after_saving(query, tmp_path):
     numbers = np.array([0, 2, 3, 5, 6, 9])
-    built = LexicalIndex.build(zip(numbers, TEXTS, strict=True))
+    built = BM25.build(zip(numbers, TEXTS, strict=True))
     built.save(tmp_path / "words")
-    for index in (built, LexicalIndex.load(tmp_path / "words")):
+    for index in (built, BM25.load(tmp_path / "words")):
         np.testing.assert_allclose(index.score(query, numbers), plain_scores(query), rtol=1e-6)
         np.testing.assert_allclose(
             index.score(query, numbers[[4, 1]]), np.array(plain_scores(query))[[4, 1]], rtol=1e-6
@@ -44,7 +44,7 @@ def test_scores_are_those_of_the_formula_before_and_after_saving(query, tmp_path
 
 
 def test_rows_without_a_word_of_the_query_are_not_found():
-    index = LexicalIndex.build(enumerate([*TEXTS, TEXTS[1]]))
+    index = BM25.build(enumerate([*TEXTS, TEXTS[1]]))
     assert index.search("dog", 5, NONE)[1].tolist() == [1, 6]  # equal scores: the earlier first
     assert index.search("dog", 1, NONE)[1].tolist() == [1]
     assert index.search("dog", 1, np.array([1]))[1].tolist() == [6]
@@ -56,14 +56,14 @@ def test_rows_without_a_word_of_the_query_are_not_found():
 
 @pytest.mark.parametrize("texts", [[""], ["", " ?!"]])
 def test_texts_without_words_are_indexed_too(texts):
-    index = LexicalIndex.build(enumerate(texts))
+    index = BM25.build(enumerate(texts))
     assert index.score("cat", index.rows).tolist() == [0.0] * len(texts)
 
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(UnavailableError, match="package bm25s"):
-        LexicalIndex.build(enumerate(TEXTS))
+        BM25.build(enumerate(TEXTS))
 
 
 def test_jax_takes_no_gpu_for_it(tmp_path, monkeypatch):
@@ -73,5 +73,5 @@ def test_jax_takes_no_gpu_for_it(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.partition(".")[0] == "bm25s"]:
         monkeypatch.delitem(sys.modules, name)
-    assert LexicalIndex.build([(0, "a cat")]).score("cat", [0]) > 0
+    assert BM25.build([(0, "a cat")]).score("cat", [0]) > 0
     assert "jax" not in sys.modules
