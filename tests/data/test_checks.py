@@ -113,29 +113,6 @@ def test_rows_of_both_splits_are_counted():
     )
 
 
-def test_rows_that_repeat_others_are_counted_where_they_are_many():
-    assert warnings_of([*texts(200), *texts(2)]) == []
-    (warning,) = warnings_of([*texts(100), *texts(100)])
-    assert warning == "100 of 200 (50.0%) training rows repeat an earlier one, such as train.csv:2 and 102."
-
-
-def test_a_text_with_two_labels_is_counted():
-    rows = [*texts(199), {"text": "film number 3", "label": "negative"}]
-    (warning,) = warnings_of(rows)
-    assert warning == (
-        "1 of 200 (0.5%) training rows have the text of an earlier one, but another label, such as train.csv:5 and 201."
-    )
-    pairs = [{**row, "text_pair": str(number)} for number, row in enumerate(rows)]
-    assert warnings_of(pairs) == []
-
-
-def test_a_question_may_have_two_answers():
-    columns = Columns(given=("question", "context"), gold="answers")
-    row = {"question": "Who?", "context": "Anna and Bo."}
-    answers = [{"text": [name], "answer_start": [0]} for name in ("Anna", "Bo")]
-    assert warnings_of([{**row, "answers": answer} for answer in answers], columns=columns, names=()) == []
-
-
 @pytest.mark.parametrize("label", [str, int, float, lambda number: f"user{number}"])
 def test_labels_that_are_ids_are_asked_about(label):
     rows = [{"text": f"film {number}", "label": label(number % 15)} for number in range(20)]
