@@ -228,7 +228,7 @@ def name_split(
                     dropped.append(line)
                     continue
                 error.column, (error.file, error.row) = source_column(gold, data), place_row(split.source, line, row)
-                error.record = describe_record(row, split.numbers.get(line), f"{error.what} {error.file}")
+                error.record = describe_record(row, f"{error.what} {error.file}")
                 faults.append(error)
                 continue
             lines.append(line)

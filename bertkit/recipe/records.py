@@ -20,7 +20,7 @@ class Data(Section):
     """Where rows come from, and which of their columns is which canonical column."""
 
     source: Location = ""
-    """Hub data set, directory, file, or `demo`."""
+    """Dataset on the Hub, directory, file, address of a file, or `demo`."""
     config: str | None = None
     """Configuration of the hub data set."""
     language: str | None = None
@@ -277,7 +277,7 @@ class Corpus(Section):
     """Where text comes from, and how it is split into documents."""
 
     source: Location = ""
-    """Hub data set, directory, file, or `demo`."""
+    """Dataset on the Hub, directory, file, address of a file, or `demo`."""
     config: str | None = None
     """Configuration of the hub data set."""
     revision: str | None = None

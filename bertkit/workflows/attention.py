@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.data.files import first_of, read_records
-from bertkit.data.hub_sets import read_hub_split
+from bertkit.data.remote import find_source, read_hub_split
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
@@ -152,7 +152,7 @@ def measure(
 
 def _read_records(source: str, data: Data, split: str | None) -> Iterator[Record]:
     """Yield the rows of a file, or of one split of a folder or of a data set of the hub."""
-    path = typed_path(source)
+    path = find_source(source)
     if source == "-" or path.is_file():
         if split is not None:
             raise UsageError(f"--split {split} of a single file", "leave it out", file=source)

@@ -198,7 +198,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
     Raises:
         DataError: If a text is empty, or a column is missing.
     """
-    for line, row in read_records(typed_path(file), Data()):
+    for line, row in read_records(file, Data()):
         texts = []
         for column, option in zip(columns, ("--column", "--pair-column"), strict=True):
             text = text_of((line, row), column, file, option)

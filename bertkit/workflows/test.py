@@ -116,11 +116,10 @@ def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: 
     """Return the rows that a test brings, with canonical columns; none where it takes those of the run."""
     task, columns, recipe = saved.task, saved.task.COLUMNS, saved.recipe
     if isinstance(test.rows, str):
-        source = typed_path(test.rows)
         # An invariance compares two answers, so its rows need no gold value.
         read = replace(columns, gold="") if test.change else columns
-        records = read_records(source, recipe.data)
-        return read_split(test.name, records, recipe.data, read, lambda row: task.read(row, recipe), source).rows
+        records = read_records(test.rows, recipe.data)
+        return read_split(test.name, records, recipe.data, read, lambda row: task.read(row, recipe), test.rows).rows
     raw_rows = test.rows or []
     if test.template is not None:
         raw_rows = fill_template(test, columns.text_instead.get(columns.given[0], columns.given[0]), limit)
