@@ -12,7 +12,7 @@ from typing import Any
 
 from bertkit.data.columns import describe_unread, source_columns
 from bertkit.data.files import read_records
-from bertkit.data.remote import is_remote
+from bertkit.data.remote import find_source, is_remote
 from bertkit.data.rows import canonical_records, is_blank, place_row
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
@@ -58,7 +58,7 @@ def open_rows(
         return replace(saved, recipe=_with_row_columns(row, saved.recipe, saved.task)), [(1, row)]
     if source is None:
         raise UsageError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
-    return saved, read_records(source, saved.recipe.data)
+    return saved, read_records(find_source(source), saved.recipe.data)
 
 
 def read_chunks(saved: SavedCheckpoint, records: Iterable[Record], source: str) -> Iterator[Chunk]:

@@ -179,7 +179,7 @@ def read_file_rows(
     if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
         names = tuple("text" if column == "tokens" else column for column in columns.given)
         columns = Columns(given=names, gold="", lists=columns.lists)
-    records = _name_column(canonical_records(read_records(file, data), data, columns, name))
+    records = _name_column(canonical_records(read_records(find_source(file), data), data, columns, name))
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):
         with placed(name, line, data, original):

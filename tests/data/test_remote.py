@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,6 +19,7 @@ from bertkit.errors import DataError, ResourceError, UnavailableError
 from bertkit.pretraining.documents import find_corpus, read_documents
 from bertkit.recipe import load_recipe
 from bertkit.recipe.records import Corpus
+from tests.conftest import LEARN, toy_rows, write_csv
 
 
 @pytest.fixture
@@ -182,9 +184,7 @@ def web(tmp_path, monkeypatch):
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever).start()
-        yield SimpleNamespace(
-            folder=tmp_path / "www", sent=sent, url=f"http://127.0.0.1:{server.server_port}", stop=server.shutdown
-        )
+        yield SimpleNamespace(folder=tmp_path / "www", sent=sent, url=f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
 
 
@@ -280,3 +280,40 @@ def test_a_file_of_a_dataset_on_the_hub_has_an_address(loopback, tmp_path, monke
     HfFileSystem.clear_instance_cache()
     with pytest.raises(UnavailableError, match=r"hf://datasets/me/gated/rows.csv: it is gated \(403\) - ask"):
         read("hf://datasets/me/gated/rows.csv")
+
+
+# --- Commands ---
+
+
+@pytest.mark.slow
+@pytest.mark.allow_hosts(["127.0.0.1"])
+def test_a_run_is_the_same_wherever_its_rows_are(web, run, tiny_model, tmp_path):
+    sources = {"local": write_csv(web.folder / "rows.csv", toy_rows(60, 1)), "remote": f"{web.url}/rows.csv"}
+    for output, source in sources.items():
+        start_again()
+        ended = run("finetune", "classify", "--model", tiny_model, "--data", source, *LEARN, "--output", output)
+        assert ended.code == 0, ended.err
+    assert Path("local/model.safetensors").read_bytes() == Path("remote/model.safetensors").read_bytes()
+    local, remote_run = (json.loads(Path(output, "run.json").read_text()) for output in sources)
+    assert local["identity"] == remote_run["identity"]
+    texts_of_run = [
+        file.read_text() for pattern in ("*.json", "*.yaml", "*.md") for file in Path("remote").glob(pattern)
+    ]
+    assert not any(str(tmp_path / "cache") in text for text in texts_of_run)
+    assert web.sent == ["/rows.csv"]
+    start_again()
+    ended = run("eval", "remote", "--data", sources["remote"], "--json")
+    assert ended.code == 0, ended.err
+
+
+@pytest.mark.allow_hosts(["127.0.0.1"])
+def test_predict_and_embed_read_a_file_at_an_address(web, run, trained):
+    file = write_csv(web.folder / "rows.csv", toy_rows(8, 1))
+    for output, source in {"local": file, "remote": f"{web.url}/rows.csv"}.items():
+        for command, ending in ((("predict", trained), "csv"), (("embed", "--model", trained), "npy")):
+            ended = run(*command, source, "--output", f"{output}.{ending}")
+            assert ended.code == 0, ended.err
+    for ending in ("csv", "npy"):
+        assert Path(f"local.{ending}").read_bytes() == Path(f"remote.{ending}").read_bytes()
+    ended = run("predict", trained, f"{web.url}/missing.csv")
+    assert (ended.code, ended.last.partition(" - ")[0]) == (3, f"error: no such file ({web.url}/missing.csv)")

@@ -29,13 +29,13 @@ def read_brat(source: Path, data: Data, name: str) -> Iterator[Record]:
         DataError: If a text is missing, or a line that begins with T is not an entity.
     """
     unread = Counter[str]()
-    names = {file.with_suffix("") for pattern in ("*.ann", "*.txt") for file in source.glob(pattern)}
-    for row, name in enumerate(sorted(names) if source.is_dir() else [source.with_suffix("")], 1):
-        text, annotation = name.with_name(f"{name.name}.txt"), name.with_name(f"{name.name}.ann")
+    stems = {file.with_suffix("") for pattern in ("*.ann", "*.txt") for file in source.glob(pattern)}
+    for row, stem in enumerate(sorted(stems) if source.is_dir() else [source.with_suffix("")], 1):
+        text, annotation = stem.with_name(f"{stem.name}.txt"), stem.with_name(f"{stem.name}.ann")
         if not text.exists():
             raise DataError("an .ann file without its text", f"put {text.name} beside it", file=annotation)
         spans = list(_read_entities(annotation, data, unread)) if annotation.exists() else None
-        yield row, {"id": name.name, "text": "".join(read_text(text, data.encoding, str(text))), "spans": spans}
+        yield row, {"id": stem.name, "text": "".join(read_text(text, data.encoding, str(text))), "spans": spans}
     report_unread(source, unread)
 
 

@@ -149,6 +149,8 @@ def _read_arrow_batches(path: Path) -> Iterator[Any]:
     if path.is_dir():
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         files = [path / entry["filename"] for entry in state["_data_files"]]
+        if not files:
+            raise LookupError(path)
     for index, file in enumerate(files):
         with pyarrow.OSFile(str(file)) as content:
             stream = pyarrow.ipc.open_stream(content)
