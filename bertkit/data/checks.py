@@ -111,7 +111,7 @@ def _has_letter(value: object) -> bool:
 
 
 def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple[str, Place]]:
-    """Describe labels so rare that they may be typos, with the frequent label that may be meant, and a row of each."""
+    """Describe labels that may be typos, or mean no label, with the frequent label that may be meant, and a row."""
     if not names or len(names) > _MANY_NAMES:
         return []
     rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
@@ -120,14 +120,18 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     def first_place(name: str) -> Place:
         return train.place(next(i for i, value in enumerate(train.column(gold)) if name in types_of(value)))
 
-    doubts = [(text, first_place(rarest)) for text, rarest in _find_twins(counts)]
+    doubts = []
     for name in (name for name in counts if is_placeholder(name, counts)):
         labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
         remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "Leave it empty if so"
         doubt = f"{share_of(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         doubts.append((f"{doubt}. {remedy}.", first_place(name)))
+    forms = {name: folded(name) for name in counts}
     for name, count in counts.items():
-        meant = next((other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other)), None)
+        # Another case, or another spelling of a number, is doubtful even if both labels are frequent.
+        twins = (other for other in counts if forms[other] == forms[name] and (counts[other], other) > (count, name))
+        typos = (other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other))
+        meant = next(chain(twins, typos), None)
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
             continue
         first = first_place(name)
@@ -212,25 +216,6 @@ def describe_lacking(gold: Sequence[Any], lacking: Sequence[str]) -> list[str]:
     rows = sum(not set(lacking).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
     shown = ", ".join(map(repr, lacking[:_SHOWN])) + (", ..." if len(lacking) > _SHOWN else "")
     return [f"The model lacks the label {shown}, which {share_of(rows, len(gold))} rows have. It counts as missed."]
-
-
-def _find_twins(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Describe labels that differ only in case, or in how a number is spelled, and name the rarest of them.
-
-    One so rare as a typo is left out.
-    """
-    twins: dict[str, list[str]] = {}
-    for name in sorted(counts):
-        twins.setdefault(folded(name), []).append(name)
-    return [
-        (
-            f"The labels {' and '.join(f'{name!r} ({counts[name]:,} times)' for name in alike)} are spelled almost "
-            "alike. Is one label meant? If not, declare them under `labels:`.",
-            min(alike, key=lambda name: counts[name]),
-        )
-        for alike in twins.values()
-        if len(alike) > 1 and max(counts[name] for name in alike) < _TYPO * min(counts[name] for name in alike)
-    ]
 
 
 def find_contradictions(
