@@ -111,7 +111,7 @@ def read_splits(
     for name in sorted(set(data.splits) - set(opened)):
         if choose(name) and data.source and not is_single:
             log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
-    return {name: read_one(name) for name in sorted(opened, key=_order) if choose(name)}
+    return {name: read_one(name) for name in sorted(opened, key=lambda name: (name != "train", name)) if choose(name)}
 
 
 def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[Data, Opened]:
@@ -250,7 +250,3 @@ def missing_split(split: str, data: Data, found: Iterable[str]) -> DataError:
     if readable:
         remedy = f"--set {assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
     return DataError(f"{what})", remedy, file=folder)
-
-
-def _order(split: str) -> tuple[int, str]:
-    return (0 if split == "train" else 1, split)
