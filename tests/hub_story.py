@@ -129,7 +129,7 @@ def tell(folder: Path, say: Callable[[str], None]) -> None:
         go("third", FINETUNE, 5, "the connection broke off")
         hub.faults.clear()
         go("third", FINETUNE, 0)
-        assert hub.fetched() == [TRAIN, TRAIN.replace("train", "validation"), WEIGHTS]
+        assert hub.fetched() == [*(TRAIN.replace("train", name) for name in ("test", "train", "validation")), WEIGHTS]
         say("\n# a file arrives damaged")
         hub.fail(f"GET */{TRAIN}", spoils=True, times=1)
         go("fourth", f"{FINETUNE} --dry-run", 5, "what has arrived is damaged")

@@ -9,6 +9,7 @@ from pathlib import Path
 from bertkit.checks.repeats import Repeats
 from bertkit.data.files import format_of, read_records
 from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records
+from bertkit.data.remote import name_source
 from bertkit.data.rows import NO_LABEL, NO_TEXT, Place, Split, place_row
 from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
@@ -83,7 +84,7 @@ def write_copies(sources: Mapping[str, Path], data: Data, removable: Removable, 
                 remaining = (
                     record
                     for line, record in read_records(file, data)
-                    if place_row(file, line, record) not in removable
+                    if place_row(name_source(file), line, record) not in removable
                 )
                 write_records(remaining, copy, follow_source(PLAIN, copy, file, data))
     return dict(Counter(removable.values()))
@@ -94,4 +95,4 @@ def _find_remaining(file: Path, left_out: Collection[Place]) -> Sequence[bool]:
     from pyarrow import parquet
 
     rows = range(1, parquet.ParquetFile(file).metadata.num_rows + 1)
-    return [Place(str(file), row) not in left_out for row in rows]
+    return [Place(name_source(file), row) not in left_out for row in rows]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise, starmap
-from operator import itemgetter, lt
+from operator import lt
 from typing import Any
 
 from bertkit.data.columns import Columns
@@ -15,14 +15,12 @@ from bertkit.data.labels import folded, is_placeholder, list_names, spelled
 from bertkit.data.rows import Place, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
-from bertkit.metrics import Numbers
 from bertkit.recipe.load import assignment
 from bertkit.recipe.records import Data, Recipe
 from bertkit.recipe.sections import Row
 
 _FEW = 10  # rows that say little about their columns
 _MANY_NAMES = 1000  # more names than these are not compared with one another
-_REPEATED = 0.01  # share of the training rows; fewer do no harm
 _RARE = 1000  # times rarer than if all labels were equally frequent
 _PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # of entity tags
 _SHOWN = 5  # labels that a sentence names
@@ -90,23 +88,15 @@ def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names:
 
 
 def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names: Sequence[str]) -> list[str]:
-    """Describe rare labels, and rows that repeat or contradict others, each in a sentence.
+    """Describe rare labels, and rows of other splits that are training rows too, each in a sentence.
 
     Args:
         splits: ``train`` and what validates it, with label names as gold values where the family has names.
         columns: those of the task family.
         found_names: the label names, where they were not declared but found in the training rows.
     """
-    import numpy as np
-
-    train = splits["train"]
-    inputs = [name for name in columns.names if name not in (columns.gold, "id")]
-    keys = {name: np.fromiter((_key(row, inputs) for row in split.rows), np.int64) for name, split in splits.items()}
-    return [
-        *(text for text, _ in find_rare_names(train, columns.gold, found_names)),
-        *_find_repeats(train, keys["train"], columns.gold),
-        *_find_shared(splits, keys),
-    ]
+    rare = find_rare_names(splits["train"], columns.gold, found_names)
+    return [*(text for text, _ in rare), *_find_shared(splits, columns)]
 
 
 def _key(row: Row, inputs: Iterable[str]) -> int:
@@ -121,7 +111,7 @@ def _has_letter(value: object) -> bool:
 
 
 def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple[str, Place]]:
-    """Describe labels so rare that they may be typos, with the frequent label that may be meant, and a row of each."""
+    """Describe labels that may be typos, or mean no label, with the frequent label that may be meant, and a row."""
     if not names or len(names) > _MANY_NAMES:
         return []
     rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
@@ -130,14 +120,18 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     def first_place(name: str) -> Place:
         return train.place(next(i for i, value in enumerate(train.column(gold)) if name in types_of(value)))
 
-    doubts = [(text, first_place(rarest)) for text, rarest in _find_twins(counts)]
+    doubts = []
     for name in (name for name in counts if is_placeholder(name, counts)):
         labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
         remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "Leave it empty if so"
         doubt = f"{share_of(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         doubts.append((f"{doubt}. {remedy}.", first_place(name)))
+    forms = {name: folded(name) for name in counts}
     for name, count in counts.items():
-        meant = next((other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other)), None)
+        # Another case, or another spelling of a number, is doubtful even if both labels are frequent.
+        twins = (other for other in counts if forms[other] == forms[name] and (counts[other], other) > (count, name))
+        typos = (other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other))
+        meant = next(chain(twins, typos), None)
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
             continue
         first = first_place(name)
@@ -224,25 +218,6 @@ def describe_lacking(gold: Sequence[Any], lacking: Sequence[str]) -> list[str]:
     return [f"The model lacks the label {shown}, which {share_of(rows, len(gold))} rows have. It counts as missed."]
 
 
-def _find_twins(counts: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Describe labels that differ only in case, or in how a number is spelled, and name the rarest of them.
-
-    One so rare as a typo is left out.
-    """
-    twins: dict[str, list[str]] = {}
-    for name in sorted(counts):
-        twins.setdefault(folded(name), []).append(name)
-    return [
-        (
-            f"The labels {' and '.join(f'{name!r} ({counts[name]:,} times)' for name in alike)} are spelled almost "
-            "alike. Is one label meant? If not, declare them under `labels:`.",
-            min(alike, key=lambda name: counts[name]),
-        )
-        for alike in twins.values()
-        if len(alike) > 1 and max(counts[name] for name in alike) < _TYPO * min(counts[name] for name in alike)
-    ]
-
-
 def find_contradictions(
     split: Split, pairs: Iterable[tuple[int, int]], gold: str
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -259,53 +234,19 @@ def find_contradictions(
     return repeats, contradictions
 
 
-def _find_repeats(train: Split, keys: Numbers, gold: str) -> list[str]:
-    """Describe training rows that repeat an earlier one, if they are many, and those that contradict it."""
-    repeats, contradictions = find_contradictions(train, find_earlier(keys), gold)
-    warnings = []
-    for pairs, least, what in (
-        (repeats, _REPEATED * len(keys), "repeat an earlier one"),
-        (contradictions, 0, "have the text of an earlier one, but another label"),
-    ):
-        if len(pairs) > least:
-            earlier, second = map(train.place, pairs[0])
-            example = f"such as {earlier} and {second.row or second}"
-            warnings.append(f"{share_of(len(pairs), len(keys))} training rows {what}, {example}.")
-    return warnings
-
-
-def find_earlier(keys: Numbers) -> list[tuple[int, int]]:
-    """Return the rows whose key an earlier row has, each after the first one that has it.
-
-    >>> import numpy as np
-    >>> find_earlier(np.array([7, 5, 7, 5, 5]))
-    [(0, 2), (1, 3), (1, 4)]
-    """
-    import numpy as np
-
-    # Rows with one key lie together in `order`, (rows,), the first of them first.
-    order = np.argsort(keys, kind="stable")
-    starts = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
-    is_first = np.zeros(len(keys), dtype=bool)
-    is_first[order[starts]] = True
-    repeated = np.flatnonzero(~is_first[order])
-    first = order[starts[np.searchsorted(starts, repeated, side="right") - 1]]
-    return sorted(zip(first.tolist(), order[repeated].tolist(), strict=True), key=itemgetter(1))
-
-
-def _find_shared(splits: Mapping[str, Split], keys: Mapping[str, Numbers]) -> list[str]:
+def _find_shared(splits: Mapping[str, Split], columns: Columns) -> list[str]:
     """Describe the rows of other splits whose texts are in the training rows too."""
     import numpy as np
 
-    train, warnings = splits["train"], []
-    for name, split in splits.items():
-        if name == "train":
-            continue
-        shared = np.flatnonzero(np.isin(keys[name], keys["train"]))
+    inputs = [name for name in columns.names if name not in (columns.gold, "id")]
+    keys = {name: np.fromiter((_key(row, inputs) for row in split.rows), np.int64) for name, split in splits.items()}
+    train, train_keys, warnings = splits["train"], keys.pop("train"), []
+    for name, split_keys in keys.items():
+        shared = np.flatnonzero(np.isin(split_keys, train_keys))
         if len(shared):
-            first = np.flatnonzero(keys["train"] == keys[name][shared[0]])[0]
-            example = f"such as {split.place(shared[0])}, which is {train.place(first)}"
-            share = share_of(len(shared), len(split.rows))
+            first = np.flatnonzero(train_keys == split_keys[shared[0]])[0]
+            example = f"such as {splits[name].place(shared[0])}, which is {train.place(first)}"
+            share = share_of(len(shared), len(split_keys))
             warnings.append(f"{share} {name} rows are training rows too, {example}. Scores may be too high.")
     return warnings
 

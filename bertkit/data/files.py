@@ -13,6 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from bertkit.data.remote import find_source, name_source
 from bertkit.data.text import COMPRESSED, Record, Source, without_compression
 from bertkit.errors import DataError, RecipeError, ResourceError, UsageError, closest
 from bertkit.recipe.records import Data
@@ -58,6 +59,8 @@ class Format:
     """How every file begins that is not text; empty for text, which may be compressed (``.csv.gz``)."""
     running_text: bool = True
     """Whether a column may hold running text, so that a model can be pretrained on such files."""
+    needs_file: bool = False
+    """Whether it cannot be read from a stream, such as standard input."""
     folder: str = ""
     """The names of files (``*.ann``) that make their folder a single source of rows; empty if only files are."""
 
@@ -66,7 +69,10 @@ class Format:
 
         Raises:
             DataError: If a row is wrong; the error has the name and the row.
+            UsageError: If the format cannot be read from a stream.
         """
+        if self.needs_file and not isinstance(source, Path):
+            raise UsageError(f"{self.name} is not read from standard input", "name the file")
         module, _, function = self.reader.partition(".")
         records: Iterator[Record] = getattr(import_module(f"bertkit.data.formats.{module}"), function)(
             source, data, name
@@ -77,7 +83,7 @@ class Format:
 FORMATS = {
     known.name: known
     for known in (
-        Format("brat", "annotations.read_brat", (".ann",), running_text=False, folder="*.ann"),
+        Format("brat", "annotations.read_brat", (".ann",), running_text=False, needs_file=True, folder="*.ann"),
         Format("spacy", "annotations.read_spacy", (".spacy",), magic=b"x\x9c", running_text=False),
         Format("conll", "conll.read", (".conll", ".bio", ".iob", ".iob2"), running_text=False),
         Format("conllu", "conll.read_conllu", (".conllu",), running_text=False),
@@ -85,12 +91,12 @@ FORMATS = {
         Format("tsv", "csv.read_tsv", (".tsv",)),
         Format("json", "json.read", (".json",)),
         Format("jsonl", "json.read_jsonl", (".jsonl", ".ndjson")),
-        Format("parquet", "tables.read_parquet", (".parquet",), magic=b"PAR1"),
-        Format("arrow", "tables.read_arrow", (".arrow",), magic=b"\xff\xff\xff\xff", folder="state.json"),
+        Format("parquet", "tables.read_parquet", (".parquet",), magic=b"PAR1", needs_file=True),
+        Format("arrow", "tables.read_arrow", (".arrow",), b"\xff\xff\xff\xff", needs_file=True, folder="state.json"),
         Format("xlsx", "tables.read_xlsx", (".xlsx",), magic=b"PK\x03\x04"),
         Format("txt", "text.read", (".txt",)),
         Format("lines", "text.read_texts"),
-        Format("documents", "text.read_documents", (".md", ".html", ".htm")),
+        Format("documents", "text.read_documents", (".md", ".html", ".htm"), needs_file=True),
     )
 }
 """Every format by its name."""
@@ -137,34 +143,40 @@ def known_endings() -> str:
 
 
 def read_records(file: Path | str, data: Data) -> Iterator[Record]:
-    """Read the rows of a file in the format of ``data.format`` or of its ending; ``-`` is standard input.
+    """Read the rows of a file in the format of ``data.format`` or of its ending.
 
-    A folder is read whole where it is a source of rows, such as a saved data set, or else has documents.
+    A folder is read if it is one source of rows, such as a saved dataset, or has documents.
+
+    Args:
+        file: Path, or the path or address that a user gave; ``-`` is standard input.
+        data: Settings of the recipe.
 
     Raises:
-        DataError: the file is missing, no format claims its name, its content is of another format, or a row is wrong.
-        RecipeError: ``data.format`` names no format.
-        UsageError: it is a folder without documents, a pipe or a device.
-        ResourceError: it may not be read.
+        DataError: If the file is missing, has an unknown ending or the content of another format, or a row is wrong.
+        RecipeError: If ``data.format`` names no format.
+        UsageError: If the file is a folder without documents, a pipe or a device.
+        ResourceError: If there is no permission to read the file.
+        UnavailableError: If the address cannot be reached.
     """
     chosen = find_format(data.format)
     if str(file) == "-":
         return _read_stdin(data)
-    path = Path(file)
+    path = file if isinstance(file, Path) else find_source(file)
+    name = name_source(path)
     mode = _find_mode(path)
     if stat.S_ISDIR(mode):
         of_folder = chosen or format_of_folder(path) or FORMATS["documents"]
         if of_folder.name != "documents" and not of_folder.folder:
-            raise UsageError("a folder, not a file", "name one of its files", file=path)
-        return of_folder.read(path, data, str(path))
+            raise UsageError("a folder, not a file", "name one of its files", file=name)
+        return of_folder.read(path, data, name)
     if not stat.S_ISREG(mode):
         raise not_a_file(path)
     file_format = chosen or format_of(path.name)[0]
-    _refuse_foreign(path, file_format)
+    _check_content(path, file_format, name)
     if file_format is None:
         hint = f"known are {known_endings()}; or name its format: --set data.format=conll"
-        raise DataError("no file format has this ending", hint, file=path)
-    return file_format.read(path, data, str(path))
+        raise DataError("no file format has this ending", hint, file=name)
+    return file_format.read(path, data, name)
 
 
 def not_a_file(path: Path) -> UsageError:
@@ -312,42 +324,46 @@ def _find_mode(path: Path) -> int:
 
 
 def not_there(path: Path) -> DataError:
-    """Build the error for a path where nothing is, with names that are like it; or what to do with an address."""
-    if re.match(r"\w{2,}:/", str(path)):  # a path has one slash of the two
+    """Build the error for a path that does not exist, with similar names."""
+    if re.match(r"\w{2,}:/", str(path)):  # `Path` drops one of the two slashes.
         address = str(path).replace(":/", "://", 1)
-        return DataError(f"{address}: rows are read from files and the hub, not from addresses", "copy them here first")
+        return DataError("an address is not read here", "copy the file to this machine", file=address)
     names = sorted(entry.name for entry in path.parent.glob("[!.]*"))  # no locks of commands
     hint = closest(path.name, names)[:200] if names else f"there is nothing in {path.parent}"
     return DataError("no such file or folder", hint, file=path)
 
 
-def _refuse_foreign(path: Path, file_format: Format | None) -> None:
-    """Refuse a file whose first bytes are not of the format it is read as, since a name can lie.
+def _check_content(path: Path, file_format: Format | None, name: str) -> None:
+    """Check by its first bytes that a file has the format that it is read as, because its name can be wrong.
 
     Raises:
-        DataError: it is another binary format, compressed where that is not read, or something no format reads.
-        ResourceError: it may not be read.
+        DataError: If it has another format, or none that is known.
+        ResourceError: If there is no permission to read it.
     """
     try:
         with path.open("rb") as stream:
             start = stream.read(1024)
     except PermissionError:
-        raise ResourceError("no permission to read", "check its permissions", file=path) from None
-    if file_format and file_format.magic and start.startswith(file_format.magic):
+        raise ResourceError("no permission to read", "check its permissions", file=name) from None
+    is_binary = bool(file_format and file_format.magic)
+    if file_format and is_binary and start.startswith(file_format.magic):
         return
-    for pattern, what, remedy in _FOREIGN:
-        is_read = pattern is _WEB_PAGE and file_format and file_format.name == "documents"
-        if re.match(pattern, start) and not is_read:
-            raise DataError(what, remedy, file=path)
-    for name, binary in FORMATS.items():
-        if binary.magic and start.startswith(binary.magic) and binary is not file_format:
-            is_named_so = format_of(path.name)[0] is binary
-            remedy = "--set data.format=auto" if is_named_so else f"let its name end in {' or '.join(binary.endings)}"
-            article = "an" if name[0] in "aeiou" else "a"
-            raise DataError(f"{article} {name.capitalize()} file", remedy, file=path)
-    for ending, (compression, magic) in COMPRESSED.items():
-        is_named_so = path.suffix.lower() == ending
-        if start.startswith(magic) and (not is_named_so or (file_format and file_format.magic)):
-            rename = f"let its name end in {ending}, as in train.csv{ending}"
-            remedy = "--set data.format=auto" if is_named_so else rename
-            raise DataError(f"a {compression} file", remedy, file=path)
+    for pattern, kind, remedy in _FOREIGN:
+        is_page = pattern is _WEB_PAGE and file_format and file_format.name == "documents"
+        if re.match(pattern, start) and not is_page:
+            raise DataError(kind, remedy, file=name)
+    binary = [(_describe_format(key), entry.magic, entry.endings) for key, entry in FORMATS.items() if entry.magic]
+    compressed = [(f"a {method} file", magic, (ending,)) for ending, (method, magic) in COMPRESSED.items()]
+    for kind, magic, endings in binary + compressed:
+        is_named_so = path.name.lower().endswith(endings)
+        # Text is read from compressed files; `data.format` can claim that such a file is binary.
+        if start.startswith(magic) and (is_binary or not is_named_so or (kind, magic, endings) in binary):
+            remedy = "--set data.format=auto" if is_named_so else f"let its name end in {' or '.join(endings)}"
+            raise DataError(kind, remedy, file=name)
+    if file_format and is_binary:
+        problem = f"not {_describe_format(file_format.name)}" if start else "the file is empty"
+        raise DataError(problem, "download it again, or let its name end as its format demands", file=name)
+
+
+def _describe_format(name: str) -> str:
+    return f"{'an' if name[0] in 'aeioux' else 'a'} {name.capitalize()} file"

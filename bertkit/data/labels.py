@@ -14,7 +14,7 @@ from typing import Any
 
 from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels, place_row
 from bertkit.data.text import describe_record, normalize, source_column
-from bertkit.errors import DataError, ModelError, RecipeError, closest, located
+from bertkit.errors import DataError, ModelError, RecipeError, closest
 from bertkit.recipe.records import Data
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once
@@ -223,17 +223,19 @@ def name_split(
     def name_rows() -> Iterator[Row]:
         for line, row in zip(split.lines, split.rows, strict=True):
             try:
-                named = name_row(row, gold, names, remedy)
+                named = name_of(row[gold], names, remedy)
+                if named is None or (isinstance(named, list) and named and not any(named)):
+                    raise DataError(NO_LABEL, FILL_IN)
             except DataError as error:
                 if error.what == NO_LABEL and data.empty_label == "drop":
                     dropped.append(line)
                     continue
                 error.column, (error.file, error.row) = source_column(gold, data), place_row(split.source, line, row)
-                error.record = describe_record(row, split.numbers.get(line), f"{error.what} {error.file}")
+                error.record = describe_record(row, f"{error.what} {error.file}")
                 faults.append(error)
                 continue
             lines.append(line)
-            yield named
+            yield {**row, gold: named}
 
     rows = spool(name_rows())
     if faults and collected is None:
@@ -241,19 +243,6 @@ def name_split(
     if dropped:
         say_once(f"rows of {split.source} without a label, left out: {len(dropped):,}")
     return replace(split, rows=rows, lines=lines)
-
-
-def name_row(row: Row, gold: str, names: Sequence[str], remedy: str = CORRECT) -> Row:
-    """Replace the raw gold value of a row by its label name.
-
-    Raises:
-        DataError: the value is not a label, or there is none.
-    """
-    with located(column=gold):
-        named = name_of(row[gold], names, remedy)
-        if named is None or (isinstance(named, list) and named and not any(named)):
-            raise DataError(NO_LABEL, FILL_IN)
-    return {**row, gold: named}
 
 
 def list_names(names: Iterable[str]) -> str:

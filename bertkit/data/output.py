@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.files import find_format, format_of
 from bertkit.data.formats.csv import find_dialect, parse_delimiter
+from bertkit.data.remote import find_source
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.progress import log
 from bertkit.recipe.records import Data
@@ -92,7 +93,7 @@ def follow_source(layout: FileLayout, output: Path, source: str | Path | None, d
     """Return a layout with the encoding, and for the same ending the delimiter, of the file with the rows."""
     if source is None or str(source) == "-" or output.suffix not in SEPARATED:
         return layout
-    file = typed_path(source)
+    file = find_source(source)
     source_format = find_format(data.format) or format_of(file.name)[0]
     if source_format is None or f".{source_format.name}" not in SEPARATED:
         return layout
@@ -362,15 +363,13 @@ def _find_type(name: str, samples: Mapping[_ValueType, Any]) -> pyarrow.DataType
     import pyarrow
 
     types = {value_type for value_type, _ in samples}
-    if types <= {int, "long"}:
-        return pyarrow.int64() if types else pyarrow.null()
-    if types <= {int, float}:
-        return pyarrow.float64()
-    if len(samples) == 1 and not types & {"huge", Decimal}:  # decimals differ in their digits
-        (sample,) = samples.values()
+    # Integers above 2**53 are not floats, and decimals differ in their digits.
+    is_numeric = types <= {int, "long"} or types <= {int, float}
+    if is_numeric or (len(samples) == 1 and not types & {"huge", Decimal}):
+        sample = next(iter(samples.values()), None)
         with suppress(pyarrow.ArrowException):
-            inferred = pyarrow.infer_type([sample])
-            # times of pandas have nanoseconds, which pyarrow would drop
+            inferred = pyarrow.infer_type(list(samples.values()))
+            # Times of pandas have nanoseconds, which pyarrow would drop.
             if hasattr(sample, "nanosecond"):
                 return pyarrow.timestamp("ns", tz=inferred.tz)
             return pyarrow.duration("ns") if hasattr(sample, "nanoseconds") else inferred

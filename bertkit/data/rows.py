@@ -10,7 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -86,8 +86,6 @@ class Split:
     """How many of these it was trained on but for case, white space and forms of Unicode."""
     unread: tuple[str, ...] = ()
     """Columns of the source that are not read."""
-    numbers: Mapping[int, int] = field(default_factory=dict)
-    """Line -> number of the row, from 1, where line ends in cells have them differ."""
     warnings: tuple[str, ...] = ()
     """Warnings about its rows, such as gold values that no model can predict."""
 
@@ -171,7 +169,7 @@ def read_split(
     """
     lines = array("q")
     faults: list[DataError] = [] if collected is None else collected
-    line_of_id, numbers = dict[str, int](), dict[int, int]()
+    line_of_id = dict[str, int]()
     left_out, warnings = Counter[str](), list[str]()
     ids_differ = "id" in data.columns
     records, data = with_span_columns(records, data, columns)
@@ -179,9 +177,7 @@ def read_split(
     first_record = list(islice(canonical, 1))
 
     def read_rows() -> Iterator[Row]:
-        for number, (line, values, row) in enumerate(chain(first_record, canonical), start=1):
-            if number < line - 1:
-                numbers[line] = number
+        for line, values, row in chain(first_record, canonical):
             try:
                 with placed(source, line, data, values):
                     dropped = is_dropped(values, row, data, columns)
@@ -194,7 +190,7 @@ def read_split(
                         what = f"the id {checked['id']!r} is that of line {first} too"
                         raise DataError(what, "give each row its own")
             except DataError as error:
-                error.record = describe_record({**values, **row}, numbers.get(line), f"{error.what} {error.file}")
+                error.record = describe_record({**values, **row}, f"{error.what} {error.file}")
                 faults.append(error)
                 continue
             lines.append(line)
@@ -209,7 +205,7 @@ def read_split(
     if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
     unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())
-    return Split(name, str(source), rows, lines, unread=unread, numbers=numbers, warnings=tuple(warnings))
+    return Split(name, str(source), rows, lines, unread=unread, warnings=tuple(warnings))
 
 
 def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:

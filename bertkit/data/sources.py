@@ -23,7 +23,7 @@ from bertkit.data.files import (
     not_there,
     read_records,
 )
-from bertkit.data.hub_sets import read_hub_split
+from bertkit.data.remote import find_source, name_source, read_hub_split
 from bertkit.data.rows import Split, read_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, closest
@@ -46,11 +46,11 @@ Read = Callable[[Row], Row | None]
 Choose = Callable[[str], bool]
 """Tells by its name whether a split is to be read."""
 
-MakeSplit = Callable[..., Split]
-"""`read_split` with the columns and the checks of a task family."""
-
 Open = Callable[[], Iterable[Record]]
-"""Opens a source of rows anew at each call."""
+"""Function that reads a source of rows from the start."""
+
+Opened = Mapping[str, tuple[str, Open]]
+"""Split -> the name of its source, and how to read it."""
 
 
 def is_validation(split: str) -> bool:
@@ -86,31 +86,83 @@ def read_splits(
         RecipeError: ``data.format`` names no format.
         UnavailableError: a hub data set that cannot be reached.
     """
+    data, opened = _open_source(recipe, choose, check_rest=check_rest)
+    is_single = ALL in opened
+    is_by_column = is_single and data.split_column is not None
+    if is_by_column:
+        opened = _group_by_column(*opened[ALL], data, choose)
+
+    def read_one(name: str, settings: Data = data) -> Split:
+        source, records = opened[name]
+        return read_split(name, records(), settings, columns, read, source, collected)
+
+    # Rows of a single source, or training rows without validation rows, are divided.
+    undivided = ALL if is_single else "train"
+    is_lacking = undivided in opened and not is_by_column and not any(map(is_validation, opened))
+    if is_lacking and not (is_single and choose(ALL)) and (choose("train") or choose("validation")):
+        # All rows are read, because the limit must not change which of them are held out.
+        rows = read_one(undivided, data.model_copy(update={"limit": None}))
+        if is_single:
+            _warn_of_split_column(rows, opened[ALL][1])
+        parts = hold_out(rows, data, columns, named=named)
+        splits = {name: part.first(data.limit) for name, part in parts.items()}
+        splits |= {name: read_one(name) for name in opened if name != undivided and choose(name)}
+        return {name: split for name, split in splits.items() if choose(name)}
+    for name in sorted(set(data.splits) - set(opened)):
+        if choose(name) and data.source and not is_single:
+            log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
+    return {name: read_one(name) for name in sorted(opened, key=lambda name: (name != "train", name)) if choose(name)}
+
+
+def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[Data, Opened]:
+    """Return the settings to read with, and for each split, or for `ALL` rows, its source and a function to read it."""
     data = recipe.data
-    find_format(data.format)  # a wrong name is an error where no file is read too
-    make_split = partial(read_split, columns=columns, read=read, collected=collected)
-    opened: Mapping[str, tuple[str | Path, Open]]
+    find_format(data.format)  # A wrong name is an error even if no file is read.
     if data.source == "demo":
-        data, opened = open_demo(recipe)
-        return _read_opened(opened, data, columns, make_split, choose, named)
-    if data.rows and ALL in data.rows:
-        records = partial(enumerate, data.rows[ALL], 1)
-        return _read_unsplit(ROWS, records, data, columns, make_split, choose, named)
+        return open_demo(recipe)
     if data.rows is not None:
-        opened = {name: (f"{name} {ROWS}", partial(enumerate, rows, 1)) for name, rows in data.rows.items()}
-        return _read_opened(opened, data, columns, make_split, choose, named)
+        names = {name: ROWS if name == ALL else f"{name} {ROWS}" for name in data.rows}
+        return data, {name: (names[name], partial(enumerate, rows, 1)) for name, rows in data.rows.items()}
     check_source(data)
     if file := single_file(data):
-        return _read_unsplit(file, partial(read_records, file, data), data, columns, make_split, choose, named)
+        return data, {ALL: (name_source(file), partial(read_records, file, data))}
     files = files_by_split(data)
     if files is None:
-        return _read_hub(data, make_split, choose)
-
-    # The first row of files that are read later: a wrong one is told before hours of training.
+        names = {name: data.splits.get(name, name) for name in ("train", "validation", "test", *data.splits)}
+        return data, {
+            name: (f"{data.source}:{split}", partial(read_hub_split, data, split)) for name, split in names.items()
+        }
+    # Read the first row of files that are read later, so that a fault is found before hours of training.
     for file in chain.from_iterable(files[name] for name in files if check_rest and not choose(name)):
         next(iter(read_records(file, data)), None)
-    opened = {name: (paths[0], partial(_read_files, paths, data)) for name, paths in files.items()}
-    return _read_opened(opened, data, columns, make_split, choose, named)
+    return data, {name: (name_source(paths[0]), partial(_read_files, paths, data)) for name, paths in files.items()}
+
+
+def _warn_of_split_column(rows: Split, records: Open) -> None:
+    """Warn of a column that is not read and seems to have the split of each row."""
+    first = next(iter(records()))[1] if rows.unread else {}
+    for column in [name for name in rows.unread if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
+        remedy = f"--set {assignment('data.split_column', column)} reads it"
+        say_once(f"warning: column {column!r} of {rows.source} has the split of each row and is not read; {remedy}")
+
+
+def _group_by_column(source: str, records: Open, data: Data, choose: Choose) -> Opened:
+    """Group rows by the split that a column names."""
+    by_name: dict[str, list[Record]] = {}
+    for line, values in records():
+        if data.split_column not in values:
+            hint = closest(str(data.split_column), values)
+            raise DataError(f"no column {data.split_column!r}", f"{hint} (data.split_column)", file=source)
+        by_name.setdefault(str(values[data.split_column]), []).append((line, values))
+    by_split = {
+        split: sorted(chain.from_iterable(map(by_name.__getitem__, names)), key=itemgetter(0))
+        for split, names in find_splits(by_name, data.splits).items()
+    }
+    read = {split for split in by_split if choose(split)}
+    unread = [f"{name!r} ({len(rows):,})" for name, rows in by_split.items() if name not in (*read, *SPLIT_NAMES)]
+    if unread:
+        say_once(f"rows of {source} that are not read, by their {data.split_column!r}: {', '.join(unread)}")
+    return {split: (source, partial(iter, rows)) for split, rows in by_split.items()}
 
 
 def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
@@ -134,13 +186,13 @@ def check_source(data: Data | Corpus) -> None:
 
 
 def single_file(data: Data | Corpus) -> Path | None:
-    """Return the file that a source is, or the folder that is read whole; None for other folders, and for the hub.
+    """Return the file with all rows, or the folder whose files are read together, or None for any other source.
 
-    Nor is it one where the recipe names files split by split.
+    It is the copy of the file if the source is an address.
     """
-    file = Path(data.source)
     if data.files or not data.source:
         return None
+    file = find_source(data.source)
     return file if file.is_file() or (file.is_dir() and format_of_folder(file)) else None
 
 
@@ -149,89 +201,26 @@ def unsplit_file(data: Data) -> Path | None:
     return single_file(data) if data.split_column is None else None
 
 
-def _without_limit(data: Data) -> Data:
-    """Return settings that read all rows: which of them are held out must not depend on how many are used."""
-    return data.model_copy(update={"limit": None})
-
-
-def _hold_out(split: Split, data: Data, columns: Columns, named: bool) -> dict[str, Split]:
-    both = hold_out(split, data, columns, named=named)
-    return {name: part.first(data.limit) for name, part in both.items()}
-
-
 def _read_files(files: Iterable[Path], data: Data) -> Iterator[Record]:
     return chain.from_iterable(read_records(file, data) for file in files)
 
 
-def _read_opened(
-    opened: Mapping[str, tuple[str | Path, Open]],
-    data: Data,
-    columns: Columns,
-    make_split: MakeSplit,
-    choose: Choose,
-    named: bool,
-) -> dict[str, Split]:
-    """Read splits, each with the name of its source and what opens that."""
-
-    def read(name: str, data: Data = data) -> Split:
-        source, records = opened[name]
-        return make_split(name, records(), data, source=source)
-
-    if not any(map(is_validation, opened)) and "train" in opened and (choose("train") or choose("validation")):
-        both = _hold_out(read("train", _without_limit(data)), data, columns, named)
-        rest = {name: read(name) for name in opened if name != "train" and choose(name)}
-        return {name: split for name, split in {**both, **rest}.items() if choose(name)}
-    for name in sorted(set(data.splits) - set(opened)):
-        if choose(name) and data.source:
-            log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
-    return {name: read(name) for name in sorted(opened, key=_order) if choose(name)}
-
-
-def _read_unsplit(
-    source: str | Path, records: Open, data: Data, columns: Columns, make_split: MakeSplit, choose: Choose, named: bool
-) -> dict[str, Split]:
-    """Read rows of a single source, which are split by a column or by a draw."""
-    if data.split_column is None:
-        if choose(ALL):
-            return {ALL: make_split(ALL, records(), data, source=source)}
-        split = make_split(ALL, records(), _without_limit(data), source=source)
-        first = next(iter(records()))[1] if split.unread else {}
-        for column in [name for name in split.unread if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
-            remedy = f"--set {assignment('data.split_column', column)} reads it"
-            say_once(f"warning: column {column!r} of {source} has the split of each row and is not read; {remedy}")
-        splits = _hold_out(split, data, columns, named)
-        return {name: split for name, split in splits.items() if choose(name)}
-    by_name: dict[str, list[Record]] = {}
-    for line, values in records():
-        if data.split_column not in values:
-            near = closest(data.split_column, values)
-            raise DataError(f"no column {data.split_column!r}", f"{near} (data.split_column)", file=source)
-        by_name.setdefault(str(values[data.split_column]), []).append((line, values))
-    by_split = {
-        split: sorted(chain.from_iterable(map(by_name.__getitem__, names)), key=itemgetter(0))
-        for split, names in find_splits(by_name, data.splits).items()
-    }
-    read = {split for split in by_split if choose(split)}
-    unread = [f"{name!r} ({len(rows):,})" for name, rows in by_split.items() if name not in (*read, *SPLIT_NAMES)]
-    if unread:
-        say_once(f"rows of {source} that are not read, by their {data.split_column!r}: {', '.join(unread)}")
-    return {split: make_split(split, by_split[split], data, source=source) for split in sorted(read, key=_order)}
-
-
 def files_by_split(data: Data) -> dict[str, list[Path]] | None:
-    """Find the files of each split of a local source; None for a source that must be on the hub, since it is not here.
+    """Return the files of each split, or None if the source is neither a path nor an address, but a name on the Hub.
 
-    Those that ``data.files`` names come beside those of the source, or in their stead: a source that is a file holds
+    The files of ``data.files`` are added to the files in the source, or replace them. If the source is a file, it has
     the training rows.
 
     Raises:
-        DataError: the source is a path where nothing is, or as `find_files` does.
+        DataError: If the source does not exist, or as `find_files` does.
+        UnavailableError: If an address cannot be reached.
     """
-    folder = Path(data.source)
+    folder = find_source(data.source)
     if data.files:
         base = folder if data.source and folder.is_dir() else Path()
+        paths = {name: find_source(file) for name, file in data.files.items()}
         named = {
-            split: [file if (file := Path(data.files[name])).exists() else base / file for name in names]
+            split: [paths[name] if paths[name].exists() else base / paths[name] for name in names]
             for split, names in find_splits(data.files, {}).items()
         }
         files = {**({"train": [folder]} if folder.is_file() else {}), **named}
@@ -260,16 +249,3 @@ def missing_split(split: str, data: Data, found: Iterable[str]) -> DataError:
     if readable:
         remedy = f"--set {assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
     return DataError(f"{what})", remedy, file=folder)
-
-
-def _read_hub(data: Data, make_split: MakeSplit, choose: Choose) -> dict[str, Split]:
-    hub_names = {name: data.splits.get(name, name) for name in ("train", "validation", "test", *data.splits)}
-    return {
-        name: make_split(name, read_hub_split(data, hub_name), data, source=f"{data.source}:{hub_name}")
-        for name, hub_name in hub_names.items()
-        if choose(name)
-    }
-
-
-def _order(split: str) -> tuple[int, str]:
-    return (0 if split == "train" else 1, split)

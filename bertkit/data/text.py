@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
-from bertkit.errors import DataError, RecipeError, UsageError
+from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
 
@@ -48,17 +48,6 @@ def without_compression(name: str) -> str:
     """
     path = Path(name.lower())
     return path.stem if path.suffix in COMPRESSED else path.name
-
-
-def require_path(source: Source, what: str, remedy: str = "name the file") -> Path:
-    """Return the path of a source that cannot be a stream.
-
-    Raises:
-        UsageError: it is standard input.
-    """
-    if not isinstance(source, Path):
-        raise UsageError(f"{what} is not read from standard input", remedy)
-    return source
 
 
 def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
@@ -258,16 +247,14 @@ def name_columns(names: list[str], file: str | Path) -> list[str]:
     return names
 
 
-def describe_record(row: Mapping[str, Any], number: int | None, what: str) -> str:
-    """Return what a row is known by beside its line: its number, if that is another, and its id, if `what` lacks it.
+def describe_record(row: Mapping[str, Any], message: str) -> str:
+    """Return the id of a row for a message that does not name it, or an empty text.
 
-    >>> describe_record({"id": "T-7"}, 3, "no label"), describe_record({"id": "T-7"}, None, "the id T-7 occurs twice")
-    ("row 3, id 'T-7'", '')
+    >>> describe_record({"id": "T-7"}, "no label"), describe_record({"id": "T-7"}, "the id T-7 occurs twice")
+    ("id 'T-7'", '')
     """
-    known = [] if number is None else [f"row {number:,}"]
-    if row.get("id") is not None and str(row["id"]) not in what:
-        known.append(f"id {row['id']!r}")
-    return ", ".join(known)
+    is_named = row.get("id") is None or str(row["id"]) in message
+    return "" if is_named else f"id {row['id']!r}"
 
 
 def as_number(value: Any) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 
 from bertkit.data.columns import describe_unread, source_columns
 from bertkit.data.files import read_records
+from bertkit.data.remote import find_source, is_remote
 from bertkit.data.rows import canonical_records, is_blank, place_row
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
@@ -57,7 +58,7 @@ def open_rows(
         return replace(saved, recipe=_with_row_columns(row, saved.recipe, saved.task)), [(1, row)]
     if source is None:
         raise UsageError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
-    return saved, read_records(typed_path(source), saved.recipe.data)
+    return saved, read_records(find_source(source), saved.recipe.data)
 
 
 def read_chunks(saved: SavedCheckpoint, records: Iterable[Record], source: str) -> Iterator[Chunk]:
@@ -146,10 +147,12 @@ def find_input_files(source: str | Path | None, saved: SavedCheckpoint) -> Itera
     """
     if source is not None:
         yield "the file to predict", Path("/dev/stdin") if str(source) == "-" else typed_path(source)
-    with suppress(BertkitError):  # The data of the recipe need not exist.
-        for files in (files_by_split(saved.recipe.data) or {}).values():
-            yield from (("a data file of the recipe", file) for file in files)
-    yield "a data file of the recipe", Path(saved.recipe.data.source)
+    data = saved.recipe.data
+    if not any(map(is_remote, (data.source, *data.files.values()))):
+        with suppress(BertkitError):  # The data of the recipe need not exist.
+            for files in (files_by_split(data) or {}).values():
+                yield from (("a data file of the recipe", file) for file in files)
+    yield "a data file of the recipe", Path(data.source)
     folders = [member.folder for member in saved.members] or [saved.folder]
     yield from (
         ("a file of the model folder", file) for folder in folders for file in folder.rglob("*") if file.is_file()

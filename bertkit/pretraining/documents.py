@@ -13,11 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from bertkit.data.demo import TEXT
 from bertkit.data.files import FORMATS, SPLIT_NAMES, find_splits, format_of, not_a_file, not_there, read_records
-from bertkit.data.hub_sets import read_hub_split
+from bertkit.data.remote import find_source, name_source, read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record, without_compression
 from bertkit.errors import DataError, RecipeError
-from bertkit.pretraining.remote import copy_remote, is_remote
 from bertkit.recipe.records import Corpus, Data
 from bertkit.storage.cache import say_once
 
@@ -113,10 +112,7 @@ def find_corpus(data: Corpus) -> CorpusSource:
 
 def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
     check_source(data)
-    source = Path(data.source)
-    if any(map(is_remote, (data.source, *data.files.values()))):
-        places = {name: _local_place(place) for name, place in data.files.items()}
-        return _files_by_split(data.model_copy(update={"source": _local_place(data.source), "files": places}))
+    source = find_source(data.source)
     if not data.files and (source.is_dir() or _folder_of(source) != source):
         return _find_files(source, data)
     if file := single_file(data):
@@ -128,11 +124,6 @@ def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
         raise DataError(f"no train split (found: {', '.join(by_split)})", "--set data.files.train=FILE")
     expanded = {split: [file for path in paths for file in _expand_path(path)] for split, paths in by_split.items()}
     return {split: files for split, files in expanded.items() if split in ("train", "validation")}
-
-
-def _local_place(source: str) -> str:
-    """Return where the copies of what is at an address are; a source that is none is where it is."""
-    return str(copy_remote(source)) if is_remote(source) else source
 
 
 def _expand_path(path: Path) -> list[Path]:
@@ -249,9 +240,9 @@ def _read_hub_documents(data: Corpus, split: str) -> Iterator[Document]:
 
 
 def _read_file_documents(file: Path, data: Corpus) -> Iterator[Document]:
-    is_lines = _ending(file) == ".txt"
-    texts = _read_texts(_read_file(file, data, is_lines), data, "text" if is_lines else data.column, str(file))
-    return _chunk_documents(texts, data, str(file), is_lines)
+    is_lines, name = _ending(file) == ".txt", name_source(file)
+    texts = _read_texts(_read_file(file, data, is_lines), data, "text" if is_lines else data.column, name)
+    return _chunk_documents(texts, data, name, is_lines)
 
 
 def _read_hub(data: Corpus, split: str) -> Iterator[Record]:

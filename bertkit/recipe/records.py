@@ -20,7 +20,7 @@ class Data(Section):
     """Source of the rows, and the canonical column for each of their columns."""
 
     source: Location = ""
-    """Hub dataset, directory, file, or `demo`."""
+    """Dataset on the Hub, directory, file, address of a file, or `demo`."""
     config: str | None = None
     """Configuration of the Hub dataset."""
     language: str | None = None
@@ -277,7 +277,7 @@ class Corpus(Section):
     """Where text comes from, and how it is split into documents."""
 
     source: Location = ""
-    """Hub dataset, directory, file, or `demo`."""
+    """Dataset on the Hub, directory, file, address of a file, or `demo`."""
     config: str | None = None
     """Configuration of the Hub dataset."""
     revision: str | None = None

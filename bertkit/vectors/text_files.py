@@ -14,11 +14,12 @@ import numpy as np
 
 from bertkit.data.columns import Columns
 from bertkit.data.files import read_records
+from bertkit.data.remote import find_source
 from bertkit.data.rows import canonical_records, is_dropped, placed
 from bertkit.data.text import Record, excerpt
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.recipe.records import Data
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.sections import Row
 from bertkit.storage.files import to_json
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import Unit
@@ -84,7 +85,7 @@ class TextFile:
         """
         if str(file) == "-":
             raise UsageError("the rows are read more than once, and standard input only once", "name a file")
-        return cls(typed_path(file), column, data or Data())
+        return cls(find_source(file), column, data or Data())
 
     @cached_property
     def _stamp(self) -> tuple[int, int]:
@@ -175,7 +176,7 @@ def read_file_rows(
     if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
         names = tuple("text" if column == "tokens" else column for column in columns.given)
         columns = Columns(given=names, gold="", lists=columns.lists)
-    records = _name_column(canonical_records(read_records(typed_path(file), data), data, columns, name))
+    records = _name_column(canonical_records(read_records(find_source(file), data), data, columns, name))
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):
         with placed(name, line, data, original):

@@ -16,6 +16,7 @@ import numpy as np
 import bertkit
 from bertkit.data.columns import refuse_clash
 from bertkit.data.files import read_records
+from bertkit.data.remote import find_source
 from bertkit.errors import DataError, UsageError, closest, located
 from bertkit.hardware.launch import Launch, refuse_launch
 from bertkit.progress import log, stage
@@ -197,7 +198,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
     Raises:
         DataError: If a text is empty, or a column is missing.
     """
-    for line, row in read_records(typed_path(file), Data()):
+    for line, row in read_records(find_source(file), Data()):
         texts = []
         for column, option in zip(columns, ("--column", "--pair-column"), strict=True):
             text = text_of((line, row), column, file, option)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.checks import find_skew
+from bertkit.data.remote import is_remote
 from bertkit.data.rows import without_answer
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
@@ -337,20 +338,21 @@ def _make_card(data: FinetuneData, facts: Facts, model: Model) -> str:
     head = head.replace("WindowClassification", "SequenceClassification")
     is_of_transformers = type(model).__module__.startswith("transformers.")
     is_local = recipe.model == "demo" or Path(recipe.model).exists()
-    on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
+    source = recipe.data.source
+    on_hub = not (source == "demo" or recipe.data.files or is_remote(source) or Path(source).exists())
     # Either steps or epochs determine the length of the training.
     length = "steps" if recipe.training.steps is None else "epochs"
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
         # A sparse encoder has a class of transformers, but its vectors are made by sentence-transformers.
         auto_class=f"AutoModelFor{head}" if is_of_transformers and getattr(model, "reads", "") != "sparse" else "",
-        dataset=name_paths(recipe.data.source or ", ".join(recipe.data.files.values())),
+        dataset=name_paths(source or ", ".join(recipe.data.files.values())),
         rows=data.rows,
         columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
         predict_command=f"bertkit predict . {example_row(data.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
         base_model=None if is_local else hub.split_revision(recipe.model)[0],
-        dataset_id=hub.split_revision(recipe.data.source)[0] if on_hub else None,
+        dataset_id=hub.split_revision(source)[0] if on_hub else None,
         dataset_config=recipe.data.config if on_hub else None,
         language=recipe.data.language,
         fingerprint=data.plan.identity["data"]["train"],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.hub_sets import read_hub_split
+from bertkit.data.remote import read_hub_split
 from bertkit.data.rows import feed_row
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record

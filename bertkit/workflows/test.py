@@ -103,12 +103,11 @@ def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: 
     """Return the rows of a test with canonical columns; empty if the test has none."""
     task, columns, recipe = saved.task, saved.task.COLUMNS, saved.recipe
     if isinstance(test.rows, str):
-        source = typed_path(test.rows)
         # An invariance compares two answers, so its rows need no gold value.
         read_columns = replace(columns, gold="") if test.change else columns
-        records = read_records(source, recipe.data)
+        records = read_records(test.rows, recipe.data)
         return read_split(
-            test.name, records, recipe.data, read_columns, lambda row: task.read(row, recipe), source
+            test.name, records, recipe.data, read_columns, lambda row: task.read(row, recipe), test.rows
         ).rows
     raw_rows = test.rows or []
     if test.template is not None:

@@ -67,7 +67,7 @@ def _read_texts(file: str, data: Data) -> Iterator[str]:
     column = data.columns.get("text", "text")
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")
-    for line, values in islice(read_records(typed_path(file), data), data.limit):
+    for line, values in islice(read_records(file, data), data.limit):
         value = values.get(column)
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
             yield " ".join(value)  # the words of a CoNLL row

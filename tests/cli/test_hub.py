@@ -51,10 +51,10 @@ def begin_again():
 
 
 @pytest.mark.slow
-def test_a_dry_run_fetches_config_and_tokenizer_and_the_splits_that_a_run_reads(filled, run):
+def test_a_dry_run_fetches_config_tokenizer_and_rows(filled, run):
     ended = run(*COMMAND, "--dry-run", "--json")
     assert ended.code == 0, ended.err
-    assert filled.fetched() == sorted([*SMALL, PARQUET["train"], PARQUET["validation"]])
+    assert filled.fetched() == sorted([*SMALL, *PARQUET.values()])
     weights = next(iter(filled.commits["models", "me/tiny"].values()))["model.safetensors"]
     assert json.loads(ended.out)["disk_bytes"] > len(weights)  # their size is known
     assert "the run will download weights (0.1 MB)" in ended.err
@@ -64,7 +64,7 @@ def test_a_dry_run_fetches_config_and_tokenizer_and_the_splits_that_a_run_reads(
 def test_a_run_fetches_the_weights_too_and_then_needs_no_hub(filled, run):
     ended = run(*COMMAND)
     assert ended.code == 0, ended.err
-    assert filled.fetched() == sorted([*SMALL, "model.safetensors", PARQUET["train"], PARQUET["validation"]])
+    assert filled.fetched() == sorted([*SMALL, "model.safetensors", *PARQUET.values()])
     filled.forget()
     filled.fail("*", 503)
     begin_again()
@@ -76,10 +76,12 @@ def test_a_run_fetches_the_weights_too_and_then_needs_no_hub(filled, run):
     assert filled.fetched() == []
 
 
-def test_eval_fetches_the_validation_split_alone(filled, run, trained):
-    ended = run("eval", "classify", "--model", trained, "--data", "me/toy")
-    assert ended.code == 0, ended.err
-    assert filled.fetched() == [PARQUET["validation"]]
+def test_eval_fetches_a_dataset_once(filled, run, trained):
+    for expected in (sorted(PARQUET.values()), []):
+        ended = run("eval", "classify", "--model", trained, "--data", "me/toy")
+        assert ended.code == 0, ended.err
+        assert filled.fetched() == expected
+        filled.forget()
 
 
 @pytest.mark.slow
@@ -88,10 +90,10 @@ def test_a_run_that_was_uploaded_serves_as_checkpoint_and_as_teacher(filled, run
     filled.add("models", "me/run", trained)
     ended = run("distill", "classify", "--teacher", "me/run", "--model", "me/tiny", "--data", "me/toy", "--dry-run")
     assert ended.code == 0, ended.err
-    assert filled.fetched() == sorted([*SMALL, *of_a_run, PARQUET["train"], PARQUET["validation"]])
+    assert filled.fetched() == sorted([*SMALL, *of_a_run, *PARQUET.values()])
     ended = run("eval", "classify", "--model", "me/run", "--data", "me/toy")
     assert ended.code == 0, ended.err
-    assert filled.fetched() == sorted([*SMALL, *of_a_run, "model.safetensors", PARQUET["train"], PARQUET["validation"]])
+    assert filled.fetched() == sorted([*SMALL, *of_a_run, "model.safetensors", *PARQUET.values()])
 
 
 def test_a_data_set_may_be_named_with_its_revision(filled, run, tmp_path):
@@ -105,7 +107,7 @@ def test_a_data_set_may_be_named_with_its_revision(filled, run, tmp_path):
     ended = run("finetune", "classify", "--model", "me/tiny", *pinned, "--set", "data.revision=main")
     assert (ended.code, ended.last) == (
         3,
-        f"error: me/toy@{first} and data.revision main are two revisions of one data set - leave one of them out: "
+        f"error: me/toy@{first} and data.revision main are two revisions of one dataset - leave one of them out: "
         "--set data.revision=null",
     )
 

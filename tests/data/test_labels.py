@@ -168,10 +168,10 @@ def test_rows_without_a_label_are_dropped_and_counted_where_that_is_asked_for(ca
 
 
 def test_a_wrong_label_names_the_column_of_the_user_the_row_and_its_id_and_quotes_commas():
-    split = Split("train", "t.csv", [{"label": "goood", "id": "T-7"}], [9], numbers={9: 4})
+    split = Split("train", "t.csv", [{"label": "goood", "id": "T-7"}], [9])
     with pytest.raises(DataError) as caught:
         name_split(split, "label", ["bad, very", "good"], Data(columns={"label": "Queue"}))
-    where = "(t.csv:9, row 4, id 'T-7', column 'Queue')"
+    where = "(t.csv:9, id 'T-7', column 'Queue')"
     what = "label 'goood' is not one of the 2 labels (0 \"bad, very\", 1 good)"
     assert str(caught.value) == f"{what} {where} - did you mean good?"
 

@@ -112,8 +112,8 @@ def test_a_fault_names_the_number_and_the_id_of_a_row_beside_its_line(tmp_path):
     data = Data(columns={"label": "Queue"})
     with pytest.raises(DataError) as caught:
         read_split("train", read_records(file, data), data, COLUMNS, dict, file)
-    assert f"no text ({file}:6, row 3, id 'T-3', column 'text')" in str(caught.value)
-    assert caught.value.as_dict()["record"] == "row 3, id 'T-3'"
+    assert f"no text ({file}:6, id 'T-3', column 'text')" in str(caught.value)
+    assert caught.value.as_dict()["record"] == "id 'T-3'"
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bertkit.data.columns import Columns
-from bertkit.data.rows import is_blank, read_split
+from bertkit.data.rows import is_blank
 from bertkit.data.sources import is_validation, missing_split, read_splits, single_file, unsplit_file
 from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import Data, load_recipe
@@ -131,13 +130,13 @@ def hub_folder(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.allow_hosts(["127.0.0.1"])
 def test_a_data_set_of_the_hub_comes_through_the_datasets_library(loopback, tmp_path):
-    from bertkit.data import sources
-    from bertkit.recipe import Data
-
     loopback.add("datasets", "me/glue", hub_folder(tmp_path / "glue"))
-    data = Data(source="me/glue", columns={"text": "sentence"})
-    splits = sources._read_hub(data, partial(read_split, columns=COLUMNS, read=dict), lambda name: True)
-    assert [split.rows[0]["label"] for split in splits.values()] == ["acceptable", "unacceptable", None]
+    splits = read({"data.source": "me/glue", "data.columns.text": "sentence"}, lambda name: True)
+    assert {name: split.rows[0]["label"] for name, split in splits.items()} == {
+        "train": "acceptable",
+        "validation": "unacceptable",
+        "test": None,
+    }
     assert splits["train"].rows[1]["text"] == "train 1"
 
 

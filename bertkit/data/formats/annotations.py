@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.text import JsonItem, Record, Source, excerpt, read_lines, read_text, require_path
+from bertkit.data.text import JsonItem, Record, Source, excerpt, read_lines, read_text
 from bertkit.errors import DataError, located
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import Data
@@ -22,25 +22,20 @@ _ANSWERS = ("accept", "reject", "ignore")
 _KEPT = ("answer", "meta", "_input_hash", "_task_hash")
 
 
-def read_brat(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_brat(source: Path, data: Data, name: str) -> Iterator[Record]:
     """Yield a row per text, with the name of its files as ``id``, ``text`` and ``spans`` (None without an ``.ann``).
 
     Raises:
         DataError: If a text is missing, or a line that begins with T is not an entity.
-        UsageError: If the source is standard input.
     """
-    return _read_pairs(require_path(source, "brat", "name the folder"), data)
-
-
-def _read_pairs(source: Path, data: Data) -> Iterator[Record]:
     unread = Counter[str]()
-    names = {file.with_suffix("") for pattern in ("*.ann", "*.txt") for file in source.glob(pattern)}
-    for row, name in enumerate(sorted(names) if source.is_dir() else [source.with_suffix("")], 1):
-        text, annotation = name.with_name(f"{name.name}.txt"), name.with_name(f"{name.name}.ann")
+    stems = {file.with_suffix("") for pattern in ("*.ann", "*.txt") for file in source.glob(pattern)}
+    for row, stem in enumerate(sorted(stems) if source.is_dir() else [source.with_suffix("")], 1):
+        text, annotation = stem.with_name(f"{stem.name}.txt"), stem.with_name(f"{stem.name}.ann")
         if not text.exists():
             raise DataError("an .ann file without its text", f"put {text.name} beside it", file=annotation)
         spans = list(_read_entities(annotation, data, unread)) if annotation.exists() else None
-        yield row, {"id": name.name, "text": "".join(read_text(text, data.encoding, str(text))), "spans": spans}
+        yield row, {"id": stem.name, "text": "".join(read_text(text, data.encoding, str(text))), "spans": spans}
     report_unread(source, unread)
 
 

@@ -6,8 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from bertkit.data.text import (
     Source,
     excerpt,
     name_columns,
-    name_lines,
     nul_remedy,
     read_lines,
     refuse_duplicates,
@@ -33,7 +31,6 @@ _DELIMITERS = ",;\t|"
 _SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?[\r\n]*')
 _NUMBER = r"[+-]*(\d+\.?\d*|\.\d+)"
 _DATA = re.compile(rf"\s*({_NUMBER}\s*)?|.{{81,}}|\s*(\S+\s+){{5}}\S.*|\s*\S.* .*[.!?]\s*", re.DOTALL)
-_LOOKED_THROUGH = 100_000  # records after a faulty one, for more of them
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
@@ -58,7 +55,6 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     names = data.header or []
     refuse_duplicates(names, "rename one of them", name)
     row, blank, joined, is_empty = 1, list[int](), list[int](), True
-    is_file = isinstance(source, Path)  # of a stream, the rest may come tomorrow
     try:
         for fields in reader:
             if not fields:
@@ -66,9 +62,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
             elif not names:
                 names = name_columns(fields, name)
             elif len(fields) != len(names):
-                problem, remedy = _wrong_width(len(fields), len(names), record_lines, mark)
-                more = _find_wrong_widths(reader, len(names), row, record_lines)
-                raise DataError(problem + name_lines(more if is_file else ()), remedy, file=name, row=row)
+                raise DataError(*_wrong_width(len(fields), len(names), record_lines, mark), file=name, row=row)
             else:
                 if blank and len(names) == 1:
                     yield from ((line, {names[0]: ""}) for line in blank)
@@ -183,18 +177,6 @@ def _wrong_width(width: int, expected: int, record_lines: list[str], mark: str) 
     if width > expected:
         return what, f"put text that holds {mark!r} in double quotes, or --set data.delimiter=..."
     return what, "complete the row or delete it"
-
-
-def _find_wrong_widths(reader: Iterable[list[str]], width: int, row: int, record_lines: list[str]) -> Iterator[int]:
-    """Yield the lines of further records that do not have so many fields, up to a fault that ends the reading."""
-    with suppress(csv.Error):
-        row += len(record_lines)
-        record_lines.clear()
-        for fields in islice(reader, _LOOKED_THROUGH):
-            if fields and len(fields) != width:
-                yield row
-            row += len(record_lines)
-            record_lines.clear()
 
 
 def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:

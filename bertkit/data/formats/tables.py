@@ -6,12 +6,12 @@ import io
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.text import Record, Source, empty_file, name_columns, refuse_duplicates, require_path
+from bertkit.data.text import Record, Source, empty_file, name_columns, refuse_duplicates
 from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe.plugins import import_extra
@@ -19,63 +19,73 @@ from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
 from bertkit.storage.disk import spool
 
-_MAGIC = b"PAR1"
-
 _LISTS = ("List", "LargeList", "Sequence")
 _BATCH_ROWS = 1000
 
 
-def read_parquet(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the rows of a Parquet file; a class label is its name, and None where it is -1.
+def read_parquet(source: Path, data: Data, name: str) -> Iterator[Record]:
+    """Yield the rows of a Parquet file; a class label is its name, and None if it is -1.
 
     Labels are named in columns of labels and of lists of labels, not inside structs.
 
     Raises:
-        DataError: not a Parquet file, a damaged one, or one without rows.
-        UsageError: the source is not a file, since the index of a Parquet file is at its end.
+        DataError: If the file is damaged or has no rows.
     """
-    return _read_parquet_rows(require_path(source, "Parquet"))
+    return _read_table(_read_parquet_batches(source), name, "download it again")
 
 
-def _read_parquet_rows(path: Path) -> Iterator[Record]:
+def _read_parquet_batches(path: Path) -> Iterator[Any]:
     import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        yield file.schema_arrow
+        yield from file.iter_batches(_BATCH_ROWS)
+
+
+def _read_table(items: Iterator[Any], name: str, remedy: str) -> Iterator[Record]:
+    """Yield the rows of a schema and its batches, with the names of class labels and without null fields of structs.
+
+    Raises:
+        DataError: If the file is damaged or has no rows, two columns have one name, or a label has no name.
+    """
+    import pyarrow
 
     row = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for row, record in name_batches(file.schema_arrow, file.iter_batches(_BATCH_ROWS), path):
-                yield row, record
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise _parquet_error(path, row) from error
+        schema = next(items)
+        refuse_duplicates(schema.names, "rename one of them", name)
+        labels = _read_features(schema.metadata or {}, name)
+        structs = [field.name for field in schema if "struct<" in str(field.type)]
+        for row, record in enumerate(chain.from_iterable(batch.to_pylist() for batch in items), 1):
+            record |= {column: _without_nulls(record[column]) for column in structs}
+            yield row, name_labels(record, labels, name, row)
+    except (
+        pyarrow.ArrowException,
+        OSError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+        LookupError,
+        TypeError,
+    ) as error:
+        raise DataError("truncated or damaged", remedy, file=name, row=row + 1 if row else None) from error
     if row == 0:
-        raise DataError("the file has columns but no rows", "add rows", file=path)
+        raise DataError("the file has columns but no rows", "add rows", file=name)
 
 
-def name_batches(schema: Any, batches: Iterable[Any], path: Path) -> Iterator[Record]:
-    """Yield the rows of Arrow's batches with the names of class labels, and structs without their null fields.
-
-    Raises:
-        DataError: two columns have one name, or a label is none of those that are named.
-    """
-    refuse_duplicates(schema.names, "rename one of them", path)
-    labels = _label_names(schema.metadata or {}, schema.names, path)
-    structs = [field.name for field in schema if "struct<" in str(field.type)]
-    for row, record in enumerate((record for batch in batches for record in batch.to_pylist()), 1):
-        record |= {column: _without_nulls(record[column]) for column in structs}
-        for column, names in labels.items():
-            record[column] = _name_labels(record[column], names, path, row, column)
-        yield row, record
-
-
-def _label_names(metadata: dict[bytes, bytes], columns: list[str], path: Path) -> dict[str, list[str]]:
-    """Return column -> label names for each column that `datasets` declared to hold class labels."""
+def _read_features(metadata: dict[bytes, bytes], file: str) -> dict[str, list[str]]:
+    """Return column -> label names from the metadata that `datasets` writes into a file."""
     try:
-        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        elements = {column: _element(features[column]) for column in columns if column in features}
-        return {column: item["names"] for column, item in elements.items() if item.get("_type") == "ClassLabel"}
+        return find_label_names(json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {}))
     except (ValueError, RecursionError, AttributeError, KeyError):
         what = "the `huggingface` metadata of the file cannot be read"
-        raise DataError(what, "write the file again", file=path) from None
+        raise DataError(what, "write the file again", file=file) from None
+
+
+def find_label_names(features: dict[str, Any]) -> dict[str, list[str]]:
+    """Return column -> label names for each column that `datasets` declares to hold class labels, or lists of them."""
+    elements = {column: _element(feature) for column, feature in features.items()}
+    return {column: item["names"] for column, item in elements.items() if item.get("_type") == "ClassLabel"}
 
 
 def _element(feature: Any) -> dict[str, Any]:
@@ -89,16 +99,26 @@ def _element(feature: Any) -> dict[str, Any]:
     return _element(feature["feature"]) if feature.get("_type") in _LISTS else dict(feature)
 
 
-def _name_labels(value: object, names: list[str], path: Path, row: int, column: str) -> object:
-    """Replace a label, or each label of a list, by its name."""
+def name_labels(record: dict[str, Any], labels: dict[str, list[str]], file: str, row: int) -> dict[str, Any]:
+    """Return a row with the names of class labels instead of their numbers; -1 becomes None.
+
+    Raises:
+        DataError: If a label has no name.
+    """
+    for column in labels.keys() & record.keys():
+        record[column] = _name_label(record[column], labels[column], file, row, column)
+    return record
+
+
+def _name_label(value: object, names: list[str], file: str, row: int, column: str) -> object:
     if isinstance(value, list):
-        return [_name_labels(item, names, path, row, column) for item in value]
+        return [_name_label(item, names, file, row, column) for item in value]
     if not isinstance(value, int) or 0 <= value < len(names):
         return names[value] if isinstance(value, int) else value
     if value == -1:
         return None
     what = f"label {value}, but the file names {len(names)} labels"
-    raise DataError(what, "write the file again", file=path, row=row, column=column)
+    raise DataError(what, "write the file again", file=file, row=row, column=column)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -114,64 +134,33 @@ def _without_nulls(value: Any) -> Any:
     return {name: _without_nulls(item) for name, item in value.items() if item is not None}
 
 
-def _parquet_error(path: Path, rows_read: int) -> DataError:
-    """Build the error for a file that cannot be read, with what it looks like instead."""
-    with path.open("rb") as stream:
-        start = stream.read(512)
-    if not start:
-        return DataError("the file is empty", "download it again", file=path)
-    if start.startswith(_MAGIC):
-        row = rows_read + 1 if rows_read else None
-        return DataError("the Parquet file is truncated or damaged", "download it again", file=path, row=row)
-    if b"\0" in start:
-        return DataError("not a Parquet file", "check where it comes from", file=path)
-    likely = "JSON" if start.lstrip()[:1] in (b"{", b"[") else "CSV"
-    hint = f"if so, rename it to {path.stem}.{likely.lower()}"
-    return DataError(f"not a Parquet file; it looks like {likely}", hint, file=path)
-
-
-_STATE = "state.json"
-
-
-def read_arrow(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the rows of a file, or of the files that a folder's ``state.json`` lists, as those of Parquet are read.
+def read_arrow(source: Path, data: Data, name: str) -> Iterator[Record]:
+    """Yield the rows of a file, or of the files that a folder's ``state.json`` lists, as `read_parquet` does.
 
     Raises:
-        DataError: it is not such a file, a damaged one, or one without rows.
-        UsageError: the source is standard input.
+        DataError: If a file is damaged or there are no rows.
     """
-    return _read_arrow_rows(require_path(source, "Arrow"))
+    return _read_table(_read_arrow_batches(source), name, "save it again with Dataset.save_to_disk")
 
 
-def _read_arrow_rows(path: Path) -> Iterator[Record]:
+def _read_arrow_batches(path: Path) -> Iterator[Any]:
     import pyarrow
 
-    row = 0
-    try:
-        files = [path]
-        if path.is_dir():
-            state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-            files = [path / entry["filename"] for entry in state["_data_files"]]
-        batches = chain.from_iterable(map(_read_batches, files))
-        with pyarrow.OSFile(str(files[0])) as stream:
-            schema = pyarrow.ipc.open_stream(stream).schema
-        for row, record in name_batches(schema, batches, path):
-            yield row, record
-    except (pyarrow.ArrowException, OSError, ValueError, RecursionError, LookupError, TypeError) as error:
-        what, remedy = "not an Arrow stream, or a damaged one", "save it again with Dataset.save_to_disk"
-        raise DataError(what, remedy, file=path, row=row + 1 if row else None) from error
-    if row == 0:
-        raise DataError("the file has columns but no rows", "add rows", file=path)
-
-
-def _read_batches(file: Path) -> Iterator[Any]:
-    import pyarrow
-
-    with pyarrow.OSFile(str(file)) as stream:
-        for batch in pyarrow.ipc.open_stream(stream):
-            # Arrow trusts offsets and lengths: to read a damaged one could end the process
-            batch.validate(full=True)
-            yield batch
+    files = [path]
+    if path.is_dir():
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        files = [path / entry["filename"] for entry in state["_data_files"]]
+        if not files:
+            raise LookupError(path)
+    for index, file in enumerate(files):
+        with pyarrow.OSFile(str(file)) as content:
+            stream = pyarrow.ipc.open_stream(content)
+            if index == 0:
+                yield stream.schema
+            for batch in stream:
+                # Arrow trusts offsets and lengths; reading damaged ones could end the process.
+                batch.validate(full=True)
+                yield batch
 
 
 _NOT_COMPUTED = "warning: formulas of {} that were never computed are read as blank or 0; open it in Excel and save it"

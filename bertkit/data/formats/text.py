@@ -18,7 +18,6 @@ from bertkit.data.text import (
     read_lines,
     read_text,
     refuse_nul,
-    require_path,
     source_column,
     without_compression,
 )
@@ -86,14 +85,13 @@ _UNSEEN = ("script", "style", "template", "noscript")
 _IN_LINE = ("a", "abbr", "b", "code", "em", "i", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u", "wbr")
 
 
-def read_documents(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_documents(source: Path, data: Data, name: str) -> Iterator[Record]:
     """Yield a row per file, with its name (below the folder) as ``id`` and its ``text``; an empty file is left out.
 
     Raises:
         DataError: a file is not text in this encoding, or too long; or a file that is read alone is empty.
-        UsageError: it is standard input, or a folder without documents, or with other files of data.
+        UsageError: If it is a folder without documents, or with other files of data.
     """
-    source = require_path(source, "a document")
     if not source.is_dir():
         return iter([(1, {"id": source.name, "text": read_document(source, data)})])
     files = sorted(file for file in source.rglob("*") if format_of(file.name)[0] and file.is_file())

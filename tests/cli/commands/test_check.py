@@ -41,7 +41,7 @@ def test_a_file_that_cannot_be_parsed_is_a_finding_with_its_lines(run):
     Path("rows.csv").write_text("text,label\ngood,a\nbad\nfine,b\nodd\nx,y,a\n")
     ended = run("check", "classify", "--data", "rows.csv")
     assert ended.code == 3
-    assert "1 field instead of 2: 'bad' (also in lines 5, 6)" in ended.out
+    assert "1 field instead of 2: 'bad'" in ended.out
     assert "rows.csv:3" in ended.out
     assert "every row can be read" not in ended.out
 

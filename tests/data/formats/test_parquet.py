@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.files import FORMATS
+from bertkit.data.files import FORMATS, read_records
 from bertkit.errors import BertkitError, DataError, UsageError
 from bertkit.recipe.records import Data
 
@@ -100,25 +100,17 @@ def test_an_unknown_label_is_refused(here):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "the file is empty (train.parquet) - download it again"),
-        (
-            b"text,label\nx,1\n",
-            "not a Parquet file; it looks like CSV (train.parquet) - if so, rename it to train.csv",
-        ),
-        (
-            b' {"text": "x"}\n',
-            "not a Parquet file; it looks like JSON (train.parquet) - if so, rename it to train.json",
-        ),
-        (b"\x93NUMPY\x01\0v\0", "not a Parquet file (train.parquet) - check where it comes from"),
-        (b"PAR1" + b"x" * 100, "the Parquet file is truncated or damaged (train.parquet) - download it again"),
+        (b"", "the file is empty (train.parquet) - download it again, or "),
+        (b"text,label\nx,1\n", "not a Parquet file (train.parquet) - download it again, or "),
+        (b"PAR1" + b"x" * 100, "truncated or damaged (train.parquet) - download it again"),
     ],
 )
 def test_what_is_not_parquet(here, content, line):
     path = here / "train.parquet"
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        list(read_parquet(Path("train.parquet")))
-    assert str(caught.value) == line
+        list(read_records("train.parquet", Data()))
+    assert str(caught.value).startswith(line)
 
 
 def test_a_truncated_file_and_a_damaged_page(here):
@@ -127,7 +119,7 @@ def test_a_truncated_file_and_a_damaged_page(here):
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError) as caught:
         list(read_parquet(path))
-    assert str(caught.value) == "the Parquet file is truncated or damaged (train.parquet) - download it again"
+    assert str(caught.value) == "truncated or damaged (train.parquet) - download it again"
     start = pq.read_metadata(write(pq.read_table(pa.BufferReader(whole)), row_group_size=1000)).row_group(1)
     offset = start.column(0).dictionary_page_offset
     damaged = bytearray(path.read_bytes())
@@ -135,7 +127,7 @@ def test_a_truncated_file_and_a_damaged_page(here):
     path.write_bytes(damaged)
     with pytest.raises(DataError) as caught:
         list(read_parquet(path))
-    assert str(caught.value).startswith("the Parquet file is truncated or damaged (train.parquet")
+    assert str(caught.value).startswith("truncated or damaged (train.parquet")
 
 
 def test_no_rows_and_repeated_columns(here):
@@ -171,5 +163,5 @@ def test_damage_ends_in_rows_or_one_line(tmp_path_factory, cut, patch):
 
 
 def test_standard_input_is_refused():
-    with pytest.raises(UsageError, match="Parquet is not read from standard input - name the file"):
+    with pytest.raises(UsageError, match="parquet is not read from standard input - name the file"):
         FORMATS["parquet"].read(io.BytesIO(b"PAR1"), Data(), "standard input")

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from bertkit.data.hub_sets import read_hub_split
+from bertkit.data.remote import read_hub_split
 from bertkit.errors import UnavailableError
 from bertkit.recipe import Data
 from bertkit.storage import hub
