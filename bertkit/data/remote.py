@@ -18,7 +18,7 @@ from bertkit.progress import stage
 from bertkit.recipe.records import Data
 from bertkit.recipe.sections import typed_path
 from bertkit.storage import files, hub
-from bertkit.storage.cache import cache_folder, lock_folder, sweep
+from bertkit.storage.cache import cache_folder, lock_folder, say_once, sweep
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
