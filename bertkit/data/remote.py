@@ -66,8 +66,6 @@ def copy_remote(address: str) -> Path:
         UnavailableError: If the package for this protocol is not installed, or the files cannot be read.
         ResourceError: If the disk is full.
     """
-    # It imports numpy, which local files do without.
-
     folder = cache_folder("remote") / hashlib.sha256(address.encode()).hexdigest()[:32]
     with lock_folder(folder):
         folder.mkdir(exist_ok=True)
