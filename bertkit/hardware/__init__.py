@@ -1,1 +1,1 @@
-"""What the machine can do: device, precision, memory, speed."""
+"""Machine: device, precision, threads, memory and speed."""

@@ -93,8 +93,8 @@ class StepGraphs:
                 if is_memory_error(error):
                     raise
                 reason = str(error).strip().splitlines()[0]
-                what = f"training.cuda_graphs: the steps of this training cannot be captured: {reason}"
-                raise RecipeError(what, "leave it out") from error
+                message = f"training.cuda_graphs: the steps of this training cannot be captured: {reason}"
+                raise RecipeError(message, "leave it out") from error
         self.pool = self.pool or graph.pool()
         _set_gradients(before)
         return _Captured(inputs, graph, output)

@@ -1,7 +1,7 @@
-"""The door to devices: which one computes, what it can do, how to wait for it. No other module names an accelerator.
+"""Devices: the one that computes, its features, and how to wait for it. No other module names an accelerator.
 
-torch names CUDA and ROCm ``cuda``, Apple's GPUs ``mps`` and Intel's ``xpu``; other packages add types of their own. XLA
-is none of `torch.accelerator`: it computes where it is asked for, or where it is the only accelerator.
+torch names CUDA and ROCm ``cuda``, Apple's GPUs ``mps`` and Intel's ``xpu``; other packages add more types. XLA is not
+a `torch.accelerator`: it is used if the user requests it, or if it is the only accelerator.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 DEVICE = "BERTKIT_DEVICE"
-"""The variable that names the device where no command line does."""
+"""Environment variable that names the device if the command line does not."""
 
-_FLASH_CAPABILITY = (8, 0)  # of NVIDIA GPUs that torch has flash attention for
+_FLASH_CAPABILITY = (8, 0)  # minimum for flash attention of torch on NVIDIA GPUs
 _PINS_MEMORY = ("cuda", "xpu")
 _MPS_FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
 _BF16_MACOS = (14, 0)
@@ -33,13 +33,13 @@ _BF16_MACOS = (14, 0)
 
 @dataclass(frozen=True)
 class Device:
-    """A device that torch computes on, and what it can do. In which dtype it is faster is a trial of `precision`."""
+    """Device that torch computes on, and its features. Trials of `precision` find its fastest dtype."""
 
     type: str
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is no accelerator."""
+        """Whether it is the CPU."""
         return self.type == "cpu"
 
     @property
@@ -49,12 +49,12 @@ class Device:
 
     @property
     def count(self) -> int:
-        """How many devices share the rows of a batch inside one process, as those of XLA do."""
+        """Number of devices that share the rows of a batch inside one process, as on XLA."""
         return int(_xla_runtime().global_runtime_device_count()) if self.type == "xla" else 1
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the product."""
         if self.is_cpu:
             return "CPU"
         if self.type == "xla":
@@ -68,14 +68,14 @@ class Device:
 
     @property
     def note(self) -> str:
-        """What else people should know of it; mostly nothing."""
+        """Remark for the log, usually empty."""
         if self.type == "mps" and os.environ.get(_MPS_FALLBACK) == "1":
             return f"operations that MPS lacks run on the CPU, by {_MPS_FALLBACK}"
         return ""
 
     @property
     def memory(self) -> int | None:
-        """Bytes of memory that it may run out of long before the system does; None where it has no such limit."""
+        """Bytes of its own memory, or None if it uses the memory of the system without a limit."""
         if self.type == "mps":
             return int(self._module.recommended_max_memory())
         get_properties = None if self.is_cpu else getattr(self._module, "get_device_properties", None)
@@ -83,7 +83,7 @@ class Device:
 
     @property
     def has_bf16(self) -> bool:
-        """Whether autocast to bf16 works, at whatever speed."""
+        """Whether autocast to bf16 works, even if it is slow."""
         if self.is_cpu or self.type == "xla":
             return True
         if self.type == "mps":
@@ -95,14 +95,14 @@ class Device:
 
     @property
     def has_fused_optimizer(self) -> bool:
-        """Whether AdamW updates all weights in one kernel; by the list that torch's optimizers look at."""
+        """Whether AdamW updates all weights in one kernel; by the list that torch's optimizers use."""
         from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
         return self.type in _get_fused_kernels_supported_devices()
 
     @property
     def pins_memory(self) -> bool:
-        """Whether copies from pinned memory need not be waited for."""
+        """Whether copies from pinned memory are asynchronous."""
         return self.type in _PINS_MEMORY
 
     @property
@@ -127,7 +127,7 @@ class Device:
 
     @property
     def tracks_memory(self) -> bool:
-        """Whether it knows the most memory that it has used."""
+        """Whether it records its peak memory."""
         return not self.is_cpu and hasattr(self._module, "max_memory_allocated")
 
     @property
@@ -138,7 +138,7 @@ class Device:
         return None if self.type == "xla" else torch.get_device_module(self.type)
 
     def synchronize(self) -> None:
-        """Wait until it has done all that it was given."""
+        """Wait until it has finished all work."""
         if self.type == "xla":
             import torch_xla
 
@@ -147,24 +147,24 @@ class Device:
             self._module.synchronize()
 
     def inference_mode(self) -> AbstractContextManager[Any]:
-        """Return what turns gradients off; XLA has no views of the tensors of torch's inference mode."""
+        """Return a context without gradients; XLA cannot make views of the tensors of torch's inference mode."""
         import torch
 
         return torch.inference_mode() if self.shapes_may_change else torch.no_grad()
 
     def end_graph(self) -> None:
-        """Begin to compute what it was given; XLA compiles all of that as one graph, and others began long before."""
+        """Start the work so far on XLA, which compiles it as one graph; other devices have started already."""
         if not self.shapes_may_change:
             import torch_xla
 
             torch_xla.sync()
 
-    def whole_rows(self, rows: int) -> int:
-        """Return the rows of a batch that all devices have equal shares of, at least as many."""
+    def padded_rows(self, rows: int) -> int:
+        """Return the number of rows, rounded up to a multiple of the devices."""
         return -(-rows // self.count) * self.count
 
     def share_rows(self, values: Any) -> None:
-        """Let several devices hold equal shares of a tensor's rows, (rows, ...), and so of all that is made of it."""
+        """Distribute the rows of a tensor, (rows, ...), and of results computed from it, evenly among the devices."""
         if self.count > 1 and values.dim() and len(values) % self.count == 0:
             import numpy as np
             from torch_xla.distributed import spmd
@@ -173,21 +173,21 @@ class Device:
             spmd.mark_sharding(values, mesh, ("rows", *[None] * (values.dim() - 1)))
 
     def empty_cache(self) -> None:
-        """Return memory that is free but kept."""
+        """Release cached memory that is free."""
         if not self.is_cpu and hasattr(self._module, "empty_cache"):
             self._module.empty_cache()
 
     def restart_peak_memory(self) -> None:
-        """Measure the peak of its memory anew; only where `tracks_memory`."""
+        """Reset the peak memory; requires `tracks_memory`."""
         self.empty_cache()
         self._module.reset_peak_memory_stats()
 
     def peak_memory(self) -> int:
-        """Return the most bytes of its memory that were used since the restart; only where `tracks_memory`."""
+        """Return the peak memory in bytes since the last reset; requires `tracks_memory`."""
         return int(self._module.max_memory_allocated())
 
     def mark(self) -> Any:
-        """Mark a moment of its work, for `seconds_between`; without events, wait for it."""
+        """Mark a point in its work for `seconds_between`; without events, wait for the device."""
         if self.has_events:
             event = self._module.Event(enable_timing=True)
             event.record()
@@ -199,17 +199,17 @@ class Device:
         """Return the seconds from each mark to the next."""
         if not self.has_events:
             return [after - before for before, after in pairwise(marks)]
-        # the device runs behind the program, and all times are known only once it has reached the last mark
+        # The device runs behind the program: all times are known once it has reached the last mark.
         marks[-1].synchronize()
         return [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
 
 
-# --- Which one computes ---
+# --- Choice of the device ---
 
 
 @dataclass
 class _Process:
-    """What the command line of this process asks for."""
+    """Options of the command line of this process."""
 
     option: str | None = None
 
@@ -218,24 +218,24 @@ _PROCESS = _Process()
 
 
 def prepare(option: str | None) -> None:
-    """Note the device that a command line asks for, and keep transformers and Accelerate, which load later, off XLA.
+    """Store the device of the command line, and keep transformers and Accelerate, which are imported later, off XLA.
 
-    Where torch_xla is installed, both take it whatever they are told, unless a variable forbids it before their import.
+    If torch_xla is installed, both always use it, unless a variable forbids it before their import.
 
     Raises:
-        UsageError: the option names no type of device.
-        UnavailableError: torch_xla is installed, and there is no such device.
+        UsageError: If the option is not a type of device.
+        UnavailableError: If torch_xla is installed, and there is no such device.
     """
     _PROCESS.option = option
     if not asked_device().isidentifier():
-        remedy = "name its type alone, such as cuda; CUDA_VISIBLE_DEVICES chooses one of several GPUs"
-        raise UsageError(f"--device {asked_device()} is no type of device", remedy)
+        remedy = "name only its type, such as cuda; CUDA_VISIBLE_DEVICES chooses one of several GPUs"
+        raise UsageError(f"--device {asked_device()} is not a type of device", remedy)
     if importlib.util.find_spec("torch_xla"):
         os.environ["USE_TORCH_XLA"] = "1" if find_device().type == "xla" else "0"
 
 
 def asked_device() -> str:
-    """Return the type of device that the user asks for, by the command line or a variable; ``auto`` for the best."""
+    """Return the type of device that the command line or a variable requests, or ``auto``."""
     # `accelerate launch --cpu`
     uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     return _PROCESS.option or os.environ.get(DEVICE) or ("cpu" if uses_cpu else "auto")
@@ -247,44 +247,44 @@ def device_of(model: nn.Module) -> Device:
 
 
 def find_device() -> Device:
-    """Return the device to compute on: the one that is asked for, or an accelerator where there is one.
+    """Return the device to compute on: the requested device, or an accelerator if available.
 
     Raises:
-        UnavailableError: what is asked for is not here.
+        UnavailableError: If the requested device is not available.
     """
-    asked = asked_device()
-    if asked == "cpu":
+    requested = asked_device()
+    if requested == "cpu":
         return Device("cpu")
     import torch
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     types = ["cpu"] if accelerator is None else [accelerator.type, "cpu"]
-    if asked == "auto":
+    if requested == "auto":
         return Device("xla" if accelerator is None and _xla_is_accelerator() else types[0])
-    if asked in types or (asked == "xla" and importlib.util.find_spec("torch_xla") and _xla_runtime()):
-        return Device(asked)
-    needs = "torch_xla" if asked == "xla" else f"a torch that is built for it, which {torch.__version__} may not be"
-    raise UnavailableError(f"--device {asked}: none is found, but {' and '.join(types)}", f"it takes {needs}")
+    if requested in types or (requested == "xla" and importlib.util.find_spec("torch_xla") and _xla_runtime()):
+        return Device(requested)
+    package = "torch_xla" if requested == "xla" else f"a build of torch for it; {torch.__version__} may lack it"
+    raise UnavailableError(f"--device {requested}: not available, only {' and '.join(types)}", f"install {package}")
 
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Compute on the CPU meanwhile, whatever device is asked for."""
-    asked, _PROCESS.option = _PROCESS.option, "cpu"
+    """Compute on the CPU inside the block, regardless of the requested device."""
+    before, _PROCESS.option = _PROCESS.option, "cpu"
     try:
         yield
     finally:
-        _PROCESS.option = asked
+        _PROCESS.option = before
 
 
 def check_asked_device(**reruns: object) -> None:
-    """Check that a device is here which the user asks for by name, before anything is read or moved for it.
+    """Check that the device that the user requested is available, before rows are read or files are moved.
 
     Args:
-        reruns: setting of a recipe, with ``__`` for a dot -> its value, with which layers run twice in a step if any.
+        reruns: Setting of a recipe, with ``__`` for a dot -> its value; if it is set, layers run twice in a step.
 
     Raises:
-        UnavailableError: it is not, or there are several processes on XLA, whose layers torch cannot run twice.
+        UnavailableError: If it is not available, or on XLA several processes train or layers would run twice.
     """
     used = next((name.replace("__", ".") for name, value in reruns.items() if value), None)
     if asked_device() != "cpu" and (used or asked_device() != "auto"):
@@ -322,21 +322,21 @@ def _is_on(variable: str) -> bool:
 
 
 def refuse_processes(device: Device) -> None:
-    """Refuse to train in several processes on XLA, which are none of torch.distributed; one sees all devices.
+    """Check that only one process trains on XLA, where one process uses all devices of a machine.
 
     Raises:
-        UnavailableError: there are several.
+        UnavailableError: If there are several.
     """
     if device.shapes_may_change:
         return
     processes = max(int(os.environ.get("WORLD_SIZE", "1")), int(_xla_runtime().process_count()))
     if processes > 1:
-        what = f"bertkit trains on XLA in one process, not in {processes}"
-        raise UnavailableError(what, "start one alone, which shares batches among all devices of its machine")
+        message = f"bertkit trains on XLA in one process, not in {processes}"
+        raise UnavailableError(message, "start one process; it shares batches among all devices of its machine")
 
 
 def use_local_device() -> None:
-    """Let each process of a launch compute on an accelerator of its own."""
+    """Give each process of a launch its own accelerator."""
     import torch
 
     if find_device().type not in ("cpu", "xla"):
@@ -344,22 +344,23 @@ def use_local_device() -> None:
 
 
 def lead_accelerate(device: str) -> None:
-    """Let Accelerate take this device, where it would choose another: it goes through a list of those that it knows.
+    """Make Accelerate use this device, even if it would choose another one from its list of known devices.
 
     Raises:
-        UnavailableError: there are several processes on XLA.
+        UnavailableError: If there are several processes on XLA.
     """
     refuse_processes(Device(device))
     from accelerate import PartialState
 
-    if device == "cpu":  # which the variable would overrule
+    # The variable would override the CPU.
+    if device == "cpu":
         os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
     elif device != "xla" and PartialState.default_device.fget(None).type != device:
         os.environ.setdefault("ACCELERATE_TORCH_DEVICE", f"{device}:{os.environ.get('LOCAL_RANK', '0')}")
 
 
 def leave_launch() -> None:
-    """Leave the launch that this process is one of, if it is; NCCL warns of resources that leak where none does."""
+    """Leave the process group, if this process is in one; otherwise, NCCL warns of leaked resources."""
     from torch import distributed
 
     if distributed.is_available() and distributed.is_initialized():
@@ -370,16 +371,16 @@ def check_accelerate(taken: str, device: str) -> None:
     """Check that Accelerate has taken the device that was chosen.
 
     Raises:
-        UnavailableError: it has taken another one, as where torch_xla is installed and this is not the command line.
+        UnavailableError: If it uses another one, e.g. because torch_xla is installed and a program imports bertkit.
     """
     if taken != device:
         variable = "USE_TORCH_XLA=0" if taken == "xla" else f"{DEVICE}={taken}"
-        what = f"Accelerate computes on {taken}, and bertkit on {device}"
-        raise UnavailableError(what, f"set {variable} before Python starts, or choose --device {taken}")
+        message = f"Accelerate computes on {taken}, and bertkit on {device}"
+        raise UnavailableError(message, f"set {variable} before Python starts, or choose --device {taken}")
 
 
 def count_graphs() -> tuple[int, float]:
-    """Return how many graphs this process has compiled, one per shape of what is computed, and the seconds it took."""
+    """Return the number of graphs that this process has compiled, and the seconds it took."""
     if "torch_xla" not in sys.modules:
         return 0, 0.0
     from torch_xla.debug import metrics
@@ -389,22 +390,22 @@ def count_graphs() -> tuple[int, float]:
 
 
 def missing_operation(error: BaseException) -> UnavailableError | None:
-    """Return the error of an operation that Apple's GPUs lack; None for any other."""
+    """Return the error for an operation that Apple's GPUs lack, or None for any other error."""
     if not isinstance(error, NotImplementedError) or "MPS device" not in str(error):
         return None
-    what = " ".join(str(error).split(". ")[0].split())
-    return UnavailableError(what, f"set {_MPS_FALLBACK}=1 to compute it on the CPU, or choose --device cpu")
+    message = " ".join(str(error).split(". ")[0].split())
+    return UnavailableError(message, f"set {_MPS_FALLBACK}=1 to compute it on the CPU, or choose --device cpu")
 
 
 def _xla_is_accelerator() -> bool:
-    """Tell whether torch_xla computes on anything but the CPU, which torch alone does better."""
+    """Return whether torch_xla computes on another device than the CPU, where torch without it is faster."""
     if not importlib.util.find_spec("torch_xla") or os.environ.get("PJRT_DEVICE", "").upper() == "CPU":
         return False
     return str(_xla_runtime().device_type()) != "CPU"
 
 
 def _xla_runtime() -> Any:
-    """Return torch_xla's runtime, where several devices are one to a program, which shares tensors out among them."""
+    """Return torch_xla's runtime in SPMD mode: a program sees several devices as one, and tensors are distributed."""
     from torch_xla import runtime
 
     if not runtime.is_spmd() and runtime.global_runtime_device_count() > 1:

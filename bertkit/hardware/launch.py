@@ -1,4 +1,4 @@
-"""Processes that divide a command's work: those of a launcher, or shards that users start one by one."""
+"""Processes that divide a command's work: started by a launcher, or as shards by users."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refuse_launch(problem: str, remedy: str) -> None:
 
 
 def is_one_of_several() -> bool:
-    """Return whether this process divides its work with others: those of a launcher, or shards."""
+    """Return whether this process divides its work with others, which a launcher or users (as shards) started."""
     return is_launched() or _shard is not None
 
 

@@ -1,4 +1,4 @@
-"""Device and precision: chosen by trial on this machine, explained in one line, and overridable."""
+"""Device and precision, chosen by trial on this machine; the user can override both."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     import torch
 
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
-# well below 1, so that noise does not change the choice where both are about as fast
+# Well below 1, so that noise does not change the choice between backends of equal speed.
 _NOT_SLOWER = 0.7
-# of a product that is tried: fewer tokens where widths are large, and more on a GPU, which would be idle with so few
+# Size of a product in a trial: fewer tokens for large widths, and more on a GPU to keep it busy.
 _TOKENS, _TOKENS_OF_GPU, _MULTIPLICATIONS = 1024, 16384, 2**31
 _WIDEST = 8192  # a config may name any number
-# of a trial: the time ends it, but not before the least turns, of which two will do where they are long
-_LEAST_TURNS, _TURNS, _SECONDS, _LONG = 6, 20, 0.08, 0.4
-# a dtype that a CPU emulates is ten times as slow: an eighth of the tokens tells, and all would take seconds
+# A trial ends after _SECONDS, but not before _MIN_ROUNDS rounds (two if rounds are slow).
+_MIN_ROUNDS, _MAX_ROUNDS, _SECONDS, _LONG = 6, 20, 0.08, 0.4
+# A dtype that a CPU emulates is ten times slower. An eighth of the tokens is enough to detect this within a second.
 _PARTS, _EMULATED = 8, 1 / 3
-# hidden size below which a product takes no longer than its call, so that a trial would tell chance
+# For smaller hidden sizes, the time of a product is mostly overhead, so a trial would measure noise.
 _NARROW = 128
-_WIDTHS = (768, 3072)  # of BERT base, tried where those of a model are not known
-# relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
+_WIDTHS = (768, 3072)  # of BERT base, if the widths of a model are unknown
+# Maximum relative error: fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3.
 _FP32_ERROR = 1e-5
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The device of a run, and how it computes there; `reason` explains the choice to people.
+    """Device of a run with its precision and threads; `reason` explains the choice.
 
     `matmul_backend` is the library that multiplies fp32 matrices on a CPU: ``torch`` (its own choice) or ``onednn``.
     """
@@ -54,7 +54,7 @@ class Machine:
         return f"{self.reason.partition(f': {self.precision}')[0]}: {self.precision}"
 
     def announce(self, action: str = "") -> None:
-        """Log what computes, and at level DEBUG why so."""
+        """Log the device and the precision, and at level DEBUG the reason."""
         log.info(f"{action}{self.summary}")
         log.debug(self.reason)
 
@@ -65,9 +65,9 @@ def detect_hardware(
     """Choose the device and the precision.
 
     Args:
-        precision: ``fp32``, ``bf16``, or ``auto``: bf16 where a trial shows that its matrix products are faster.
-        avoid_bf16: whether ``auto`` is fp32, since the model overflows in bf16.
-        widths: hidden and intermediate size of the model, whose products are tried; None where they are not known.
+        precision: ``fp32``, ``bf16``, or ``auto``: bf16 if its matrix products are faster in a trial.
+        avoid_bf16: Whether ``auto`` is fp32, because the model overflows in bf16.
+        widths: Hidden and intermediate size of the model for the trial, or None if they are unknown.
         threads: Number of threads, or None for the number that fits.
     """
     import torch
@@ -75,34 +75,34 @@ def detect_hardware(
     device, threads, name = _name_device(threads, "its share")
     widths = widths or _WIDTHS
     if precision == "auto" and avoid_bf16:
-        precision, why = "fp32", "this model overflows in bf16"
+        precision, reason = "fp32", "this model overflows in bf16"
     elif precision == "auto" and not device.has_bf16:
-        precision, why = "fp32", "it has no bf16"
+        precision, reason = "fp32", "it has no bf16"
     elif precision == "auto":
         gain = _gain(device, torch.bfloat16, widths)
         precision = "bf16" if gain >= _WORTHWHILE else "fp32"
-        why = f"bf16 matrix products of this model's sizes are {gain:.1f} times as fast here"
+        reason = f"bf16 matrix products of this model's sizes are {gain:.1f} times as fast on this machine"
     else:
-        why = "as asked"
+        reason = "as requested"
     _check_precision(precision, device, name)
     backend = "torch"
     if precision == "fp32" and device.is_cpu and widths[0] >= _NARROW and onednn_is_exact():
         gain = _gain(device, torch.float32, widths)
         backend = "onednn" if gain >= _NOT_SLOWER else "torch"
-        why += f"; products of oneDNN, as exact, are {gain:.1f} times as fast as torch's"
-    why = "; ".join(filter(None, (why, device.note)))
-    return Machine(device.type, precision, threads, f"{name}: {precision} ({why})", backend)
+        reason += f"; products of oneDNN, as exact, are {gain:.1f} times as fast as torch's"
+    reason = "; ".join(filter(None, (reason, device.note)))
+    return Machine(device.type, precision, threads, f"{name}: {precision} ({reason})", backend)
 
 
 def compute_as_stored() -> str:
-    """Find the device for a model that is computed in the dtype it is loaded in, say which one it is, and return it."""
+    """Find, log and return the device for a model that computes in the dtype of its weights."""
     device, _, name = _name_device(None, "")
     log.info("; ".join(filter(None, (name, device.note))))
     return device.type
 
 
 def bf16_is_faster_on_cpu() -> bool:
-    """Tell whether bf16 products are faster on the CPU, for work that no other device does."""
+    """Return whether bf16 products are faster on the CPU, for work that always runs on the CPU."""
     import torch
 
     use_threads()
@@ -110,7 +110,7 @@ def bf16_is_faster_on_cpu() -> bool:
 
 
 def product_widths(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the hidden and the intermediate size that a config names; None where it names none.
+    """Return the hidden and the intermediate size of a config, or None if it names none.
 
     >>> product_widths({"hidden_size": 384, "intermediate_size": 1536}), product_widths({"dim": 768})
     ((384, 1536), None)
@@ -121,20 +121,21 @@ def product_widths(config: Mapping[str, Any]) -> tuple[int, int] | None:
     return (named[0], named[1]) if len(named) == 2 else None
 
 
-def restore_hardware(before: dict[str, Any], why: str, threads: int | None = None) -> Machine:
+def restore_hardware(before: dict[str, Any], reason: str, threads: int | None = None) -> Machine:
     """Return a `Machine` with the precision and backend of an earlier one's record, as far as this machine has them.
 
-    It has so many threads, or without a number those that fit. On another device, the reason names the earlier one.
+    Without a number of threads, it uses all cores. On another device, the reason names the earlier one.
 
     Raises:
-        UnavailableError: this device does not compute in that precision.
+        UnavailableError: If this device does not compute in that precision.
     """
-    device, threads, name = _name_device(threads, why)
+    device, threads, name = _name_device(threads, reason)
     precision, earlier = before["precision"], before.get("device", device.type)
     _check_precision(precision, device, name)
     backend = before.get("matmul_backend", "torch") if device.is_cpu and onednn_is_exact() else "torch"
-    why = "; ".join(filter(None, (why, f"but there on {earlier}" if earlier != device.type else "", device.note)))
-    return Machine(device.type, precision, threads, f"{name}: {precision} ({why})", backend)
+    recorded = f"recorded on {earlier}" if earlier != device.type else ""
+    reason = "; ".join(filter(None, (reason, recorded, device.note)))
+    return Machine(device.type, precision, threads, f"{name}: {precision} ({reason})", backend)
 
 
 def _check_precision(precision: str, device: Device, name: str) -> None:
@@ -143,18 +144,18 @@ def _check_precision(precision: str, device: Device, name: str) -> None:
 
 
 def use_matmul_backend(machine: Machine) -> None:
-    """Let torch multiply fp32 matrices with the backend that was chosen for this machine; on a GPU, in TF32."""
+    """Set torch's backend for fp32 matrix products to the backend of a machine; on a GPU, to TF32."""
     import torch
 
     if machine.device != "cpu":
-        # the newer setting is one that torch.compile cannot read
+        # torch.compile cannot read the newer setting.
         torch.set_float32_matmul_precision("high")
         return
     torch.backends.mkldnn.matmul.fp32_precision = "bf16" if machine.matmul_backend == "onednn" else "none"  # type: ignore[attr-defined]
 
 
 def onednn_is_exact() -> bool:
-    """Tell whether oneDNN computes fp32 products exactly although it may round them to bf16.
+    """Return whether oneDNN computes fp32 products exactly even if it is allowed to round them to bf16.
 
     torch hands fp32 products to oneDNN only with that permission, which a CPU without bf16 matrix units does not use. A
     trial product, compared with float64, decides; a list of CPUs would be out of date.
@@ -162,16 +163,16 @@ def onednn_is_exact() -> bool:
     import torch
 
     random = torch.Generator().manual_seed(0)
-    left, right = torch.randn(256, 512, generator=random), torch.randn(512, 128, generator=random)
-    exact = left.double() @ right.double()
+    states, weights = torch.randn(256, 512, generator=random), torch.randn(512, 128, generator=random)
+    exact = states.double() @ weights.double()
     with _onednn():
-        product = left @ right
+        product = states @ weights
     return bool((product - exact).norm() < _FP32_ERROR * exact.norm())
 
 
 @contextmanager
 def _onednn() -> Iterator[None]:
-    """Let oneDNN multiply fp32 matrices for a while."""
+    """Multiply fp32 matrices with oneDNN inside the block."""
     import torch
 
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -183,11 +184,11 @@ def _onednn() -> Iterator[None]:
         matmul.fp32_precision = before
 
 
-def _name_device(threads: int | None, why: str) -> tuple[Device, int, str]:
+def _name_device(threads: int | None, reason: str) -> tuple[Device, int, str]:
     """Return the device, the number of threads, and a name for both with the reason of the number."""
     # oneDNN compiles a product for each shape in 2 ms. Its default cache overflows after some 60 shapes of batches.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
-    used, device = use_threads(threads, why), find_device()
+    used, device = use_threads(threads, reason), find_device()
     if not device.is_cpu:
         return device, used.number, device.name
     keep_freed_memory()
@@ -213,11 +214,11 @@ def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:
 
 
 def _time_products(device: Device, dtype: torch.dtype, hidden: int, intermediate: int, tokens: int) -> float:
-    """Time the products of so many tokens by turns, and return the gain of the dtype."""
+    """Return the speedup of a dtype over fp32 for the matrix products of one layer."""
     import torch
     from torch.nn.functional import linear
 
-    # other work may share the CPU
+    # Other processes may share the CPU, so the time of this process is measured.
     clock = time.process_time if device.is_cpu else time.perf_counter
     states = torch.ones(tokens, hidden, device=device.type)
     up, down = (torch.ones(shape, device=device.type) for shape in ((intermediate, hidden), (hidden, intermediate)))
@@ -226,16 +227,15 @@ def _time_products(device: Device, dtype: torch.dtype, hidden: int, intermediate
         start = clock()
         with trial:
             between = linear(states, up)
-            # a layer computes in fp32 between the two, but on a GPU; XLA computes nothing that is dropped
-            kept = linear(between if device.pins_memory else between.float(), down).float()  # noqa: F841
+            # Between the two products, a layer computes in fp32, except on a GPU. XLA skips unused results.
+            result = linear(between if device.pins_memory else between.float(), down).float()  # noqa: F841
         device.synchronize()
         return clock() - start
 
-    usual, trial, turns, elapsed, start = math.inf, math.inf, 0, 0.0, clock()
-    # by turns, the first as warm-up; the fastest counts, since other work only slows down. Right after the start of a
-    # machine, several turns wait for pages of the libraries
-    while turns < 2 or (turns < _TURNS and elapsed < (_LONG if turns < _LEAST_TURNS else _SECONDS)):
+    usual, trial, rounds, elapsed, start = math.inf, math.inf, 0, 0.0, clock()
+    # The fastest of alternating rounds counts, because other work only slows down; the first rounds warm up.
+    while rounds < 2 or (rounds < _MAX_ROUNDS and elapsed < (_LONG if rounds < _MIN_ROUNDS else _SECONDS)):
         usual = min(usual, seconds(nullcontext()))
         trial = min(trial, seconds(_onednn() if dtype == torch.float32 else torch.autocast(device.type, dtype)))
-        turns, elapsed = turns + 1, clock() - start
+        rounds, elapsed = rounds + 1, clock() - start
     return usual / trial

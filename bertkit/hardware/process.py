@@ -23,7 +23,7 @@ from bertkit.hardware.device import Device, find_device
 from bertkit.progress import log
 
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-_BATCH_WORKERS = 4  # on a GPU: so many keep up with the largest batches that were tried
+_BATCH_WORKERS = 4  # for a GPU; enough for the largest batches that were measured
 _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
 _PERIOD, _CROWDED = 0.5, 0.1  # seconds between checks, fraction of the time without a core
 _WINDOW, _SHARE = 10.0, 0.25  # seconds of CoreWatch, fraction of the time without a core that it warns of
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class Threads(NamedTuple):
-    """A number of threads, and why it is that one; the reason may be empty."""
+    """Number of threads, with the reason for it, which may be empty."""
 
     number: int
     why: str
@@ -46,14 +46,14 @@ class Threads(NamedTuple):
 
 @dataclass
 class _Process:
-    """What is known of the threads of this process."""
+    """Numbers of threads of this process."""
 
     option: Threads | None = None
     """The value of `--threads`."""
     own: int = 0
-    """The number that torch had before it was changed here: its own, or that of a program that uses this package."""
+    """Number that torch had before bertkit changed it: its default, or the choice of a program that imports bertkit."""
     count: int = 0
-    """The number that torch was given here."""
+    """Number that bertkit has set."""
 
 
 _PROCESS = _Process()
@@ -70,22 +70,22 @@ def asked_threads() -> Threads | None:
     """Return the number of threads that `--threads` or `OMP_NUM_THREADS` requires, or None if neither is set."""
     if _PROCESS.option:
         return _PROCESS.option
-    # of nested teams, that of the outer one
+    # The first number belongs to the outer one of nested teams.
     named = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return Threads(int(named), "OMP_NUM_THREADS") if named.isdecimal() and int(named) else None
 
 
 def fitting_threads() -> Threads:
-    """Return how many threads this process may use: as many as it is asked for, or one for each core that it has."""
+    """Return the number of threads for this process: the requested number, or one per core."""
     return asked_threads() or _free_threads()
 
 
 @cache
 def _free_threads() -> Threads:
-    """Return how many threads the machine leaves this process; read once, since every exported forward pass asks.
+    """Return the number of threads that the machine allows this process. Every exported forward pass calls it.
 
-    Two logical processors of one core count as one, since they share what computes. Of a quota, whole CPUs count:
-    with one thread more, all are stopped when it is used up.
+    Two logical processors of a core count as one, because they share its execution units. A quota is rounded down:
+    with one more thread, all threads are stopped when it is used up.
     """
     every = range(os.cpu_count() or 1)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else every
@@ -97,7 +97,7 @@ def _free_threads() -> Threads:
 
 
 def batch_workers(asked: int | None) -> int:
-    """Return how many processes build batches: as many as asked for, or enough that a GPU need not wait for them.
+    """Return the number of processes that build batches: the requested number, or enough to keep a GPU busy.
 
     A CPU that trains has no core to spare.
     """
@@ -255,16 +255,16 @@ class CoreWatch:
     """Monitor that warns once if other processes compete for the CPU."""
 
     def __init__(self) -> None:
-        self.began, self.before, self.is_told = time.monotonic(), _scheduled(), False
+        self.started, self.before, self.has_warned = time.monotonic(), _scheduled(), False
 
     def look(self) -> None:
         """Check the time since the last call, if enough has passed."""
-        seconds = time.monotonic() - self.began
-        if self.is_told or seconds < _WINDOW:
+        seconds = time.monotonic() - self.started
+        if self.has_warned or seconds < _WINDOW:
             return
         share = self.waiting_share()
         if share > _SHARE:
-            self.is_told = True
+            self.has_warned = True
             log.warning(
                 f"other processes use the CPU: threads waited for a core for {share:.0%} of the last {seconds:.0f} s"
             )
@@ -273,7 +273,7 @@ class CoreWatch:
         """Return the fraction of their time that threads waited for a core since the last call, or 0 if unknown."""
         now = _scheduled()
         ran, waited = (max(0.0, after - before) for after, before in zip(now, self.before, strict=True))
-        self.began, self.before = time.monotonic(), now
+        self.started, self.before = time.monotonic(), now
         return waited / (ran + waited) if waited else 0.0
 
 
@@ -282,10 +282,10 @@ def _scheduled() -> tuple[float, float]:
     ran, waited = 0, 0
     for file in Path("/proc/self/task").glob("*/schedstat"):
         try:
-            of_thread: list[Any] = file.read_text(encoding="utf-8").split()
-        except OSError:  # the thread has ended
+            times: list[Any] = file.read_text(encoding="utf-8").split()
+        except OSError:  # The thread has ended.
             continue
-        ran, waited = ran + int(of_thread[0]), waited + int(of_thread[1])
+        ran, waited = ran + int(times[0]), waited + int(times[1])
     return ran / 1e9, waited / 1e9
 
 

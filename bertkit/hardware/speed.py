@@ -16,7 +16,7 @@ STEADY = 0.2
 """Maximum spread of the rounds of a timing, as a fraction; with a larger spread, no ratio is reported."""
 
 # Work is repeated in each round, at least twice, until this number of seconds has passed.
-_ROUNDS, _IN_A_ROW, _LEAST_SECONDS = 3, 2, 0.01
+_ROUNDS, _IN_A_ROW, _MIN_SECONDS = 3, 2, 0.01
 _ROWS = (1024, 4096)  # rows of the products that are timed, as in a small and a large batch
 
 
@@ -48,15 +48,15 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
     turns = 1 if computes.is_cpu else 20  # a single product of a GPU is too short to time
     best = 0.0
     for rows in _ROWS:
-        for left, right in ((hidden, hidden), (hidden, intermediate), (intermediate, hidden)):
-            texts = torch.ones(rows, left, dtype=dtype, device=device)
-            weights = torch.ones(right, left, dtype=dtype, device=device)
+        for inputs, outputs in ((hidden, hidden), (hidden, intermediate), (intermediate, hidden)):
+            texts = torch.ones(rows, inputs, dtype=dtype, device=device)
+            weights = torch.ones(outputs, inputs, dtype=dtype, device=device)
             for _ in range(4):  # the first warms up
                 start = time.perf_counter()
                 for _ in range(turns):
-                    kept = torch.nn.functional.linear(texts, weights)  # noqa: F841  XLA computes nothing that is dropped
+                    result = torch.nn.functional.linear(texts, weights)  # noqa: F841  XLA computes nothing that is dropped
                 computes.synchronize()
-                best = max(best, turns * 2 * rows * left * right / (time.perf_counter() - start))
+                best = max(best, turns * 2 * rows * inputs * outputs / (time.perf_counter() - start))
     return best
 
 
@@ -120,7 +120,7 @@ def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) 
             for index, item in enumerate(work):
                 for run, timing in zip(runs, timings, strict=True):
                     seconds = list[float]()
-                    while len(seconds) < _IN_A_ROW or sum(seconds) < _LEAST_SECONDS:
+                    while len(seconds) < _IN_A_ROW or sum(seconds) < _MIN_SECONDS:
                         seconds.append(_time(run, item))
                     timing.rounds[turn].append(min(seconds))
                 get_progress().update(turn * len(work) + index + 1, {})

@@ -143,7 +143,7 @@ def fitting_collator(
     # texts of evaluations may be longer
     get_static_shapes(model).widths = tuple(sorted({*widths, most}))
     # those of pretraining have equally many rows anyway
-    share = device.whole_rows(arguments.per_device_train_batch_size)
+    share = device.padded_rows(arguments.per_device_train_batch_size)
     order = None if isinstance(batches, PretrainBatches) else training_rows(share, texts)
     return static_collator(collate, order, widths, texts)
 

@@ -160,7 +160,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         self.dropout.move_to(self.state.global_step)
         rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, self.model)
         if self.graphs or not self.device.shapes_may_change:
-            rows = min(rows, self.device.whole_rows(self.args.per_device_train_batch_size))
+            rows = min(rows, self.device.padded_rows(self.args.per_device_train_batch_size))
         *others, last = micro_batches.split_batch(inputs, rows)
         losses = []
         for micro_batch in others:

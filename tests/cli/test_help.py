@@ -76,7 +76,7 @@ def test_a_command_that_computes_takes_a_device(run, monkeypatch, tiny_model, to
     refused = run("fill-mask", "The [MASK] sleeps", "--model", "demo", "--device", "mps")
     assert refused.code == 5
     assert refused.last.startswith(
-        "error: --device mps: none is found, but xpu and cpu - it takes a torch that is built"
+        "error: --device mps: not available, only xpu and cpu - install a build of torch for it"
     )
     refused = run("fill-mask", "The [MASK] sleeps", "--model", "demo", "--device", "cuda:1")
     assert refused.code == 2 and "CUDA_VISIBLE_DEVICES chooses" in refused.last
@@ -92,7 +92,7 @@ def test_a_device_that_is_missing_is_noticed_before_anything_is_read_or_moved(ru
     before = Path("runs/classify/run.json").read_bytes()
     (toy_data / "train.csv").write_text("no such columns\n1\n")
     refused = finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh", "--device", "mps")
-    assert refused.code == 5 and refused.last.startswith("error: --device mps: none is found")
+    assert refused.code == 5 and refused.last.startswith("error: --device mps: not available")
     assert [path.name for path in Path("runs").iterdir()] == ["classify"]
     assert Path("runs/classify/run.json").read_bytes() == before
     refused = run(

@@ -96,12 +96,12 @@ def test_a_device_that_is_not_here_is_refused(monkeypatch, asked):
     monkeypatch.setitem(sys.modules, "torch_xla", None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
     prepare(asked)
-    with pytest.raises(UnavailableError, match=rf"--device {asked}: none is found, but cpu - it takes"):
+    with pytest.raises(UnavailableError, match=rf"--device {asked}: not available, only cpu - install"):
         find_device()
 
 
 def test_a_number_is_no_type():
-    with pytest.raises(UsageError, match=r"--device cuda:1 is no type of device - .* CUDA_VISIBLE_DEVICES"):
+    with pytest.raises(UsageError, match=r"--device cuda:1 is not a type of device - .* CUDA_VISIBLE_DEVICES"):
         prepare("cuda:1")
 
 
@@ -225,10 +225,10 @@ def test_the_cpu_is_timed_by_the_clock():
 
 def test_several_devices_of_xla_share_the_rows_of_a_batch(torch_xla, monkeypatch):
     runtime, marked = torch_xla("TPU").runtime, []
-    assert (Device("xla").count, Device("xla").name, Device("xla").whole_rows(6)) == (1, "TPU (XLA)", 6)
+    assert (Device("xla").count, Device("xla").name, Device("xla").padded_rows(6)) == (1, "TPU (XLA)", 6)
     assert not runtime.shares and Device("cuda").count == 1
     runtime.global_runtime_device_count = lambda: 4
-    assert (Device("xla").count, Device("xla").name, Device("xla").whole_rows(6)) == (4, "4 x TPU (XLA)", 8)
+    assert (Device("xla").count, Device("xla").name, Device("xla").padded_rows(6)) == (4, "4 x TPU (XLA)", 8)
     assert runtime.shares
     spmd = SimpleNamespace(Mesh=lambda *_: "mesh", mark_sharding=lambda *arguments: marked.append(arguments[1:]))
     monkeypatch.setitem(sys.modules, "torch_xla.distributed", SimpleNamespace(spmd=spmd))

@@ -151,7 +151,7 @@ def test_records_without_a_choice_of_products_still_load():
 def test_another_device_than_before_is_named_beside_the_precision_that_stays():
     machine = precision.restore_hardware({"device": "mps", "precision": "bf16", "threads": 3}, "as before")
     assert (machine.device, machine.precision) == ("cpu", "bf16")
-    assert machine.reason.endswith(": bf16 (as before; but there on mps)")
+    assert machine.reason.endswith(": bf16 (as before; recorded on mps)")
 
 
 def test_a_device_without_bf16_computes_in_fp32_or_says_so(monkeypatch):

@@ -23,7 +23,7 @@ def test_operations_of_a_training_step():
 
 
 def test_functions_are_timed_by_turns_and_the_fastest_time_counts(monkeypatch):
-    monkeypatch.setattr("bertkit.hardware.speed._LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("bertkit.hardware.speed._MIN_SECONDS", 0.0)
     calls = []
 
     def slow(item):

@@ -98,7 +98,7 @@ def train(*cases: str) -> None:
         return []
 
     CallbackHandler.on_step_begin = begin
-    speed._ROUNDS, speed._LEAST_SECONDS = 1, 0.0
+    speed._ROUNDS, speed._MIN_SECONDS = 1, 0.0
     finetune_workflow.score_baselines = lambda data, setup: ScoredBaselines({}, {}, {data.validation.name: {}})
     finetune_results.save_results = lambda data, run, fit_result, checkpoint, scored, *others: keep(
         {f"{split}_{name}": score for split, each in scored.items() for name, score in each.scores.items()}
