@@ -129,8 +129,8 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     forms = {name: folded(name) for name in counts}
     for name, count in counts.items():
         # Another case, or another spelling of a number, is doubtful even if both labels are frequent.
-        twins = (other for other in counts if forms[other] == forms[name] and (counts[other], other) > (count, name))
-        typos = (other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other))
+        twins = (label for label in counts if forms[label] == forms[name] and (counts[label], label) > (count, name))
+        typos = (label for label in counts if counts[label] >= _TYPO * count and _is_typo(name, label))
         meant = next(chain(twins, typos), None)
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
             continue

@@ -436,11 +436,21 @@ class RelationCounter:
             offset = max(_OFFSETS, key=lambda offset: int((distances[first] == offset).sum()))
             head_hits, offset_hits = hits[second, layer, head, direction], distances[second] == offset
             values, intervals = _score_halves(head_hits, offset_hits, rows[second])
-            place = layer, head, DIRECTIONS[direction]
-            head_score = values["head"], intervals["head"]
-            offset_score = offset, values["offset"], intervals["offset"]
-            difference = values["difference"], intervals["difference"]
-            scores.append(RelationScore(name, int(second.sum()), *place, *head_score, *offset_score, *difference))
+            score = RelationScore(
+                relation=name,
+                words=int(second.sum()),
+                layer=layer,
+                head=head,
+                direction=DIRECTIONS[direction],
+                accuracy=values["head"],
+                interval=intervals["head"],
+                offset=offset,
+                offset_accuracy=values["offset"],
+                offset_interval=intervals["offset"],
+                difference=values["difference"],
+                difference_interval=intervals["difference"],
+            )
+            scores.append(score)
         return scores
 
 

@@ -308,9 +308,9 @@ def _judge_change(
         is_failure = before != (after[: len(before)] if isinstance(before, list) else after)
         likely = [prediction.get("probabilities") or {} for prediction in (old, new)]
         severity = likely[0].get(before, 0.0) - likely[1].get(before, 0.0) if isinstance(before, str) else 0.0
-    texts = [shorten(as_text(value[plan.column]), 200) for value in (row, changed)]
-    row_id = str(row.get("id", shorten(texts[0], 40)))
-    return BehaviorTrial(row_id, *texts, *answers, is_failure, severity)
+    text, changed_text = (shorten(as_text(value[plan.column]), 200) for value in (row, changed))
+    row_id = str(row.get("id", shorten(text, 40)))
+    return BehaviorTrial(row_id, text, changed_text, answers[0], answers[1], is_failure, severity)
 
 
 def _get_probability(test: BehaviorTest, label: str, prediction: Prediction) -> float:

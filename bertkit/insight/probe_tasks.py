@@ -221,8 +221,9 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
     train_rows, test_rows, notes = choose_rows(splits, limit)
     with located(file=recipe.data.source or None):
         train, test = (task.make(rows, train_rows, split) for split, rows in enumerate((train_rows, test_rows)))
-    groups = {"group_name": task.group_name, "control": task.control}
-    return ProbeTask(name, task.about, train, test, metric, notes=notes, **groups)
+    return ProbeTask(
+        name, task.about, train, test, metric, group_name=task.group_name, control=task.control, notes=notes
+    )
 
 
 def _read_columns(row: Row, columns: Sequence[str]) -> Row | None:

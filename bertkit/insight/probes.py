@@ -51,7 +51,7 @@ class ItemVectors:
         layer_vectors = self.vectors.at(layer)
         first, *rest = (layer_vectors[column] for column in self.indices[selected].T)
         if not rest:
-            return first
+            return np.asarray(first)
         second = rest[0]
         parts = [np.abs(first - second)] if self.combination == "difference" else [first, second]
         return np.concatenate([*parts, first * second], axis=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -73,6 +73,7 @@ def find_slices(
     new_words = map(len, _find_new_words(texts, known_words))
     name = "new words" if known_words is not None else "words that occur once"
     groups[name] = _group_units(f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count) for count in new_words)
+    checks: dict[str, Callable[[str], object]]
     checks = {"negation": _NEGATION.search, "names": _has_names, "numbers": _DIGIT.search}
     for name, check in checks.items():
         groups[name] = _group_units("yes" if check(text) else "no" for text in texts)

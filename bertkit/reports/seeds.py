@@ -34,10 +34,11 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
             # No run may have such a score, as when all diverged.
             if spread and dots:
                 mean, null = spread["mean"], of_split["baseline"].get(metric)
-                extremes, ends = (min(dots).x, max(dots).x), spread["interval"] or (mean, mean)
+                extremes = min(dots).x, max(dots).x
+                low, high = spread["interval"] or (mean, mean)
                 caption = f"{metric} on {of_split['split']}"
                 spans = [svg.Span("runs", score_text(extremes), None, *extremes, dots=dots)]
-                spans += [svg.Span("mean", score_text(mean), mean, *ends, own=True)]
+                spans += [svg.Span("mean", score_text(mean), mean, low, high, own=True)]
                 spans += [] if null is None else [svg.Span("null model", score_text(null), null, null, null)]
                 plots.append((caption, svg.interval_strip(spans, name=caption)))
     facts: dict[str, Any] = {

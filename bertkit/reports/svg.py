@@ -71,8 +71,8 @@ class Area:
         low, high = self.y_ticks[0], self.y_ticks[-1]
         return self.bottom - (y - low) / (high - low) * (self.bottom - self.top)
 
-    def path(self, line: Line) -> str:
-        """Return the coordinates of a line."""
+    def path(self, line: Iterable[Sequence[Any]]) -> str:
+        """Return the coordinates of a line, whose points start with x and y."""
         return " ".join(f"{self.right(x):.1f},{self.up(y):.1f}" for x, y, *_ in line)
 
     def axes(self, x: str, y: str = "", labels: Sequence[tuple[float, str]] | None = None) -> str:

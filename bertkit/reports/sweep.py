@@ -25,9 +25,9 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
     """
     metric = summary["best_metric"]
     finished = [trial for trial in summary["trials"] if trial["scores"].get(metric) is not None]
-    page, keys, curve = folder / "report.html", draw_keys(summary, finished), draw_curves(summary["curve"], metric)
-    values = {"value": name_value, "command": command, "finished": finished, "keys": keys, "curve": curve}
-    write_page(page, "sweep.html.j2", summary=summary, **values)
+    facts: dict[str, Any] = {"summary": summary, "command": command, "finished": finished, "value": name_value}
+    facts |= {"keys": draw_keys(summary, finished), "curve": draw_curves(summary["curve"], metric)}
+    write_page(folder / "report.html", "sweep.html.j2", **facts)
 
 
 def draw_keys(summary: Mapping[str, Any], finished: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:

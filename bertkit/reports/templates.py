@@ -93,7 +93,7 @@ def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list
         has_numbers = len(texts) < len(cells) or all(map(_NUMBER.match, texts))
         sides.append("" if has_numbers else "text" if is_long else "left")
     # 2. An interval sorts by its first end, and a missing number before all others.
-    body = []
+    body: list[list[Any]] = []
     for row in rows:
         body.append([])
         for side, cell in zip(sides, row, strict=True):

@@ -148,8 +148,9 @@ async def _embed_openai(request: Request, model: ServedModel, body: EmbeddingsRe
 
 def _finish_vector(vector: Numbers, dimension: int | None, is_normal: bool) -> Numbers:
     """Return a vector with the dimension and the length that a request specifies."""
-    vectors: Numbers = truncate(vector[None], dimension, is_normal=is_normal)
-    return (to_unit_length(vectors) if is_normal else vectors)[0]
+    vectors = truncate(vector[None], dimension, is_normal=is_normal)
+    finished: Numbers = (to_unit_length(vectors) if is_normal else vectors)[0]
+    return finished
 
 
 async def _decide(request: Request, model: ServedModel, body: DecisionsRequest | SystemOneRequest) -> str:

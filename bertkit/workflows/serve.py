@@ -22,13 +22,13 @@ _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 def serve(
     runs: Sequence[str],
     limits: Limits,
+    host: str,
+    port: int,
+    recipe: str | None = None,
     *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
     api_key: str | None = None,
     cors_origins: Sequence[str] = (),
     root_path: str = "",
-    recipe: str | None = None,
 ) -> None:
     """Serve runs until a signal arrives, and answer all requests before the end.
 
@@ -37,10 +37,10 @@ def serve(
         limits: Limits of requests and batches.
         host: Address to listen at.
         port: Port, or 0 for a free one.
+        recipe: Recipe of model folders that are not runs.
         api_key: Key that requests must carry, or None if they need no key.
         cors_origins: Websites whose pages may send requests.
         root_path: Prefix below which a proxy shows the server.
-        recipe: Recipe of model folders that are not runs.
 
     Raises:
         ResourceError: If the port is in use.

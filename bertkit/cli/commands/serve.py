@@ -68,16 +68,7 @@ def command(
     )
     api_key, root_path = _read_key(api_key_file), _check_root(root_path)
     with use_progress(LoggedProgress() if log == "json" else None):
-        serve(
-            runs,
-            limits,
-            host=host,
-            port=port,
-            api_key=api_key,
-            cors_origins=cors_origin or (),
-            root_path=root_path,
-            recipe=recipe,
-        )
+        serve(runs, limits, host, port, recipe, api_key=api_key, cors_origins=cors_origin or (), root_path=root_path)
 
 
 def _check_root(path: str) -> str:
