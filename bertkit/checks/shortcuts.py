@@ -17,7 +17,7 @@ from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import is_lower_better
+from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.linear import draw_rows, find_words
 from bertkit.metrics.paired import LEVEL, permutation_test
 from bertkit.metrics.slices import fisher

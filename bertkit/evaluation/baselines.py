@@ -19,8 +19,8 @@ from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import Scored, describe_scores, find_positive_label, measure_ece
 from bertkit.metrics.baselines import find_unbeaten, strongest
-from bertkit.metrics.basic import describe_positive_label, is_lower_better
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
+from bertkit.metrics.registry import describe_positive_label, is_lower_better
 from bertkit.progress import log
 from bertkit.storage.files import to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint
@@ -146,7 +146,7 @@ def describe_split(
         "tables": details.tables,
         "ece": measure_ece(task, scored, split.rows),
         "positive_label": positive,
-        **describe_scores(task, scored, score_baselines(task, judged, scored.setup)),
+        **describe_scores(task, scored, judged),
     }
 
 

@@ -18,8 +18,8 @@ from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibr
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
-from bertkit.metrics.basic import CLASSIFICATION, is_lower_better, why_undefined
-from bertkit.metrics.intervals import Interval, Intervals, count_units, take
+from bertkit.metrics.intervals import Interval, Intervals, explain_undefined
+from bertkit.metrics.registry import CLASSIFICATION, is_lower_better
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.storage.cache import IN_MEMORY, spool
@@ -280,16 +280,17 @@ def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features) -> S
     return run_model(replace(checkpoint, model=module), features, "preparing")[0]
 
 
-def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str, float]]) -> dict[str, Any]:
+def describe_scores(task: Task, scored: Scored, compared_baselines: Mapping[str, Compared]) -> dict[str, Any]:
     """Return the fields of a `Result` that hold numbers: scores, intervals, baselines, and why one is undefined."""
     scores, intervals = scored.scores, find_intervals(task, scored)
+    baselines = {name: task.score(compared, scored.setup) for name, compared in compared_baselines.items()}
     undefined = {
-        "scores": _reasons(scores),
+        "scores": explain_undefined(task.METRICS, scores, scored.compared),
         "intervals": intervals.reasons,
         "baselines": {
             name: reason
-            for of_baseline in baselines.values()
-            for name, reason in _reasons(of_baseline).items()
+            for baseline, compared in compared_baselines.items()
+            for name, reason in explain_undefined(task.METRICS, baselines[baseline], compared).items()
             if strongest(baselines, name)[1] is None
         },
     }
@@ -313,14 +314,10 @@ def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None
     """Compute the expected calibration error with its interval; None where no gate asks, or nobody knows."""
     if "ece" not in scored.setup.recipe.gates.asked or task.gold_probabilities is None:
         return None
-    from bertkit.metrics.statistics import describe_calibration
+    from bertkit.metrics.reliability import describe_calibration
 
     decisions = task.gold_probabilities(scored.predictions, rows, scored.setup)
     return describe_calibration(decisions.probabilities, decisions.gold, decisions.rows)["ece"]
-
-
-def _reasons(scores: dict[str, float]) -> dict[str, str]:
-    return {name: reason for name, score in scores.items() if (reason := why_undefined(score))}
 
 
 def find_intervals(task: Task, scored: Scored) -> Intervals:
@@ -330,9 +327,8 @@ def find_intervals(task: Task, scored: Scored) -> Intervals:
     """
     # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
     # text is compared again.
-    compared = scored.compared
     return intervals.find_intervals(
-        scored.scores, lambda rows: task.score(take(compared, rows), scored.setup), count_units(compared)
+        task.METRICS, scored.scores, scored.compared, lambda compared: task.score(dict(compared), scored.setup)
     )
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.seeds import read_compared
-from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units, take
+from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import (
     Selection,
     estimate_selection,

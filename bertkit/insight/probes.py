@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from bertkit.insight.layer_vectors import LayerVectors
 from bertkit.insight.probe_tasks import Combination, Control, ProbeItems, ProbeTask
-from bertkit.metrics import Numbers, basic
+from bertkit.metrics import Numbers, registry
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.progress import stage
 
@@ -214,7 +214,7 @@ class EncodedTask:
 
     def score(self, gold: Numbers, predicted: Numbers) -> float:
         """Compute the metric of the task."""
-        metric: Callable[[Numbers, Numbers], float] = getattr(basic, self.task.metric)
+        metric: Callable[[Numbers, Numbers], float] = getattr(registry, self.task.metric)
         return float(metric(gold, predicted))
 
 

@@ -1,12 +1,13 @@
-"""Intervals of scores: by formula for shares of rows, from resampled rows for all others."""
+"""Declared metrics, and the intervals of their scores: by formula for ratios, from resampled rows for all others."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -19,39 +20,76 @@ _GROUPS = 200  # of the jackknife; more change its estimate by little
 _LEAST_DIVISOR = 0.1  # of the formula for levels, which has a pole where rows are very skewed
 
 
-class Share(float):
-    """A score that a share of rows determines, so that its interval has a formula, which is valid for few rows too."""
+Judged = Mapping[str, np.ndarray]
+"""Predictions next to gold values: arrays whose first axis is units, which are rows or queries."""
 
-    hits: int
-    total: int
-    to_score: Callable[[float], float]
-
-    def __new__(cls, score: float, hits: int, total: int, to_score: Callable[[float], float] = float) -> Share:
-        """Return a score with its share, `hits` of `total`; `to_score` increases, and turns a share into a score."""
-        self = super().__new__(cls, score)
-        self.hits, self.total, self.to_score = hits, total, to_score
-        return self
-
-    def __getnewargs__(self) -> tuple[float, int, int, Callable[[float], float]]:  # type: ignore[override]
-        """Return what a copy is made from."""
-        return float(self), self.hits, self.total, self.to_score
-
-    def interval(self) -> tuple[float, float]:
-        """Compute the 95% interval of the score from that of its share."""
-        low, high = wilson_interval(self.hits, self.total)
-        return self.to_score(low), self.to_score(high)
+NOT_FINITE = "it is not a finite number"
 
 
-class Setting(float):
-    """A number without an interval, which no comparison tests, such as the best threshold."""
+def no_counts(compared: Judged) -> None:
+    """Return None: the score is not determined by how many of some items are right."""
 
-    reason: str
 
-    def __new__(cls, value: float, reason: str = "it is not a score") -> Setting:
-        """Return a number with the reason why it has no interval."""
-        self = super().__new__(cls, value)
-        self.reason = reason
-        return self
+@dataclass(frozen=True)
+class Metric:
+    """One metric of a task family: how it is computed, and what kind of number it is.
+
+    A family declares its metrics in one table, name -> `Metric`. Everything else follows from the record: the
+    interval, the direction, the tests between two models, and the reason that is shown for a missing score.
+    """
+
+    compute: Callable[[Judged], float]
+    """Computes the score, or NaN if it is undefined; called once on all rows and a thousand times on resampled ones."""
+    counts: Callable[[Judged], tuple[int, int] | None] = no_counts
+    """Returns (hits, total) if their ratio determines the score: its interval is then Wilson's, which needs few rows.
+
+    None stands for an interval from resampled rows.
+    """
+    to_score: Callable[[float], float] = float
+    """Increasing function from a ratio to the score: 1 becomes the highest score."""
+    lower_is_better: bool = False
+    is_score: bool = True
+    """False for a number such as the best threshold, which has no interval and which no comparison tests."""
+    undefined: str | Callable[[Judged], str] = NOT_FINITE
+    """Reason why `compute` returns NaN."""
+    needs: str = ""
+    """Array that only some of the family's rows have, and without which the metric cannot be computed."""
+
+    def explain(self, compared: Judged) -> str:
+        """Return why the score of these predictions is undefined."""
+        return self.undefined if isinstance(self.undefined, str) else self.undefined(compared)
+
+
+def ratio_metric(
+    counts: Callable[[Judged], tuple[int, int] | None], to_score: Callable[[float], float] = float, **declared: Any
+) -> Metric:
+    """Declare a metric that is a ratio of counts: 0 over nothing, and undefined if there are no counts."""
+
+    def compute(compared: Judged) -> float:
+        counted = counts(compared)
+        return math.nan if counted is None else to_score(counted[0] / max(counted[1], 1))
+
+    return Metric(compute, counts, to_score, **declared)
+
+
+def computed_elsewhere(compared: Judged) -> float:
+    """Raise an error: the score belongs to a library or to the family's own `score`."""
+    raise NotImplementedError("no function of this record computes the score")
+
+
+def explain_undefined(metrics: Collection[str], scores: Mapping[str, float], compared: Judged) -> dict[str, str]:
+    """Return the reason of each score that is not a finite number, by its name."""
+    undefined = [name for name, score in scores.items() if not math.isfinite(score)]
+    return {name: find_metric(metrics, name).explain(compared) for name in undefined}
+
+
+PLAIN = Metric(computed_elsewhere)
+"""Record of a score that no table declares, such as a metric of the `evaluate` package."""
+
+
+def find_metric(metrics: Collection[str], name: str) -> Metric:
+    """Return the record of a metric, or `PLAIN` if a family lists names only, or does not have it."""
+    return metrics.get(name, PLAIN) if isinstance(metrics, Mapping) else PLAIN
 
 
 @dataclass(frozen=True)
@@ -65,33 +103,48 @@ class Intervals:
     """Metric -> why there is no interval."""
 
 
-def find_intervals(scores: Mapping[str, float], score: ScoreRows, rows: int, *, samples: int = 1000) -> Intervals:
-    """Compute the interval of each score: that of Wilson for a `Share`, else from resampled rows.
+def find_intervals(
+    metrics: Collection[str],
+    scores: Mapping[str, float],
+    compared: Judged,
+    score: Callable[[Judged], dict[str, float]],
+    *,
+    samples: int = 1000,
+) -> Intervals:
+    """Compute the interval of each score: Wilson's if it is a ratio of counts, else one from resampled rows.
 
-    `score`, `rows` and `samples` are those of `bootstrap_intervals`.
+    Args:
+        metrics: Table of the family, name -> `Metric`, or names only.
+        scores: Scores of all rows.
+        compared: Predictions next to gold values, which the scores are computed from.
+        score: Computes the scores of resampled predictions.
+        samples: Number of resamples.
     """
-    intervals = Intervals()
-    has_formula = all(isinstance(value, (Share, Setting)) for value in scores.values())
-    resampled = {} if has_formula else bootstrap_intervals(score, rows, samples=samples)
-    for name, value in scores.items():
-        if isinstance(value, Share):
-            intervals.ends[name], intervals.methods[name] = value.interval(), "Wilson"
+    intervals, units = Intervals(), count_units(compared)
+    records = {name: find_metric(metrics, name) for name in scores}
+    counts = {name: metric.counts(compared) for name, metric in records.items()}
+    resampled: dict[str, Interval] = {}
+    # All metrics are computed from the same resamples, which are drawn only if one of them needs them.
+    if any(metric.is_score and counts[name] is None for name, metric in records.items()):
+        resampled = bootstrap_intervals(lambda rows: score(take(compared, rows)), units, samples=samples)
+    for name, metric in records.items():
+        if (counted := counts[name]) is not None:
+            low, high = wilson_interval(*counted)
+            intervals.ends[name], intervals.methods[name] = (metric.to_score(low), metric.to_score(high)), "Wilson"
             continue
-        intervals.ends[name] = None if isinstance(value, Setting) else resampled[name]
-        if intervals.ends[name]:
+        ends = intervals.ends[name] = resampled.get(name) if metric.is_score else None
+        if ends:
             intervals.methods[name] = "bootstrap"
+        elif not metric.is_score:
+            intervals.reasons[name] = "it is not a score"
+        elif name not in resampled:
+            intervals.reasons[name] = "metrics of libraries are not resampled"
+        elif units == 1:
+            intervals.reasons[name] = "one row cannot be resampled"
         else:
-            intervals.reasons[name] = _why_none(value, rows)
+            is_defined = math.isfinite(scores[name])
+            intervals.reasons[name] = "resamples score the same" if is_defined else "undefined in every resample"
     return intervals
-
-
-def _why_none(score: float, rows: int) -> str:
-    """Return why a score has no interval."""
-    if isinstance(score, Setting):
-        return score.reason
-    if rows == 1:
-        return "one row cannot be resampled"
-    return "resamples score the same" if math.isfinite(score) else "undefined in every resample"
 
 
 def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | None = None) -> str:
@@ -270,10 +323,6 @@ def _tail(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"a level lies between 0 and 1, got {level}")
     return (1 - level) / 2
-
-
-Judged = Mapping[str, np.ndarray]
-"""Predictions beside gold values: arrays whose first axis is units, that is rows or queries."""
 
 
 def count_units(judged: Judged) -> int:

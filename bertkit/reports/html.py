@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bertkit.metrics import Numbers, statistics
+from bertkit.metrics import Numbers, reliability
 from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.metrics.intervals import describe_methods, wilson_interval
-from bertkit.metrics.statistics import thin
+from bertkit.metrics.reliability import thin
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
@@ -114,7 +114,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
         curves=_curves(facts),
         tables={**facts.tables, "trained parameters": _stages(facts.history)},
         confusion=_confusion(named, facts.labels),
-        label_scores=statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
+        label_scores=reliability.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
         if named
         else [],
         reliability=None
@@ -208,7 +208,7 @@ def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tupl
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
-    return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
+    return reliability.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
 
 
 def _risk(facts: Facts) -> tuple[float, Markup] | None:
@@ -230,7 +230,7 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
         return None
     bars = []
     # Bins of equally many rows, since bins of equal width would leave the long ones nearly empty.
-    for first, last in statistics.quantile_bins([length for length, _ in rows]):
+    for first, last in reliability.quantile_bins([length for length, _ in rows]):
         wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]
         label = f"{first}–{last}" if first < last else f"{last}"
         share, ends = sum(wrong) / len(wrong), wilson_interval(sum(wrong), len(wrong))

@@ -11,7 +11,7 @@ from typing import Any
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
-from bertkit.metrics.basic import describe_positive_label
+from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.records import Recipe

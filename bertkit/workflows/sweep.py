@@ -23,7 +23,7 @@ from bertkit.evaluation.sweeps import (
     find_selection,
     sort_trials,
 )
-from bertkit.metrics.basic import is_lower_better
+from bertkit.metrics.registry import is_lower_better
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.load import load_recipe

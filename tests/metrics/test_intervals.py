@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import math
-import pickle
 
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import f1_score
 
-from bertkit.metrics.basic import (
-    accuracy,
+from bertkit.metrics.intervals import Metric, bootstrap_intervals, find_intervals, wilson_interval
+from bertkit.metrics.registry import (
+    CLASSIFICATION,
     balanced_accuracy,
-    f1,
     f1_macro,
-    f1_micro,
     matthews_correlation,
     mean_squared_error,
     pearsonr,
-    precision,
-    recall,
 )
-from bertkit.metrics.intervals import Setting, Share, bootstrap_intervals, find_intervals, percent, wilson_interval
 
 
 def test_bootstrap_equals_a_plain_loop() -> None:
@@ -120,33 +114,31 @@ def test_wilson_agrees_with_scipy(successes: int, total: int, level: float) -> N
     assert wilson_interval(successes, total, level) == pytest.approx((reference.low, reference.high))
 
 
-@pytest.mark.parametrize("metric", [accuracy, f1, precision, recall, f1_micro])
+@pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "f1_micro"])
 @pytest.mark.parametrize(("gold", "predicted"), [([1] * 12, [1] * 12), ([1] * 12, [0] * 11 + [1]), ([0, 1], [1, 0])])
-def test_a_share_has_the_interval_of_wilson_also_at_the_edges(metric, gold, predicted):
-    gold, predicted = np.array(gold), np.array(predicted)
-    score = metric(gold, predicted)
-    found = find_intervals({"score": score}, lambda rows: pytest.fail("no resample is needed"), len(gold))
-    low, high = found.ends["score"]
-    assert found.methods == {"score": "Wilson"}
-    assert low <= score <= high
-    reference = stats.binomtest(score.hits, score.total).proportion_ci(method="wilson")
-    assert (low, high) == pytest.approx(tuple(score.to_score(end) for end in (reference.low, reference.high)))
-
-
-def test_f1_of_two_labels_is_a_share_in_other_units():
-    gold, predicted = np.array([1, 1, 1, 0, 0]), np.array([1, 1, 0, 1, 0])
-    score = f1(gold, predicted)
-    assert score.to_score(score.hits / score.total) == pytest.approx(f1_score(gold, predicted))
-
-
-def test_a_score_keeps_its_share_in_a_copy():
-    score = pickle.loads(pickle.dumps(Share(50.0, 1, 2, percent)))
-    assert (score, score.interval()) == (50.0, Share(50.0, 1, 2, percent).interval())
+def test_a_ratio_of_counts_has_the_interval_of_wilson_also_at_the_edges(name, gold, predicted):
+    compared, metric = {"gold": np.array(gold), "predicted": np.array(predicted)}, CLASSIFICATION[name]
+    scores = {name: metric.compute(compared)}
+    found = find_intervals(CLASSIFICATION, scores, compared, lambda judged: pytest.fail("no resample is needed"))
+    low, high = found.ends[name]
+    assert found.methods == {name: "Wilson"}
+    assert low <= scores[name] <= high
+    hits, total = metric.counts(compared)
+    assert metric.to_score(hits / total) == pytest.approx(scores[name])
+    reference = stats.binomtest(hits, total).proportion_ci(method="wilson")
+    assert (low, high) == pytest.approx(tuple(metric.to_score(end) for end in (reference.low, reference.high)))
 
 
 def test_a_threshold_has_no_interval():
-    found = find_intervals({"thresh": Setting(0.9), "f1": 0.5}, lambda rows: {"f1": rows.mean(), "thresh": rows[0]}, 9)
-    assert (found.ends["thresh"], found.reasons, list(found.methods)) == (None, {"thresh": "it is not a score"}, ["f1"])
+    metrics = {"thresh": Metric(lambda judged: judged["value"][0], is_score=False)}
+    found = find_intervals(
+        metrics,
+        {"thresh": 0.9, "mean": 4.0},
+        {"value": np.arange(9)},
+        lambda judged: {"mean": judged["value"].mean(), "thresh": judged["value"][0]},
+    )
+    expected = (None, {"thresh": "it is not a score"}, ["mean"])
+    assert (found.ends["thresh"], found.reasons, list(found.methods)) == expected
 
 
 @pytest.mark.parametrize(
@@ -158,7 +150,7 @@ def test_a_threshold_has_no_interval():
     ],
 )
 def test_a_score_without_an_interval_says_why(score, rows, reason):
-    found = find_intervals({"score": score}, lambda rows: {"score": score}, rows)
+    found = find_intervals(["score"], {"score": score}, {"value": np.arange(rows)}, lambda judged: {"score": score})
     assert (found.ends, found.methods, found.reasons) == ({"score": None}, {}, {"score": reason})
 
 
