@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bertkit.checks import Finding, level_of, places_of
+from bertkit.checks import Finding, level_of, places_of, read_texts
 from bertkit.checks.reading import describe_refusal
-from bertkit.checks.texts import read_texts
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
