@@ -203,12 +203,10 @@ def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers) -> N
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=42)
     scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
-    return _mean_probabilities([(scaled, 0.1), (words, 10.0)], labels, folds, iterations=300)
+    return _mean_probabilities([(scaled, 0.1), (words, 10.0)], labels, folds, 300)
 
 
-def _mean_probabilities(
-    features: Sequence[tuple[Any, float]], labels: Numbers, folds: Any, *, iterations: int
-) -> Numbers:
+def _mean_probabilities(features: Sequence[tuple[Any, float]], labels: Numbers, folds: Any, iterations: int) -> Numbers:
     """Return the mean probability of each label for each item, from a logistic regression per kind of features.
 
     The features come with the strength of a regression on them.
@@ -282,7 +280,7 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
     splits = GroupKFold(FOLDS, shuffle=True, random_state=42).split(row_of, groups=row_of)
     # Only words with a tag are learned from, but each word is predicted once.
     folds = [(training[tags[training] >= 0], held_out) for training, held_out in splits]
-    probabilities = _mean_probabilities([(neighbors, 0.01), (described, 1.0)], tags, folds, iterations=60)
+    probabilities = _mean_probabilities([(neighbors, 0.01), (described, 1.0)], tags, folds, 60)
     # The first column belongs to the words without a tag, if there are any.
     return probabilities[:, int(tags.min() < 0) :]
 

@@ -18,7 +18,7 @@ from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibr
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
-from bertkit.metrics.intervals import Interval, Intervals, explain_undefined
+from bertkit.metrics.intervals import Interval, Intervals, why_undefined
 from bertkit.metrics.registry import CLASSIFICATION, is_lower_better
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
@@ -285,12 +285,12 @@ def describe_scores(task: Task, scored: Scored, compared_baselines: Mapping[str,
     scores, intervals = scored.scores, find_intervals(task, scored)
     baselines = {name: task.score(compared, scored.setup) for name, compared in compared_baselines.items()}
     undefined = {
-        "scores": explain_undefined(task.METRICS, scores, scored.compared),
+        "scores": why_undefined(task.METRICS, scores, scored.compared),
         "intervals": intervals.reasons,
         "baselines": {
             name: reason
             for baseline, compared in compared_baselines.items()
-            for name, reason in explain_undefined(task.METRICS, baselines[baseline], compared).items()
+            for name, reason in why_undefined(task.METRICS, baselines[baseline], compared).items()
             if strongest(baselines, name)[1] is None
         },
     }

@@ -16,12 +16,17 @@ ScoreRows = Callable[[np.ndarray], dict[str, float]]
 """Computes each metric from the rows at some indexes."""
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
+_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # of a 95% interval
 _GROUPS = 200  # of the jackknife; more change its estimate by little
 _LEAST_DIVISOR = 0.1  # of the formula for levels, which has a pole where rows are very skewed
 
 
 Judged = Mapping[str, np.ndarray]
 """Predictions next to gold values: arrays whose first axis is units, which are rows or queries."""
+Score = Callable[[Judged], dict[str, float]]
+"""Computes each metric from such arrays."""
+Counts = Callable[[Judged], tuple[int, int] | None]
+"""Returns (hits, total), or None if a score is not their ratio."""
 
 NOT_FINITE = "it is not a finite number"
 
@@ -40,11 +45,8 @@ class Metric:
 
     compute: Callable[[Judged], float]
     """Computes the score, or NaN if it is undefined; called once on all rows and a thousand times on resampled ones."""
-    counts: Callable[[Judged], tuple[int, int] | None] = no_counts
-    """Returns (hits, total) if their ratio determines the score: its interval is then Wilson's, which needs few rows.
-
-    None stands for an interval from resampled rows.
-    """
+    counts: Counts = no_counts
+    """Counts that determine the score. Its interval is then Wilson's, which needs few rows; else it is a bootstrap."""
     to_score: Callable[[float], float] = float
     """Increasing function from a ratio to the score: 1 becomes the highest score."""
     lower_is_better: bool = False
@@ -60,9 +62,7 @@ class Metric:
         return self.undefined if isinstance(self.undefined, str) else self.undefined(compared)
 
 
-def ratio_metric(
-    counts: Callable[[Judged], tuple[int, int] | None], to_score: Callable[[float], float] = float, **declared: Any
-) -> Metric:
+def ratio_metric(counts: Counts, to_score: Callable[[float], float] = float, **declared: Any) -> Metric:
     """Declare a metric that is a ratio of counts: 0 over nothing, and undefined if there are no counts."""
 
     def compute(compared: Judged) -> float:
@@ -77,7 +77,7 @@ def computed_elsewhere(compared: Judged) -> float:
     raise NotImplementedError("no function of this record computes the score")
 
 
-def explain_undefined(metrics: Collection[str], scores: Mapping[str, float], compared: Judged) -> dict[str, str]:
+def why_undefined(metrics: Collection[str], scores: Mapping[str, float], compared: Judged) -> dict[str, str]:
     """Return the reason of each score that is not a finite number, by its name."""
     undefined = [name for name, score in scores.items() if not math.isfinite(score)]
     return {name: find_metric(metrics, name).explain(compared) for name in undefined}
@@ -104,12 +104,7 @@ class Intervals:
 
 
 def find_intervals(
-    metrics: Collection[str],
-    scores: Mapping[str, float],
-    compared: Judged,
-    score: Callable[[Judged], dict[str, float]],
-    *,
-    samples: int = 1000,
+    metrics: Collection[str], scores: Mapping[str, float], compared: Judged, score: Score, *, samples: int = 1000
 ) -> Intervals:
     """Compute the interval of each score: Wilson's if it is a ratio of counts, else one from resampled rows.
 
@@ -161,9 +156,7 @@ def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | No
     return "; ".join(f"{method} for {', '.join(names)}{why}" for (method, why), names in listed.items())
 
 
-def bootstrap_intervals(
-    score: ScoreRows, rows: int, *, samples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, Interval]:
+def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, seed: int = 0) -> dict[str, Interval]:
     """Compute each metric's BCa interval over resampled rows (Efron 1987), expanded for few rows.
 
     Rows are drawn with replacement while the trained model stays fixed: the interval covers what other rows of the
@@ -177,12 +170,11 @@ def bootstrap_intervals(
         score: takes row indexes, int64 of shape `(rows,)` with repeats, and returns metric -> value.
         rows: how many rows there are; at least 1.
         samples: how many resamples; at least 1.
-        level: nominal coverage, in (0, 1).
         seed: of the random draws; the same seed gives the same intervals.
     """
     if rows < 1 or samples < 1:
         raise ValueError(f"needs at least one row and one resample, got {rows} and {samples}")
-    scores, tail = score(np.arange(rows)), _tail(level)
+    scores = score(np.arange(rows))
     if rows == 1:
         return dict.fromkeys(scores)
     rng = np.random.default_rng(seed)
@@ -191,9 +183,8 @@ def bootstrap_intervals(
     # jackknife: all rows but one of at most 200 groups
     left_out = np.array_split(rng.permutation(rows), min(rows, _GROUPS))
     jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
-    tails = np.array([tail, 1 - tail])
     return {
-        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand_levels(tails, rows))
+        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand_levels(rows))
         for metric, value in scores.items()
     }
 
@@ -224,7 +215,7 @@ def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.nd
     return {metric: of_metric[np.isfinite(of_metric)] for metric, of_metric in values.items()}
 
 
-def _expand_levels(tails: np.ndarray, rows: int) -> np.ndarray:
+def _expand_levels(rows: int) -> np.ndarray:
     """Return levels further out, as far as Student's quantiles are from those of the normal distribution.
 
     Of few rows the spread is uncertain, and a resample varies less than a sample does, by the factor (rows - 1) / rows
@@ -232,7 +223,7 @@ def _expand_levels(tails: np.ndarray, rows: int) -> np.ndarray:
     """
     from scipy import special
 
-    expanded = special.ndtr(special.stdtrit(rows - 1, tails) * math.sqrt(rows / (rows - 1)))
+    expanded = special.ndtr(special.stdtrit(rows - 1, _TAILS) * math.sqrt(rows / (rows - 1)))
     # of two rows, the upper level rounds to 1, whose quantile is infinite
     return np.asarray(np.clip(expanded, sys.float_info.epsilon, 1 - sys.float_info.epsilon))
 
@@ -254,8 +245,8 @@ def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, ta
     return (float(low), float(high)) if high - low > _ROUNDING * max(abs(low), abs(high)) else None
 
 
-def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Compute the score interval of a share, which stays within [0, 1] and is valid for few rows (Wilson 1927).
+def wilson_interval(successes: int, total: int) -> tuple[float, float]:
+    """Compute the 95% score interval of a share, which stays within [0, 1] and is valid for few rows (Wilson 1927).
 
     >>> low, high = wilson_interval(0, 10)
     >>> round(low, 4), round(high, 4)
@@ -265,7 +256,7 @@ def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[fl
     """
     if not 0 <= successes <= total:
         raise ValueError(f"needs 0 <= successes <= total, got {successes} of {total}")
-    z = NormalDist().inv_cdf(1 - _tail(level))
+    z = NormalDist().inv_cdf(_TAILS[1])
     if total == 0:
         return 0.0, 1.0
     share = successes / total
@@ -317,12 +308,6 @@ def f1_of_share(share: float) -> float:
 def percent(share: float) -> float:
     """Return a share in percent."""
     return 100 * share
-
-
-def _tail(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"a level lies between 0 and 1, got {level}")
-    return (1 - level) / 2
 
 
 def count_units(judged: Judged) -> int:

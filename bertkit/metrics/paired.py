@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
@@ -13,6 +13,7 @@ import numpy as np
 from bertkit.metrics.intervals import (
     Interval,
     Judged,
+    Score,
     bootstrap_intervals,
     count_units,
     find_metric,
@@ -24,7 +25,8 @@ LEVEL = 0.05  # of two-sided tests
 POWER = 0.8
 
 
-Score = Callable[[Judged], dict[str, float]]
+Runs = Sequence[Judged]
+"""Arrays of the runs of a system that differ in their seed."""
 
 
 @dataclass(frozen=True)
@@ -265,12 +267,7 @@ _DETECTABLE = _QUANTILE + NormalDist().inv_cdf(POWER)  # standard errors
 
 
 def compare_seeds(
-    score: Score,
-    first: Sequence[Judged],
-    second: Sequence[Judged],
-    metrics: Collection[str] = (),
-    *,
-    samples: int = 1000,
+    score: Score, first: Runs, second: Runs, metrics: Collection[str] = (), *, samples: int = 1000
 ) -> dict[str, Difference]:
     """Compute each metric's difference of means over seeds, with an interval and p over seeds and rows together.
 

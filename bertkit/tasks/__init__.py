@@ -75,10 +75,6 @@ __all__ = [
     "is_blank",
     "load_pretrained",
     "load_task",
-    "no_details",
-    "no_fitting",
-    "no_precompute",
-    "no_tuning",
     "padding_collator",
     "read_option",
     "score_values",
@@ -244,36 +240,16 @@ score_values = partial(score_table, VALUES)
 """Computes the recipe's metrics of ``predicted`` against ``gold``; all of `CLASSIFICATION` and `REGRESSION`."""
 
 
-def no_fitting(training: Rows, setup: Setup) -> dict[str, Any]:
-    """Learn nothing for baselines."""
-    return {}
-
-
-def no_precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
-    """Compute nothing before training."""
-    return False
-
-
-def no_tuning(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
-    """Tune no option."""
-    return {}
-
-
-def no_details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
-    """Report nothing beside the scores."""
-    return Details()
-
-
 _FUNCTIONS = tuple(name for name, value in vars(Task).items() if not name.startswith("_") and callable(value))
 _CONSTANTS = ("COLUMNS", "METRICS", "OPTIONS")
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(TaskExtras.__annotations__),
     "NAMED": False,
     "TYPES": {},
-    "fit_baselines": no_fitting,
-    "precompute": no_precompute,
-    "tune": no_tuning,
-    "details": no_details,
+    "fit_baselines": lambda training, setup: {},
+    "precompute": lambda model, features, setup, run: False,
+    "tune": lambda predictions, rows, setup: {},
+    "details": lambda predictions, rows, setup: Details(),
 }
 """Name of what a family need not have -> what stands for it."""
 

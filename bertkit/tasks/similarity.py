@@ -33,10 +33,8 @@ from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: Mapping[str, Metric] = {
-    **{name: REGRESSION[name] for name in ("spearmanr", "pearsonr")},
-    EVALUATE_PREFIX: PLAIN,
-}
+_CORRELATIONS = {name: REGRESSION[name] for name in ("spearmanr", "pearsonr")}
+METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {"loss": Option("cosent", choices=("cosent", "cosine", "simcse")), **texts.OPTIONS}
 
 compare, score = compare_values, score_values

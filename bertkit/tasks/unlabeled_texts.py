@@ -12,7 +12,6 @@ from typing import Any
 
 from bertkit.data.columns import Columns
 from bertkit.data.rows import check_texts
-from bertkit.metrics.intervals import Metric
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
@@ -24,9 +23,7 @@ from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text",), gold="", together=("text",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: Mapping[str, Metric] = {
-    name: metric for name, metric in contrastive.METRICS.items() if name != "triple_accuracy"
-}
+METRICS = {name: contrastive.METRICS[name] for name in ("mrr@10", "recall@1", "recall@10")}
 OPTIONS: Mapping[str, Any] = texts.OPTIONS
 
 collator, score = several_collator, contrastive.score

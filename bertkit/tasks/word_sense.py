@@ -188,29 +188,25 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return the label ids of the ``gold`` and ``predicted`` senses, and the indices of their words."""
-    ids = setup.label_ids
-    words = {word: index for index, word in enumerate(_senses(setup))}
-    senses = {"gold": [row["sense"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
-    return {
-        **{side: np.array([ids[sense] for sense in names]) for side, names in senses.items()},
-        **{
-            f"{side}_word": np.array([words[sense.partition("/")[0]] for sense in names])
-            for side, names in senses.items()
-        },
-    }
+    ids, words = setup.label_ids, {word: index for index, word in enumerate(_senses(setup))}
+    gold, predicted = ([row["sense"] for row in rows], [record["prediction"] for record in predictions])
+    compared = {}
+    for side, senses in (("gold", gold), ("predicted", predicted)):
+        compared[side] = np.array([ids[sense] for sense in senses])
+        compared[f"{side}_word"] = np.array([words[sense.partition("/")[0]] for sense in senses])
+    return compared
 
 
 def _score_words(compared: Judged) -> dict[int, dict[str, Any]]:
     """Compute each word's accuracy, macro F1 over its senses that occur, and the ratio of its most frequent sense."""
     # Counts per sense, (senses,). A sense belongs to one word, so rows are counted once for all words.
-    sides = {side: (compared[side], compared[f"{side}_word"]) for side in ("predicted", "gold")}
-    size = 1 + max(int(ids.max()) for ids, _ in sides.values())
+    size = 1 + max(int(compared[side].max()) for side in ("gold", "predicted"))
     gold, predicted = (np.bincount(compared[side], minlength=size) for side in ("gold", "predicted"))
     right = np.bincount(compared["gold"][compared["gold"] == compared["predicted"]], minlength=size)
     f1 = 2 * right / np.maximum(gold + predicted, 1)
     word_of_sense = np.full(size, -1)
-    for ids, words in sides.values():
-        word_of_sense[ids] = words
+    for side in ("predicted", "gold"):
+        word_of_sense[compared[side]] = compared[f"{side}_word"]
     scores = {}
     for word in np.unique(compared["gold_word"]).tolist():
         occurring = np.flatnonzero(word_of_sense == word)

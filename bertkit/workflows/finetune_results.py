@@ -24,7 +24,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.metrics import Numbers
 from bertkit.metrics.baselines import tabulate
-from bertkit.metrics.intervals import explain_undefined
+from bertkit.metrics.intervals import why_undefined
 from bertkit.metrics.linear import sample
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.info import Model
@@ -135,7 +135,7 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
     warnings = _find_warnings(data, fit_result) + scored.warnings
     if name == data.validation.name:
         warnings += warn_of_tuned(_tuned(data, scored.setup.recipe))
-    undefined = explain_undefined(data.task.METRICS, scored.scores, scored.compared)
+    undefined = why_undefined(data.task.METRICS, scored.scores, scored.compared)
     if name == data.validation.name and metric in undefined:
         warnings.append(f"{metric} is undefined ({undefined[metric]}): the step with the lowest loss was chosen.")
     # A score no better than a baseline gets a remedy.

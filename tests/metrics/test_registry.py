@@ -11,7 +11,7 @@ import sklearn.metrics
 
 from bertkit.errors import RecipeError
 from bertkit.metrics import registry as metrics
-from bertkit.metrics.intervals import explain_undefined
+from bertkit.metrics.intervals import why_undefined
 from bertkit.recipe import load_recipe
 
 REFERENCES = {
@@ -98,7 +98,7 @@ def test_numbers(name):
 def test_a_correlation_that_is_undefined_says_why(name, gold, predicted, reason):
     compared = {"gold": np.array(gold), "predicted": np.array(predicted)}
     score = metrics.REGRESSION[name].compute(compared)
-    assert math.isnan(score) and explain_undefined(metrics.REGRESSION, {name: score}, compared) == {name: reason}
+    assert math.isnan(score) and why_undefined(metrics.REGRESSION, {name: score}, compared) == {name: reason}
 
 
 def test_directions_are_those_of_the_records(monkeypatch):
