@@ -67,8 +67,8 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
         long, lengths, unlimited = find_long(rows, task.encode, setup)
     except DataError as error:
         return [describe_refusal(error, "tokens", "unreadable_rows")]
-    half, most = map(int, np.quantile(lengths, (0.5, 0.99), method="higher"))
-    spread = f"half up to {half}, 99% up to {most}, the longest {lengths.max():,}"
+    median, percentile_99 = map(int, np.quantile(lengths, (0.5, 0.99), method="higher"))
+    spread = f"half up to {median}, 99% up to {percentile_99}, the longest {lengths.max():,}"
     long_rows = [rows[index] for index in long]
     features = task.encode(long_rows, setup) if long else []
     lost_gold = []

@@ -16,7 +16,7 @@ ScoreRows = Callable[[np.ndarray], dict[str, float]]
 """Computes each metric from the rows at some indexes."""
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
-_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # of a 95% interval
+_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # the ends of a 95% interval
 _GROUPS = 200  # of the jackknife; more change its estimate by little
 _LEAST_DIVISOR = 0.1  # of the formula for levels, which has a pole where rows are very skewed
 

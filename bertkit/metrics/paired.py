@@ -143,9 +143,9 @@ def permutation_test(
     for number in range(total):
         sides = number >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
         one, other = (score(judged) for judged in swap(first, second, changed[sides.astype(bool)]))
-        drawn = np.array([abs(other[name] - one[name]) for name in before])
+        differences = np.array([abs(other[name] - one[name]) for name in before])
         # an undefined difference counts against the systems; sums that differ by rounding only are the same
-        count += ~(drawn < observed - _ROUNDING * np.maximum(observed, 1))
+        count += ~(differences < observed - _ROUNDING * np.maximum(observed, 1))
     shares = count / total if exact else (count + 1) / (total + 1)
     p_values = {
         name: float(share) if math.isfinite(value) else None
@@ -163,13 +163,14 @@ def count_discordant(
     """
     hits = [count_right(names, side, metrics) for side in (first, second)]
     shares = [name for name in hits[0] if name in hits[1]]
-    lost, won = dict.fromkeys(shares, 0), dict.fromkeys(shares, 0)
+    losses, wins = dict.fromkeys(shares, 0), dict.fromkeys(shares, 0)
     for unit in find_changed(first, second) if shares else ():
         before, after = (count_right(shares, take(side, np.array([unit])), metrics) for side in (first, second))
         for name in shares:
-            lost[name] += before[name] > after[name]
-            won[name] += after[name] > before[name]
-    return {name: (lost[name], won[name]) for name in shares if hits[1][name] - hits[0][name] == won[name] - lost[name]}
+            losses[name] += before[name] > after[name]
+            wins[name] += after[name] > before[name]
+    gains = {name: hits[1][name] - hits[0][name] for name in shares}
+    return {name: (losses[name], wins[name]) for name in shares if gains[name] == wins[name] - losses[name]}
 
 
 def count_right(names: Iterable[str], compared: Judged, metrics: Collection[str]) -> dict[str, int]:

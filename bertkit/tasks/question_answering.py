@@ -73,14 +73,14 @@ def read(row: Row, recipe: Recipe) -> Row:
     """
     for column in ("question", "context"):
         if not isinstance(row[column], str) or not row[column].strip():
-            what = f"{squad.question_name(row)}no {column}"
-            raise DataError(what, "fill it in, or leave the row out", column=column)
+            problem = f"{squad.question_name(row)}no {column}"
+            raise DataError(problem, "fill it in, or leave the row out", column=column)
     if "answers" not in row:
         return row
     texts, starts = squad.read_answers(row)
     if not texts and not _option(recipe, "no_answer"):
-        what = f"{squad.question_name(row)}no answer, but this recipe expects one for every question"
-        raise DataError(what, "use the recipe squad2, or --set options.no_answer=true", column="answers")
+        problem = f"{squad.question_name(row)}no answer, but this recipe expects one for every question"
+        raise DataError(problem, "use the recipe squad2, or --set options.no_answer=true", column="answers")
     return {**row, "answers": {"text": texts, "answer_start": starts}}
 
 
