@@ -157,7 +157,7 @@ def _predict_words(splits: Mapping[str, Split], columns: Columns, embedder: Embe
     """Predict the tags of the words of all rows that have one."""
     rows = [(split, row) for split in splits.values() for row, values in enumerate(split.rows) if any(_tags(values))]
     tags = [tag for split, row in rows for tag in _tags(split.rows[row])]
-    names = sorted({*tags} - {None})
+    names = sorted({tag for tag in tags if tag is not None})
     if len(names) < 2 or len(rows) < FOLDS:
         return None
     words = [split.rows[row]["tokens"] for split, row in rows]
