@@ -115,7 +115,7 @@ def test_wilson_agrees_with_scipy(successes: int, total: int) -> None:
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "f1_micro"])
 @pytest.mark.parametrize(("gold", "predicted"), [([1] * 12, [1] * 12), ([1] * 12, [0] * 11 + [1]), ([0, 1], [1, 0])])
-def test_a_ratio_of_counts_has_the_interval_of_wilson_also_at_the_edges(name, gold, predicted):
+def test_a_share_has_the_interval_of_wilson_also_at_the_edges(name, gold, predicted):
     compared, metric = {"gold": np.array(gold), "predicted": np.array(predicted)}, CLASSIFICATION[name]
     scores = {name: metric.compute(compared)}
     found = find_intervals(CLASSIFICATION, scores, compared, lambda judged: pytest.fail("no resample is needed"))
