@@ -19,8 +19,9 @@ import numpy as np
 from benchmarks.harness import RESULTS as FOLDER
 from benchmarks.harness import read_options, write_results
 from bertkit.metrics.intervals import find_intervals
+from bertkit.metrics.registry import REGRESSION
+from bertkit.metrics.reliability import calibration_errors, describe_calibration
 from bertkit.metrics.retrieval import score_rankings
-from bertkit.metrics.statistics import calibration_errors, describe_calibration
 from bertkit.recipe import load_recipe
 from bertkit.tasks import (
     contrastive,
@@ -164,15 +165,15 @@ CASES = (
         "several labels", text_classification, several_labels, "classify",
         ("accuracy", "f1_micro", "f1_macro", "f1_weighted"), options=(("multi_label", True),),
     ),
-    Case("numbers", text_regression, numbers, "regress", text_regression.METRICS[:-1]),
+    Case("numbers", text_regression, numbers, "regress", tuple(REGRESSION)),
     Case("words and entities", token_classification, sentences, "ner",
          ("f1", "precision", "recall", "f1_macro", "accuracy"), ("O", *_TYPES)),
     Case("questions", question_answering, questions, "squad2",
-         (*question_answering.METRICS[:6], "best_exact", "best_f1")),
-    Case("senses", word_sense, senses, "wsd", word_sense.METRICS,
+         tuple(name for name, metric in question_answering.METRICS.items() if metric.is_score)),
+    Case("senses", word_sense, senses, "wsd", tuple(word_sense.METRICS),
          tuple(f"{word}/{sense}" for word in "abcd" for sense in "123")),
     Case("rankings", reranking, rankings, "rerank", (*reranking.METRICS, *SEARCH_METRICS)),
-    Case("partners", contrastive, partners, "similarity-triples", contrastive.METRICS),
+    Case("partners", contrastive, partners, "similarity-triples", tuple(contrastive.METRICS)),
 )  # fmt: skip
 
 
@@ -188,10 +189,10 @@ def measure(number: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
         sample = draw.integers(0, POPULATION, rows)
         compared = {name: values[sample] for name, values in population.items()}
 
-        def score(numbers: Any, compared: Compared = compared) -> dict[str, float]:
-            return case.task.score({name: values[numbers] for name, values in compared.items()}, setup)
+        def score(compared: Any) -> dict[str, float]:
+            return case.task.score(dict(compared), setup)
 
-        found = find_intervals(case.task.score(compared, setup), score, rows, samples=SAMPLES)
+        found = find_intervals(case.task.METRICS, score(compared), compared, score, samples=SAMPLES)
         for name, ends in found.ends.items():
             if ends:
                 counts[name]["methods"] = sorted({*counts[name]["methods"], found.methods[name]})

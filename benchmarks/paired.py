@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS, measure_once, read_options
-from bertkit.metrics.basic import accuracy, f1, matthews_correlation, pearsonr, spearmanr
 from bertkit.metrics.intervals import Judged, bootstrap_intervals
 from bertkit.metrics.paired import compare_paired, compare_seeds, permutation_test, rows_for_power, standard_error
+from bertkit.metrics.registry import accuracy, f1, matthews_correlation, pearsonr, spearmanr
 
 SAMPLES = 200
 POPULATION = 200_000  # rows, which show the true difference

@@ -137,7 +137,7 @@ def _questions(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: st
     questions = rows["validation"].to_list()
 
     def measure(prediction: Any) -> Scores:
-        from bertkit.metrics.answers import score_answer
+        from bertkit.metrics.squad import score_answer
 
         starts, ends = prediction.predictions
         outputs = list(zip(starts, ends, strict=True))

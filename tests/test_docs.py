@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 import bertkit
-from bertkit.metrics.basic import CLASSIFICATION, REGRESSION
+from bertkit.metrics.registry import CLASSIFICATION, REGRESSION
 from bertkit.modeling.sizes import find_size, size_names
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import (

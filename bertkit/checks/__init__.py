@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
-from bertkit.data.rows import Place, Split
+import numpy as np
+
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Digests, Place, Split
+from bertkit.data.text import normalize
+from bertkit.metrics import Numbers
+from bertkit.recipe.sections import Row
+from bertkit.vectors.minhash import digest_text
 
 EXAMPLES = 3
 
@@ -46,3 +55,69 @@ def level_of(share: float, *, warn: float, fail: float = 2.0) -> Level:
     ('good', 'warn', 'fail')
     """
     return "fail" if share >= fail else "warn" if share >= warn else "good"
+
+
+def predict_unseen(model: Any, features: Any, labels: Numbers, folds: Any, method: str = "predict") -> Numbers:
+    """Return predictions for all items, each by a model of scikit-learn that was fitted to the other folds.
+
+    Args:
+        model: Estimator, which is cloned for each fold.
+        features: Features of all items.
+        labels: Labels, (items,).
+        folds: Folds as `cross_val_predict` takes them.
+        method: Method of the estimator that predicts.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import cross_val_predict
+
+    with warnings.catch_warnings():
+        # A few more iterations change no finding, and a fold may lack a rare label.
+        for category in (ConvergenceWarning, UserWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", category)
+        return np.asarray(cross_val_predict(model, features, labels, cv=folds, method=method))
+
+
+_LAST_MARKS = ".!?…。！？ "
+_SEPARATOR = "\x1f"  # between the columns of a row, and in no text once it is normalized
+
+
+def input_columns(columns: Columns) -> list[str]:
+    """Return the columns that a model reads."""
+    return [name for name in columns.names if name not in (columns.gold, "id")]
+
+
+def read_texts(row: Row, columns: Columns) -> dict[str, str]:
+    """Return the texts of a row by column; words or choices are joined by spaces.
+
+    >>> read_texts({"text": "A cat", "label": "good"}, Columns(given=("text",), gold="label"))
+    {'text': 'A cat'}
+    """
+    texts = {}
+    for name in input_columns(columns):
+        value = row.get(name)
+        if isinstance(value, (list, tuple)) and value and all(isinstance(part, str) for part in value):
+            texts[name] = " ".join(value)
+        elif isinstance(value, str):
+            texts[name] = value
+    return texts
+
+
+def digest_inputs(rows: Sequence[Row], columns: Columns) -> Digests:
+    """Return a digest of each row's inputs; rows are alike if only case, whitespace and last marks differ."""
+    return np.fromiter((digest_text(_SEPARATOR.join(_parts(row, columns))) for row in rows), np.uint64, len(rows))
+
+
+def digest_others(row: Row, columns: Columns, column: str) -> int:
+    """Return a digest of all columns that a model reads but one."""
+    return hash(tuple(_parts({**row, column: None}, columns)))
+
+
+def _parts(row: Row, columns: Columns) -> list[str]:
+    texts = read_texts(row, columns)
+    return [_normalize_text(texts[name]) if name in texts else repr(row.get(name)) for name in input_columns(columns)]
+
+
+@lru_cache(50_000)  # several questions are about one paragraph
+def _normalize_text(text: str) -> str:
+    normalized = normalize(text)
+    return normalized.rstrip(_LAST_MARKS) or normalized

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.checks import EXAMPLES, Finding, level_of
-from bertkit.checks.texts import read_texts
+from bertkit.checks import EXAMPLES, Finding, level_of, predict_unseen, read_texts
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Place, Split
@@ -33,7 +31,6 @@ from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import UNITS
 
 FOLDS = 5
-_LEAST = FOLDS  # rows of a label, one for each fold
 _WARN = 0.01  # share of the rows
 _SURE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the rows, which may be the ones without doubt
 _FEWEST_SURE = 100
@@ -75,49 +72,105 @@ class LabelErrors:
     """None where words have labels: nobody knows how errors spread over them."""
 
 
+class _Labeled(NamedTuple):
+    """All that has a label, which are rows or the words of rows, with what models that have not seen it predict."""
+
+    rows: list[tuple[Split, int]]
+    """Split and index of each row."""
+    row_of: Numbers
+    """Position in `rows`, (items,)."""
+    labels: Numbers
+    """Index of the given label in `names`, (items,); -1 for a word without a tag."""
+    names: list[str]
+    probabilities: Numbers
+    """Shape (items, names)."""
+    texts: list[str]
+    """Text of each row."""
+    words: Sequence[str] = ()
+    """The items themselves, if they are words."""
+
+
 def find_label_errors(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> LabelErrors | None:
-    """Rank the rows of all splits whose labels may be wrong, the likeliest first; None where rows have no one label.
+    """Rank the rows of all splits with a label or a tag that may be wrong, the likeliest first.
+
+    Returns:
+        None if gold values are not labels or tags, or there are fewer than two of these, or fewer rows than folds.
 
     Raises:
-        UnavailableError: cleanlab is not installed.
+        UnavailableError: If cleanlab is not installed.
     """
-    cleanlab = _import_cleanlab("filter")
-    every = [(split, row) for split in splits.values() for row in range(len(split.rows))]
-    gold: list[Any] = [split.rows[row].get(columns.gold) for split, row in every]
+    cleanlab = import_extra("cleanlab.filter", "they need the package cleanlab", "check")
+    labeled = (_predict_words if {"tokens", "tags"} <= {*columns.names} else _predict_rows)(splits, columns, embedder)
+    if labeled is None:
+        return None
+    labels, probabilities = labeled.labels, labeled.probabilities
+    ranking = {"return_indices_ranked_by": "self_confidence", "n_jobs": 1}
+    errors: dict[int, LabelError] = {}
+    # A word without a tag passes as the first tag, so that cleanlab accepts it, and is left out afterwards.
+    for item in cleanlab.find_label_issues(np.maximum(labels, 0), probabilities, **ranking).tolist():
+        row, label = int(labeled.row_of[item]), labels[item]
+        if label >= 0 and row not in errors:
+            probability = round(float(probabilities[item, label]), 4)
+            suggested = labeled.names[int(probabilities[item].argmax())]
+            word = labeled.words[item] if labeled.words else ""
+            place, name = Split.place(*labeled.rows[row]), labeled.names[label]
+            errors[row] = LabelError(*place, name, suggested, probability, labeled.texts[row], word)
+    count, rows = None if labeled.words else count_errors(labels, probabilities), len(labeled.rows)
+    if count is None:
+        ratio, text = (
+            len(errors) / rows,
+            f"{share_of(len(errors), rows)} rows have a tag that may be wrong, and are ranked",
+        )
+    else:
+        ratio = count.expected / rows
+        text = f"about {count.expected:,} of {rows:,} labels are wrong (95% interval {count.low:,} to {count.high:,}); "
+        text += f"{len(errors):,} may be, and are ranked"
+    ranked = list(errors.values())
+    places = tuple(error.place() for error in ranked[:EXAMPLES])
+    finding = Finding(level_of(ratio, warn=_WARN), "labels", "label_errors", text, places, len(ranked))
+    return LabelErrors(finding, ranked, count)
+
+
+def _predict_rows(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> _Labeled | None:
+    """Predict the labels of rows; labels that fewer rows than folds have are left out."""
+    rows = [(split, row) for split in splits.values() for row in range(len(split.rows))]
+    gold: list[Any] = [split.rows[row].get(columns.gold) for split, row in rows]
     if not all(value is None or isinstance(value, str) for value in gold):
         return None
     counts = Counter(gold)
     # A label needs a row in each fold: rarer ones cannot be predicted from the others.
-    chosen = [number for number, name in enumerate(gold) if name is not None and counts[name] >= _LEAST]
-    names = sorted({gold[number] for number in chosen})
+    chosen = [index for index, name in enumerate(gold) if name is not None and counts[name] >= FOLDS]
+    names = sorted({gold[index] for index in chosen})
     if len(names) < 2:
         return None
-    labels = np.array([names.index(gold[number]) for number in chosen])
-    rows = [every[number] for number in chosen]
+    labels = np.array([names.index(gold[index]) for index in chosen])
+    rows = [rows[index] for index in chosen]
     texts = [read_texts(split.rows[row], columns) for split, row in rows]
     # Vectors and words find different errors, and together more (see decisions).
     vectors = embed_rows(texts, embedder)
     with stage("predicting each label from the other rows"):
-        probabilities = predict_labels([" ".join(of_row.values()) for of_row in texts], vectors, labels)
-    errors = []
-    options = {"return_indices_ranked_by": "self_confidence", "n_jobs": 1}
-    for index in cleanlab.find_label_issues(labels, probabilities, **options).tolist():
-        given, likeliest = labels[index], int(probabilities[index].argmax())
-        likely = round(float(probabilities[index, given]), 4)
-        text = " | ".join(texts[index].values())
-        errors.append(LabelError(*Split.place(*rows[index]), names[given], names[likeliest], likely, text))
-    count = count_errors(labels, probabilities)
-    text = (
-        f"about {count.expected:,} of {len(rows):,} labels are wrong (95% interval {count.low:,} to {count.high:,}); "
-        f"{len(errors):,} may be, and are ranked"
+        probabilities = predict_labels([" ".join(row_texts.values()) for row_texts in texts], vectors, labels)
+    joined = [" | ".join(row_texts.values()) for row_texts in texts]
+    return _Labeled(rows, np.arange(len(rows)), labels, names, probabilities, joined)
+
+
+def _predict_words(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> _Labeled | None:
+    """Predict the tags of the words of all rows that have one."""
+    rows = [(split, row) for split in splits.values() for row, values in enumerate(split.rows) if any(_tags(values))]
+    tags = [tag for split, row in rows for tag in _tags(split.rows[row])]
+    names = sorted({tag for tag in tags if tag is not None})
+    if len(names) < 2 or len(rows) < FOLDS:
+        return None
+    words = [split.rows[row]["tokens"] for split, row in rows]
+    row_of = np.repeat(np.arange(len(words)), [len(row_words) for row_words in words])
+    # Words without a tag give context to their neighbors. They are not learned or ranked.
+    labels = np.array([names.index(tag) if tag else -1 for tag in tags])
+    vectors = embed_words(words, embedder)
+    with stage("predicting each tag from the other rows"):
+        probabilities = predict_tags(words, vectors, labels, row_of)
+    return _Labeled(
+        rows, row_of, labels, names, probabilities, list(map(" ".join, words)), list(chain.from_iterable(words))
     )
-    return LabelErrors(describe(errors, text, count.expected / len(rows)), errors, count)
-
-
-def describe(errors: Sequence[LabelError], text: str, share: float) -> Finding:
-    """Build the line about errors, with their share of the rows."""
-    places = tuple(error.place() for error in errors[:EXAMPLES])
-    return Finding(level_of(share, warn=_WARN), "labels", "label_errors", text, places, len(errors))
 
 
 def count_errors(labels: Numbers, probabilities: Numbers) -> ErrorCount:
@@ -145,25 +198,25 @@ def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers) -> N
     The mean of two logistic regressions: on the vectors, which know what words mean, and on the words themselves, which
     know what is said in this data set.
     """
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import StratifiedKFold
 
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=42)
     scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
-    of_each = []
-    # the last digits of a probability change no ranking
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        for features, strength in ((scaled, 0.1), (words, 10.0)):
-            model = LogisticRegression(C=strength, max_iter=300)
-            of_each.append(cross_val_predict(model, features, labels, cv=folds, method="predict_proba"))
-    return np.asarray(sum(of_each) / len(of_each))
+    return _mean_probabilities([(scaled, 0.1), (words, 10.0)], labels, folds, 300)
 
 
-def _import_cleanlab(module: str) -> Any:
-    return import_extra(f"cleanlab.{module}", "they need the package cleanlab", "check")
+def _mean_probabilities(features: Sequence[tuple[Any, float]], labels: Numbers, folds: Any, iterations: int) -> Numbers:
+    """Return the mean probability of each label for each item, from a logistic regression per kind of features.
+
+    The features come with the strength of a regression on them.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    models = [(LogisticRegression(C=strength, max_iter=iterations), values) for values, strength in features]
+    predicted = [predict_unseen(model, values, labels, folds, "predict_proba") for model, values in models]
+    return np.asarray(sum(predicted) / len(predicted))
 
 
 def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder) -> Numbers:
@@ -193,45 +246,6 @@ def _embed_column(texts: Sequence[str], embedder: Embedder) -> Numbers:
 # A word's vector is the mean over the last layers: the very last one describes the text more than the word.
 _LAYERS = 4
 _WIDTH = 128  # principal components of a vector
-_STRENGTHS = {"vectors": 0.01, "words": 1.0}
-_ITERATIONS = 60
-
-
-def find_tag_errors(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> LabelErrors | None:
-    """Rank the rows of all splits that have a tag which may be wrong, the likeliest first, or return None.
-
-    There is nothing to rank with fewer than two tags, or fewer rows than folds.
-
-    Raises:
-        UnavailableError: If cleanlab is not installed.
-    """
-    cleanlab = _import_cleanlab("token_classification.filter")
-    rows = [(split, number) for split in splits.values() for number, row in enumerate(split.rows) if any(_tags(row))]
-    names = sorted({tag for split, number in rows for tag in _tags(split.rows[number]) if tag is not None})
-    if len(names) < 2 or len(rows) < FOLDS:
-        return None
-    words = [split.rows[number]["tokens"] for split, number in rows]
-    # (words of all rows,). Words without a tag (-1) give context to their neighbors. They are not learned or ranked.
-    tags = np.array([names.index(tag) if tag else -1 for split, number in rows for tag in _tags(split.rows[number])])
-    vectors = embed_words(words, embedder)
-    with stage("predicting each tag from the other rows"):
-        probabilities = predict_tags(words, vectors, tags)
-    ends = np.cumsum([len(row_words) for row_words in words])[:-1]
-    row_probabilities, given_tags = np.split(probabilities, ends), np.split(tags, ends)
-    worst: dict[int, int] = {}
-    for row, word in cleanlab.find_label_issues([np.maximum(tags, 0) for tags in given_tags], row_probabilities):
-        if given_tags[row][word] >= 0:
-            worst.setdefault(row, word)
-    errors = []
-    for row, word in worst.items():
-        tag, likeliest = given_tags[row][word], int(row_probabilities[row][word].argmax())
-        probability, texts = (
-            round(float(row_probabilities[row][word, tag]), 4),
-            (" ".join(words[row]), words[row][word]),
-        )
-        errors.append(LabelError(*Split.place(*rows[row]), names[tag], names[likeliest], probability, *texts))
-    text = f"{share_of(len(errors), len(rows))} rows have a tag that may be wrong, and are ranked"
-    return LabelErrors(describe(errors, text, len(errors) / len(rows)), errors)
 
 
 def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> Numbers:
@@ -245,7 +259,7 @@ def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> Numbers:
     return vectors
 
 
-def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers) -> Numbers:
+def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers, row_of: Numbers) -> Numbers:
     """Return the probability of each tag for each word, from models that have not seen its row.
 
     The mean of two logistic regressions: on the vectors of a word and its neighbors, and on the words themselves.
@@ -254,31 +268,22 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
         words: Words of each row.
         vectors: Vectors of all words, (words, dimension).
         tags: Indexes of the tags of all words, (words,); -1 for a word without a tag.
+        row_of: Index of the row of each word, (words,).
     """
     from sklearn.decomposition import PCA
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.feature_extraction import DictVectorizer
-    from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GroupKFold
 
-    row_numbers = np.repeat(np.arange(len(words)), [len(row_words) for row_words in words])
     reduced = PCA(min(_WIDTH, *vectors.shape), random_state=42).fit_transform(vectors)
     reduced /= max(float(reduced.std(axis=0).mean()), 1e-6)
-    features = {
-        "vectors": np.concatenate([_shift_values(reduced, row_numbers, by) for by in (-1, 0, 1)], axis=1),
-        "words": DictVectorizer().fit_transform(chain.from_iterable(map(_describe_words, words))),
-    }
-    probabilities = np.zeros((len(tags), int(tags.max()) + 1))
-    # The last digits of a probability change no ranking.
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        for training, held_out in GroupKFold(FOLDS, shuffle=True, random_state=42).split(
-            row_numbers, groups=row_numbers
-        ):
-            tagged = training[tags[training] >= 0]
-            for name, values in features.items():
-                model = LogisticRegression(C=_STRENGTHS[name], max_iter=_ITERATIONS).fit(values[tagged], tags[tagged])
-                probabilities[np.ix_(held_out, model.classes_)] += model.predict_proba(values[held_out]) / len(features)
-    return probabilities
+    neighbors = np.concatenate([_shift_values(reduced, row_of, by) for by in (-1, 0, 1)], axis=1)
+    described = DictVectorizer().fit_transform(chain.from_iterable(map(_describe_words, words)))
+    splits = GroupKFold(FOLDS, shuffle=True, random_state=42).split(row_of, groups=row_of)
+    # Only words with a tag are learned from, but each word is predicted once.
+    folds = [(training[tags[training] >= 0], held_out) for training, held_out in splits]
+    probabilities = _mean_probabilities([(neighbors, 0.01), (described, 1.0)], tags, folds, 60)
+    # The first column belongs to the words without a tag, if there are any.
+    return probabilities[:, int(tags.min() < 0) :]
 
 
 def _tags(row: Mapping[str, Any]) -> Sequence[str | None]:

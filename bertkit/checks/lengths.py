@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from bertkit.checks import Finding, level_of, places_of
+from bertkit.checks import Finding, level_of, places_of, read_texts
 from bertkit.checks.reading import describe_refusal
-from bertkit.checks.texts import read_texts
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
-from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.tasks import Task
 from bertkit.tokens.features import Setup, max_tokens, tokenize_texts
@@ -69,7 +67,8 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
         long, lengths, unlimited = find_long(rows, task.encode, setup)
     except DataError as error:
         return [describe_refusal(error, "tokens", "unreadable_rows")]
-    spread = f"half up to {_at(lengths, 0.5)}, 99% up to {_at(lengths, 0.99)}, the longest {lengths.max():,}"
+    median, percentile_99 = map(int, np.quantile(lengths, (0.5, 0.99), method="higher"))
+    spread = f"half up to {median}, 99% up to {percentile_99}, the longest {lengths.max():,}"
     long_rows = [rows[index] for index in long]
     features = task.encode(long_rows, setup) if long else []
     lost_gold = []
@@ -90,8 +89,7 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     text = f"{split.name}: {share_of(len(long), len(rows))} rows are longer than {limit} tokens and {what} ({spread})"
     level = "good" if is_windowed else level_of(share, warn=_WARN_LOST)
     places = places_of(split, [indices[index] for index in long])
-    truncated = Finding(level, "tokens", "truncated", text, places, len(long))
-    findings = [truncated]
+    findings = [Finding(level, "tokens", "truncated", text, places, len(long))]
     # how much of the rows that are too long each way to read them would read
     if "long_text" in task.OPTIONS:
         in_one, in_windows, windows = shares_read(long_rows, setup)
@@ -99,7 +97,3 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
         text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
         findings.append(Finding("good", "tokens", "long_text_ways", text))
     return [*findings, *lost_gold]
-
-
-def _at(lengths: Sequence[int] | Numbers, share: float) -> int:
-    return int(np.quantile(lengths, share, method="higher"))

@@ -109,7 +109,7 @@ def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> No
             refused = refused or error
             continue
         split = splits[name]
-        if columns.gold and task.NAMED:
+        if columns.gold and task.NAMED and split.rows:
             split = _named(split, columns.gold, recipe, readings, faults)
         if not split.rows and columns.gold and all(fault.column == columns.gold for fault in faults):
             continue
@@ -138,16 +138,10 @@ def describe_faults(faults: Sequence[DataError]) -> list[Finding]:
     for (column, remedy, is_empty), group in groups.items():
         count = "1 row" if len(group) == 1 else f"{len(group):,} rows, the first"
         place = f" (column {column!r})" if column else ""
-        findings.append(
-            Finding(
-                "fail",
-                "rows",
-                "empty_texts" if is_empty else "unreadable_rows",
-                f"{count}: {shorten(group[0].what, _LONG)}{place} - {shorten(remedy, _LONG)}",
-                tuple(Place(str(fault.file), fault.row) for fault in group[:EXAMPLES]),
-                len(group),
-            )
-        )
+        name = "empty_texts" if is_empty else "unreadable_rows"
+        text = f"{count}: {shorten(group[0].what, _LONG)}{place} - {shorten(remedy, _LONG)}"
+        places = tuple(Place(str(fault.file), fault.row) for fault in group[:EXAMPLES])
+        findings.append(Finding("fail", "rows", name, text, places, len(group)))
     return findings or [Finding("good", "rows", "unreadable_rows", "every row can be read")]
 
 

@@ -11,8 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from bertkit.checks import Finding, level_of, pairs_of
-from bertkit.checks.texts import digest_inputs, digest_others, read_texts
+from bertkit.checks import Finding, Level, digest_inputs, digest_others, level_of, pairs_of, read_texts
 from bertkit.data.checks import find_contradictions, share_of
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Digests, Split
@@ -125,22 +124,21 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int]) -
             with use_progress(None if len(groups) == 1 else SILENT):
                 near = find_near(signatures, _NEAR, read, of_others)
             kept_for |= {number: kept for number, (kept, _) in near.items()}
-    findings = []
-    for split in ordered:
-        pairs = [(where(number), where(kept)) for number, kept in sorted(kept_for.items()) if where(kept)[0] is split]
-        if not pairs:
-            continue
-        is_train = split.name == "train"
-        what = "nearly repeat an earlier one" if is_train else f"are nearly {split.name} rows"
-        rows = len(splits["train"].rows)
-        findings.append(
-            Finding(
-                level_of(len(pairs) / rows, warn=_REPEATED) if is_train else "warn",
-                "repeats",
-                "near_repeats" if is_train else "near_leaks",
-                f"train: {share_of(len(pairs), rows)} rows {what}",
-                pairs_of([(Split.place(*row), Split.place(*twin)) for row, twin in pairs]),
-                len(pairs),
-            )
-        )
-    return findings
+    pairs = [(where(repeat), where(earlier)) for repeat, earlier in sorted(kept_for.items())]
+    return [
+        _describe_near(split, splits["train"], pairs_of_split)
+        for split in ordered
+        if (pairs_of_split := [pair for pair in pairs if pair[1][0] is split])
+    ]
+
+
+def _describe_near(split: Split, train: Split, pairs: Sequence[tuple[tuple[Split, int], tuple[Split, int]]]) -> Finding:
+    """Describe the training rows that nearly repeat a row of a split, each with that row."""
+    level: Level = "warn"
+    name, predicate = "near_leaks", f"are nearly {split.name} rows"
+    if split is train:
+        level = level_of(len(pairs) / len(train.rows), warn=_REPEATED)
+        name, predicate = "near_repeats", "nearly repeat an earlier one"
+    text = f"train: {share_of(len(pairs), len(train.rows))} rows {predicate}"
+    places = pairs_of([(Split.place(*row), Split.place(*twin)) for row, twin in pairs])
+    return Finding(level, "repeats", name, text, places, len(pairs))

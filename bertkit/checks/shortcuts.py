@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, level_of, places_of
-from bertkit.checks.texts import read_texts
+from bertkit.checks import Finding, Level, level_of, places_of, predict_unseen, read_texts
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.linear import draw_rows, find_words
 from bertkit.metrics.paired import LEVEL, permutation_test
+from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.slices import fisher
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
@@ -195,35 +193,26 @@ def measure_words(features: Sequence[Iterable[str]], classes: Sequence[int]) -> 
 
 def _predict_words(features: Sequence[Iterable[str]], classes: Numbers, method: str) -> Numbers:
     """Return predictions for each row by a model of the features that was fitted to other rows."""
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import StratifiedKFold
     from sklearn.pipeline import make_pipeline
 
     # The empty feature, which all rows have, keeps the vocabulary of rare features from being empty.
-    rows = [["", *of_row] for of_row in features]
+    rows = [["", *row_features] for row_features in features]
     vectorizer = CountVectorizer(analyzer=list, min_df=2, max_features=_MAX_WORDS)
     model = make_pipeline(vectorizer, LogisticRegression(C=0.1, max_iter=50))
-    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=42)
-    with warnings.catch_warnings():
-        # A few more iterations change no finding, and a class may have fewer rows than there are folds.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("ignore", UserWarning)
-        return np.asarray(cross_val_predict(model, rows, classes, cv=folds, method=method))
+    return predict_unseen(model, rows, classes, StratifiedKFold(_FOLDS, shuffle=True, random_state=42), method)
 
 
 def measure_numbers(values: Numbers, classes: Sequence[int]) -> Gain:
     """Predict classes from a few numbers, an array (rows, numbers), by a decision tree."""
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+    from sklearn.model_selection import StratifiedKFold
     from sklearn.tree import DecisionTreeClassifier
 
     gold = np.array(classes)
     tree = DecisionTreeClassifier(min_samples_leaf=max(5, len(gold) // 50), random_state=0)
-    # a class may have fewer rows than there are folds
-    with warnings.catch_warnings(action="ignore", category=UserWarning):
-        predicted = cross_val_predict(tree, values, gold, cv=StratifiedKFold(_FOLDS, shuffle=True, random_state=0))
-    return _gain(predicted, gold)
+    return _gain(predict_unseen(tree, values, gold, StratifiedKFold(_FOLDS, shuffle=True, random_state=0)), gold)
 
 
 def _gain(predicted: Numbers, gold: Numbers) -> Gain:

@@ -26,8 +26,8 @@ from bertkit.evaluation.scoring import (
     measure_ece,
 )
 from bertkit.metrics.baselines import find_unbeaten, strongest
-from bertkit.metrics.basic import describe_positive_label, is_lower_better
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
+from bertkit.metrics.registry import describe_positive_label, is_lower_better
 from bertkit.progress import log
 from bertkit.storage.files import null_for_nan, to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint
@@ -162,7 +162,7 @@ def make_result(
         lower_is_better=list(filter(is_lower_better, scored.scores)),
         baselines=null_for_nan(baselines),
         lead=asdict(lead) if lead else None,
-        undefined=explain_undefined(scored.scores, intervals, baselines),
+        undefined=explain_undefined(task, scored, intervals, judged, baselines),
         training_rows=len(split.training_rows),
         source=split.source,
         warnings=[

@@ -15,11 +15,11 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import Scorer
-from bertkit.metrics.basic import is_lower_better
-from bertkit.metrics.entities import ENTITY_METRICS, count_errors, entity_types
 from bertkit.metrics.intervals import Judged, count_units, take
-from bertkit.metrics.paired import find_changed, swap
-from bertkit.metrics.statistics import quantile_bins, thin
+from bertkit.metrics.paired import count_right, find_changed, swap
+from bertkit.metrics.registry import is_lower_better
+from bertkit.metrics.reliability import quantile_bins, thin
+from bertkit.metrics.tags import ENTITY_METRICS, count_errors, entity_types
 from bertkit.recipe.sections import Row
 from bertkit.storage.disk import spool
 from bertkit.tasks import Predictions
@@ -113,8 +113,8 @@ def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, shown: 
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
     # F1 of a slice may be undefined where a label is missing; the share of right rows never is.
-    scores, count = scorer.score(first.judged[0]), count_units(first.judged[0])
-    shares = [name for name, value in scores.items() if getattr(value, "total", None) == count]
+    scores = scorer.score(first.judged[0])
+    shares = list(count_right(scores, first.judged[0], scorer.task.METRICS))
     slice_metric = "accuracy" if "accuracy" in shares else (shares or [metric])[0]
     effects = _mean_effects(scorer, {metric, slice_metric}, chosen, pairs)
     won, lost = _split_effects(effects[metric])

@@ -15,9 +15,9 @@ from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.baselines import Scores
-from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
+from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.slices import LEAST_UNITS
 from bertkit.modeling.checkpoint import weight_bytes
 from bertkit.recipe.records import Gates
@@ -132,8 +132,8 @@ def judge_result(gates: Gates, result: Result, folders: Sequence[Path] = ()) -> 
 def compare_sides(scorer: Scorer, first: Side, second: Side) -> dict[str, Difference]:
     """Compare two systems, over their seeds too where each has several."""
     if len(first.judged) > 1:
-        return compare_seeds(scorer.score, first.judged, second.judged)
-    return compare_paired(scorer.score, first.judged[0], second.judged[0])
+        return compare_seeds(scorer.score, first.judged, second.judged, scorer.task.METRICS)
+    return compare_paired(scorer.score, first.judged[0], second.judged[0], scorer.task.METRICS)
 
 
 def judge_systems(

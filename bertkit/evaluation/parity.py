@@ -15,7 +15,7 @@ from bertkit.evaluation.forward import forward, sorted_batches
 from bertkit.evaluation.scoring import Scored, find_intervals, measure_ece, score_split
 from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_fast
 from bertkit.metrics import Numbers
-from bertkit.metrics.intervals import Interval
+from bertkit.metrics.intervals import Interval, Judged
 from bertkit.metrics.paired import Difference, compare_paired
 from bertkit.runtime.model import ExportedModel
 from bertkit.storage.exports import VECTORS
@@ -143,9 +143,11 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
 
 def compare_scored(task: Task, first: Scored, second: Scored, *, samples: int = 2000) -> dict[str, Difference]:
     """Compare the scores of two models on the same rows: metric -> the second's, less the first's."""
-    return compare_paired(
-        lambda judged: task.score(dict(judged), first.setup), first.compared, second.compared, samples=samples
-    )
+
+    def score(compared: Judged) -> dict[str, float]:
+        return task.score(dict(compared), first.setup)
+
+    return compare_paired(score, first.compared, second.compared, task.METRICS, samples=samples)
 
 
 def _count_flips(first: Scored, second: Scored) -> int:

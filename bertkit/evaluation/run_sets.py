@@ -15,8 +15,8 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import Result, predictions_file, read_results, score_split, write_predictions
 from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
-from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units, take
+from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe

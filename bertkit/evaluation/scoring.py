@@ -18,8 +18,8 @@ from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibr
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
-from bertkit.metrics.basic import CLASSIFICATION, why_undefined
-from bertkit.metrics.intervals import Interval, Intervals, count_units, take
+from bertkit.metrics.intervals import Interval, Intervals, why_undefined
+from bertkit.metrics.registry import CLASSIFICATION
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.storage.disk import IN_MEMORY, spool
@@ -275,17 +275,21 @@ def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features) -> S
 
 
 def explain_undefined(
-    scores: Mapping[str, float], intervals: Intervals, baselines: Mapping[str, Mapping[str, float]]
+    task: Task,
+    scored: Scored,
+    intervals: Intervals,
+    compared_baselines: Mapping[str, Compared],
+    baselines: Mapping[str, Mapping[str, float]],
 ) -> dict[str, dict[str, str]]:
     """Return why scores, intervals and baselines are undefined; see `Result.undefined`."""
     reasons = {
-        "scores": {name: reason for name, score in scores.items() if (reason := why_undefined(score))},
+        "scores": why_undefined(task.METRICS, scored.scores, scored.compared),
         "intervals": intervals.reasons,
         "baselines": {
             name: reason
-            for baseline_scores in baselines.values()
-            for name, score in baseline_scores.items()
-            if (reason := why_undefined(score)) and strongest(baselines, name)[1] is None
+            for baseline, compared in compared_baselines.items()
+            for name, reason in why_undefined(task.METRICS, baselines[baseline], compared).items()
+            if strongest(baselines, name)[1] is None
         },
     }
     return {part: by_name for part, by_name in reasons.items() if by_name}
@@ -301,7 +305,7 @@ def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None
     """Compute the expected calibration error with its interval; None where no gate asks, or nobody knows."""
     if "ece" not in scored.setup.recipe.gates.limits or task.gold_probabilities is None:
         return None
-    from bertkit.metrics.statistics import describe_calibration
+    from bertkit.metrics.reliability import describe_calibration
 
     decisions = task.gold_probabilities(scored.predictions, rows, scored.setup)
     return describe_calibration(decisions.probabilities, decisions.gold, decisions.rows)["ece"]
@@ -314,9 +318,8 @@ def find_intervals(task: Task, scored: Scored) -> Intervals:
     """
     # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
     # text is compared again.
-    compared = scored.compared
     return intervals.find_intervals(
-        scored.scores, lambda rows: task.score(take(compared, rows), scored.setup), count_units(compared)
+        task.METRICS, scored.scores, scored.compared, lambda compared: task.score(dict(compared), scored.setup)
     )
 
 

@@ -26,7 +26,7 @@ from bertkit.data.sources import ALL, Choose, is_validation, read_splits, unspli
 from bertkit.data.text import normalize
 from bertkit.errors import DataError, ModelError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.metrics.basic import check_metrics
+from bertkit.metrics.registry import check_metrics
 from bertkit.progress import log
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row

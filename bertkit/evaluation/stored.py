@@ -18,7 +18,7 @@ from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.folder import read_evaluation
 from bertkit.evaluation.scoring import predictions_file
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.metrics.intervals import Setting
+from bertkit.metrics.registry import find_declared
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, typed_path
@@ -287,7 +287,7 @@ def find_changed_scores(run: StoredRun, scores: Mapping[str, float]) -> list[str
     return [
         name
         for name, value in scores.items()
-        if not isinstance(value, Setting)
+        if find_declared(name).is_score
         and math.isfinite(value)
         and recorded.get(name) is not None
         and not math.isclose(value, recorded[name], rel_tol=_ROUNDING, abs_tol=_ROUNDING)

@@ -9,8 +9,8 @@ from typing import Any
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.run_sets import SetRun, StoredRuns
-from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval, count_units
+from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_share
 from bertkit.recipe.space import Axis, Point, Search, name_point, name_value
 from bertkit.storage.run_sets import parse_number

@@ -12,8 +12,8 @@ from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import Side, Units, as_text, count_words, group_rows
 from bertkit.evaluation.stored import Scorer, StoredRun
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import count_units, take
+from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite

@@ -21,8 +21,8 @@ from bertkit.errors import DataError, RecipeError, located
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.insight.syntax import depth_of, read_column, read_heads
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import REGRESSION, is_lower_better
-from bertkit.metrics.statistics import quantile_bins
+from bertkit.metrics.registry import REGRESSION, is_lower_better
+from bertkit.metrics.reliability import quantile_bins
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
 from bertkit.tasks import load_task
@@ -81,7 +81,7 @@ class ProbeTask:
     train: ProbeItems
     test: ProbeItems
     metric: str
-    """Name of a function of `bertkit.metrics.basic`."""
+    """Name of a function of `bertkit.metrics.registry`."""
     is_regression: bool = False
     group_name: str = ""
     """Name of `ProbeItems.groups`: ``word``, ``length``, or empty."""

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from bertkit.insight.layer_vectors import LayerVectors
 from bertkit.insight.probe_tasks import Combination, Control, ProbeItems, ProbeTask
-from bertkit.metrics import Numbers, basic
+from bertkit.metrics import Numbers, registry
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.progress import stage
 
@@ -259,7 +259,7 @@ def probe_layers(task: ProbeTask, train: ItemVectors, test: ItemVectors, *, max_
     targets = train_labels[fitting]
     groups = task.train.select(fitting).groups
     control, control_gold = draw_control(targets, groups, gold, task.test.groups, task.control)
-    score: Callable[[Numbers, Numbers], float] = getattr(basic, task.metric)
+    score: Callable[[Numbers, Numbers], float] = getattr(registry, task.metric)
     options = {"is_regression": task.is_regression}
 
     # 2. Train and score a probe per layer, and a probe of the control task with the same penalty.
@@ -331,7 +331,7 @@ def _find_intervals(
         Intervals of ``layer N``, its score; ``gap N``, the lead of the best layer; and ``above``, the lead of the best
         layer over a constant prediction, or over 0 if there is no constant.
     """
-    score = getattr(basic, task.metric)
+    score = getattr(registry, task.metric)
     owners, first = np.unique(task.test.owners, return_index=True)
     members = np.split(np.arange(len(gold)), first[1:])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.basic import is_lower_better
+from bertkit.metrics.registry import is_lower_better
 
 Scores = Mapping[str, float | None]
 """Metric -> score; None where it is undefined."""

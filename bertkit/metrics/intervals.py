@@ -1,12 +1,13 @@
-"""Intervals of scores: by formula for shares of rows, from resampled rows for all others."""
+"""Declared metrics, and the intervals of their scores: by formula for ratios, from resampled rows for all others."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -15,43 +16,80 @@ ScoreRows = Callable[[np.ndarray], dict[str, float]]
 """Computes each metric from the rows at some indexes."""
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
+_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # the ends of a 95% interval
 _GROUPS = 200  # of the jackknife; more change its estimate by little
 _LEAST_DIVISOR = 0.1  # of the formula for levels, which has a pole where rows are very skewed
 
 
-class Share(float):
-    """A score that a share of rows determines, so that its interval has a formula, which is valid for few rows too."""
+Judged = Mapping[str, np.ndarray]
+"""Predictions next to gold values: arrays whose first axis is units, which are rows or queries."""
+Score = Callable[[Judged], dict[str, float]]
+"""Computes each metric from such arrays."""
+Counts = Callable[[Judged], tuple[int, int] | None]
+"""Returns (hits, total), or None if a score is not their ratio."""
 
-    hits: int
-    total: int
-    to_score: Callable[[float], float]
-
-    def __new__(cls, score: float, hits: int, total: int, to_score: Callable[[float], float] = float) -> Share:
-        """Return a score with its share, `hits` of `total`; `to_score` increases, and turns a share into a score."""
-        self = super().__new__(cls, score)
-        self.hits, self.total, self.to_score = hits, total, to_score
-        return self
-
-    def __getnewargs__(self) -> tuple[float, int, int, Callable[[float], float]]:  # type: ignore[override]
-        """Return what a copy is made from."""
-        return float(self), self.hits, self.total, self.to_score
-
-    def interval(self) -> tuple[float, float]:
-        """Compute the 95% interval of the score from that of its share."""
-        low, high = wilson_interval(self.hits, self.total)
-        return self.to_score(low), self.to_score(high)
+NOT_FINITE = "it is not a finite number"
 
 
-class Setting(float):
-    """A number without an interval, which no comparison tests, such as the best threshold."""
+def no_counts(compared: Judged) -> None:
+    """Return None: the score is not determined by how many of some items are right."""
 
-    reason: str
 
-    def __new__(cls, value: float, reason: str = "it is not a score") -> Setting:
-        """Return a number with the reason why it has no interval."""
-        self = super().__new__(cls, value)
-        self.reason = reason
-        return self
+@dataclass(frozen=True)
+class Metric:
+    """One metric of a task family: how it is computed, and what kind of number it is.
+
+    A family declares its metrics in one table, name -> `Metric`. Everything else follows from the record: the
+    interval, the direction, the tests between two models, and the reason that is shown for a missing score.
+    """
+
+    compute: Callable[[Judged], float]
+    """Computes the score, or NaN if it is undefined; called once on all rows and a thousand times on resampled ones."""
+    counts: Counts = no_counts
+    """Counts that determine the score. Its interval is then Wilson's, which needs few rows; else it is a bootstrap."""
+    to_score: Callable[[float], float] = float
+    """Increasing function from a ratio to the score: 1 becomes the highest score."""
+    lower_is_better: bool = False
+    is_score: bool = True
+    """False for a number such as the best threshold, which has no interval and which no comparison tests."""
+    undefined: str | Callable[[Judged], str] = NOT_FINITE
+    """Reason why `compute` returns NaN."""
+    needs: str = ""
+    """Array that only some of the family's rows have, and without which the metric cannot be computed."""
+
+    def explain(self, compared: Judged) -> str:
+        """Return why the score of these predictions is undefined."""
+        return self.undefined if isinstance(self.undefined, str) else self.undefined(compared)
+
+
+def ratio_metric(counts: Counts, to_score: Callable[[float], float] = float, **declared: Any) -> Metric:
+    """Declare a metric that is a ratio of counts: 0 over nothing, and undefined if there are no counts."""
+
+    def compute(compared: Judged) -> float:
+        counted = counts(compared)
+        return math.nan if counted is None else to_score(counted[0] / max(counted[1], 1))
+
+    return Metric(compute, counts, to_score, **declared)
+
+
+def computed_elsewhere(compared: Judged) -> float:
+    """Raise an error: the score belongs to a library or to the family's own `score`."""
+    raise NotImplementedError("no function of this record computes the score")
+
+
+def why_undefined(metrics: Collection[str], scores: Mapping[str, float], compared: Judged) -> dict[str, str]:
+    """Return the reason of each score that is not a finite number, by its name."""
+    undefined = [name for name, score in scores.items() if not math.isfinite(score)]
+    return {name: find_metric(metrics, name).explain(compared) for name in undefined}
+
+
+PLAIN = Metric(computed_elsewhere)
+"""Record of a score that no table declares, such as a metric of the `evaluate` package."""
+
+
+def find_metric(metrics: Collection[str], name: str) -> Metric:
+    """Return the record of a metric, or `PLAIN` if a family lists names only, or does not have it."""
+    return metrics.get(name, PLAIN) if isinstance(metrics, Mapping) else PLAIN
 
 
 @dataclass(frozen=True)
@@ -65,33 +103,43 @@ class Intervals:
     """Metric -> why there is no interval."""
 
 
-def find_intervals(scores: Mapping[str, float], score: ScoreRows, rows: int, *, samples: int = 1000) -> Intervals:
-    """Compute the interval of each score: that of Wilson for a `Share`, else from resampled rows.
+def find_intervals(
+    metrics: Collection[str], scores: Mapping[str, float], compared: Judged, score: Score, *, samples: int = 1000
+) -> Intervals:
+    """Compute the interval of each score: Wilson's if it is a ratio of counts, else one from resampled rows.
 
-    `score`, `rows` and `samples` are those of `bootstrap_intervals`.
+    Args:
+        metrics: Table of the family, name -> `Metric`, or names only.
+        scores: Scores of all rows.
+        compared: Predictions next to gold values, which the scores are computed from.
+        score: Computes the scores of resampled predictions.
+        samples: Number of resamples.
     """
-    intervals = Intervals()
-    has_formula = all(isinstance(value, (Share, Setting)) for value in scores.values())
-    resampled = {} if has_formula else bootstrap_intervals(score, rows, samples=samples)
-    for name, value in scores.items():
-        if isinstance(value, Share):
-            intervals.ends[name], intervals.methods[name] = value.interval(), "Wilson"
+    intervals, units = Intervals(), count_units(compared)
+    records = {name: find_metric(metrics, name) for name in scores}
+    counts = {name: metric.counts(compared) for name, metric in records.items()}
+    resampled: dict[str, Interval] = {}
+    # All metrics are computed from the same resamples, which are drawn only if one of them needs them.
+    if any(metric.is_score and counts[name] is None for name, metric in records.items()):
+        resampled = bootstrap_intervals(lambda rows: score(take(compared, rows)), units, samples=samples)
+    for name, metric in records.items():
+        if (counted := counts[name]) is not None:
+            low, high = wilson_interval(*counted)
+            intervals.ends[name], intervals.methods[name] = (metric.to_score(low), metric.to_score(high)), "Wilson"
             continue
-        intervals.ends[name] = None if isinstance(value, Setting) else resampled[name]
-        if intervals.ends[name]:
+        ends = intervals.ends[name] = resampled.get(name) if metric.is_score else None
+        if ends:
             intervals.methods[name] = "bootstrap"
+        elif not metric.is_score:
+            intervals.reasons[name] = "it is not a score"
+        elif name not in resampled:
+            intervals.reasons[name] = "metrics of libraries are not resampled"
+        elif units == 1:
+            intervals.reasons[name] = "one row cannot be resampled"
         else:
-            intervals.reasons[name] = _why_none(value, rows)
+            is_defined = math.isfinite(scores[name])
+            intervals.reasons[name] = "resamples score the same" if is_defined else "undefined in every resample"
     return intervals
-
-
-def _why_none(score: float, rows: int) -> str:
-    """Return why a score has no interval."""
-    if isinstance(score, Setting):
-        return score.reason
-    if rows == 1:
-        return "one row cannot be resampled"
-    return "resamples score the same" if math.isfinite(score) else "undefined in every resample"
 
 
 def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | None = None) -> str:
@@ -108,9 +156,7 @@ def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | No
     return "; ".join(f"{method} for {', '.join(names)}{why}" for (method, why), names in listed.items())
 
 
-def bootstrap_intervals(
-    score: ScoreRows, rows: int, *, samples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, Interval]:
+def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, seed: int = 0) -> dict[str, Interval]:
     """Compute each metric's BCa interval over resampled rows (Efron 1987), expanded for few rows.
 
     Rows are drawn with replacement while the trained model stays fixed: the interval covers what other rows of the
@@ -124,12 +170,11 @@ def bootstrap_intervals(
         score: takes row indexes, int64 of shape `(rows,)` with repeats, and returns metric -> value.
         rows: how many rows there are; at least 1.
         samples: how many resamples; at least 1.
-        level: nominal coverage, in (0, 1).
         seed: of the random draws; the same seed gives the same intervals.
     """
     if rows < 1 or samples < 1:
         raise ValueError(f"needs at least one row and one resample, got {rows} and {samples}")
-    scores, tail = score(np.arange(rows)), _tail(level)
+    scores = score(np.arange(rows))
     if rows == 1:
         return dict.fromkeys(scores)
     rng = np.random.default_rng(seed)
@@ -138,9 +183,8 @@ def bootstrap_intervals(
     # jackknife: all rows but one of at most 200 groups
     left_out = np.array_split(rng.permutation(rows), min(rows, _GROUPS))
     jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
-    tails = np.array([tail, 1 - tail])
     return {
-        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand_levels(tails, rows))
+        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand_levels(rows))
         for metric, value in scores.items()
     }
 
@@ -171,7 +215,7 @@ def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.nd
     return {metric: of_metric[np.isfinite(of_metric)] for metric, of_metric in values.items()}
 
 
-def _expand_levels(tails: np.ndarray, rows: int) -> np.ndarray:
+def _expand_levels(rows: int) -> np.ndarray:
     """Return levels further out, as far as Student's quantiles are from those of the normal distribution.
 
     Of few rows the spread is uncertain, and a resample varies less than a sample does, by the factor (rows - 1) / rows
@@ -179,7 +223,7 @@ def _expand_levels(tails: np.ndarray, rows: int) -> np.ndarray:
     """
     from scipy import special
 
-    expanded = special.ndtr(special.stdtrit(rows - 1, tails) * math.sqrt(rows / (rows - 1)))
+    expanded = special.ndtr(special.stdtrit(rows - 1, _TAILS) * math.sqrt(rows / (rows - 1)))
     # of two rows, the upper level rounds to 1, whose quantile is infinite
     return np.asarray(np.clip(expanded, sys.float_info.epsilon, 1 - sys.float_info.epsilon))
 
@@ -201,8 +245,8 @@ def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, ta
     return (float(low), float(high)) if high - low > _ROUNDING * max(abs(low), abs(high)) else None
 
 
-def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Compute the score interval of a share, which stays within [0, 1] and is valid for few rows (Wilson 1927).
+def wilson_interval(successes: int, total: int) -> tuple[float, float]:
+    """Compute the 95% score interval of a share, which stays within [0, 1] and is valid for few rows (Wilson 1927).
 
     >>> low, high = wilson_interval(0, 10)
     >>> round(low, 4), round(high, 4)
@@ -212,7 +256,7 @@ def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[fl
     """
     if not 0 <= successes <= total:
         raise ValueError(f"needs 0 <= successes <= total, got {successes} of {total}")
-    z = NormalDist().inv_cdf(1 - _tail(level))
+    z = NormalDist().inv_cdf(_TAILS[1])
     if total == 0:
         return 0.0, 1.0
     share = successes / total
@@ -264,16 +308,6 @@ def f1_of_share(share: float) -> float:
 def percent(share: float) -> float:
     """Return a share in percent."""
     return 100 * share
-
-
-def _tail(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"a level lies between 0 and 1, got {level}")
-    return (1 - level) / 2
-
-
-Judged = Mapping[str, np.ndarray]
-"""Predictions beside gold values: arrays whose first axis is units, that is rows or queries."""
 
 
 def count_units(judged: Judged) -> int:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
-from bertkit.metrics.intervals import Interval, Judged, Setting, bootstrap_intervals, count_units, take, wilson_interval
+from bertkit.metrics.intervals import (
+    Interval,
+    Judged,
+    Score,
+    bootstrap_intervals,
+    count_units,
+    find_metric,
+    take,
+    wilson_interval,
+)
 
 LEVEL = 0.05  # of two-sided tests
 POWER = 0.8
 
 
-Score = Callable[[Judged], dict[str, float]]
+Runs = Sequence[Judged]
+"""Arrays of the runs of a system that differ in their seed."""
 
 
 @dataclass(frozen=True)
@@ -44,28 +54,31 @@ class Difference:
     """`p` after Holm's correction, where several systems are compared with the first."""
 
 
-def compare_paired(score: Score, first: Judged, second: Judged, *, samples: int = 2000) -> dict[str, Difference]:
+def compare_paired(
+    score: Score, first: Judged, second: Judged, metrics: Collection[str] = (), *, samples: int = 2000
+) -> dict[str, Difference]:
     """Compute each metric's difference, with a paired bootstrap interval and the p of a permutation test.
 
     Args:
-        score: computes metrics from arrays such as `first`; numbers of type `Setting` are left out.
-        first: of the baseline, over the same units in the same order as `second`.
-        second: of the system that is compared with it.
-        samples: how many permutations; resamples are as many as of any interval.
+        score: Computes metrics from arrays such as `first`.
+        first: Arrays of the baseline, over the same units in the same order as `second`.
+        second: Arrays of the system that is compared with it.
+        metrics: Table of the task family, by which numbers that are not scores are left out.
+        samples: Number of permutations; there are as many resamples as for any interval.
     """
     units = count_units(first)
     scores, others = score(first), score(second)
-    metrics = [name for name, value in scores.items() if not isinstance(value, Setting)]
+    names = _comparable(scores, metrics)
 
     def subtract(numbers: np.ndarray) -> dict[str, float]:
         before, after = score(take(first, numbers)), score(take(second, numbers))
-        return {name: after[name] - before[name] for name in metrics}
+        return {name: after[name] - before[name] for name in names}
 
     intervals = bootstrap_intervals(subtract, units)
     p_values, test = permutation_test(score, first, second, samples=samples)
-    discordant = count_discordant(score, first, second)
+    discordant = count_discordant(names, first, second, metrics)
     compared = {}
-    for name in metrics:
+    for name in names:
         difference, interval = float(others[name] - scores[name]), intervals[name]
         error = None if interval is None else standard_error(interval)
         compared[name] = Difference(
@@ -80,6 +93,11 @@ def compare_paired(score: Score, first: Judged, second: Judged, *, samples: int 
             mcnemar=mcnemar(*discordant[name]) if name in discordant else None,
         )
     return compared
+
+
+def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[str]:
+    """Return the names of the scores that a test can compare: all but settings such as the best threshold."""
+    return [name for name in scores if find_metric(metrics, name).is_score]
 
 
 def swap(first: Judged, second: Judged, numbers: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -118,43 +136,48 @@ def permutation_test(
     changed = find_changed(first, second)
     exact = len(changed) < 60 and 2 ** len(changed) <= samples
     before, after = score(first), score(second)
-    metrics = [name for name, value in before.items() if not isinstance(value, Setting)]
-    observed = np.array([abs(after[name] - before[name]) for name in metrics])
-    count = np.zeros(len(metrics))
+    observed = np.array([abs(after[name] - before[name]) for name in before])
+    count = np.zeros(len(before))
     total = 2 ** len(changed) if exact else samples
     rng = np.random.default_rng(seed)
     for number in range(total):
         sides = number >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
         one, other = (score(judged) for judged in swap(first, second, changed[sides.astype(bool)]))
-        drawn = np.array([abs(other[name] - one[name]) for name in metrics])
+        differences = np.array([abs(other[name] - one[name]) for name in before])
         # an undefined difference counts against the systems; sums that differ by rounding only are the same
-        count += ~(drawn < observed - _ROUNDING * np.maximum(observed, 1))
+        count += ~(differences < observed - _ROUNDING * np.maximum(observed, 1))
     shares = count / total if exact else (count + 1) / (total + 1)
     p_values = {
         name: float(share) if math.isfinite(value) else None
-        for name, share, value in zip(metrics, shares, observed, strict=True)
+        for name, share, value in zip(before, shares, observed, strict=True)
     }
     return p_values, "exact permutation" if exact else "permutation"
 
 
-def count_discordant(score: Score, first: Judged, second: Judged) -> dict[str, tuple[int, int]]:
+def count_discordant(
+    names: Iterable[str], first: Judged, second: Judged, metrics: Collection[str]
+) -> dict[str, tuple[int, int]]:
     """Count the units that only the first system has right, and only the second, for each metric that is their share.
 
-    A metric is such a share where the score of a single unit is 0 or its most, and the score of all is their mean.
+    A metric is such a share if its record counts hits among all units.
     """
-    changed, units = find_changed(first, second), count_units(first)
-    totals = score(first), score(second)
-    names = [name for name in totals[0] if all(getattr(total[name], "total", None) == units for total in totals)]
-    if not names:
-        return {}
-    lost, won = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-    for unit in changed:
-        before, after = score(take(first, np.array([unit]))), score(take(second, np.array([unit])))
-        for name in names:
-            lost[name] += before[name] > after[name]
-            won[name] += after[name] > before[name]
-    hits = [{name: total[name].hits for name in names} for total in totals]  # type: ignore[attr-defined]
-    return {name: (lost[name], won[name]) for name in names if hits[1][name] - hits[0][name] == won[name] - lost[name]}
+    hits = [count_right(names, side, metrics) for side in (first, second)]
+    shares = [name for name in hits[0] if name in hits[1]]
+    losses, wins = dict.fromkeys(shares, 0), dict.fromkeys(shares, 0)
+    for unit in find_changed(first, second) if shares else ():
+        before, after = (count_right(shares, take(side, np.array([unit])), metrics) for side in (first, second))
+        for name in shares:
+            losses[name] += before[name] > after[name]
+            wins[name] += after[name] > before[name]
+    gains = {name: hits[1][name] - hits[0][name] for name in shares}
+    return {name: (losses[name], wins[name]) for name in shares if gains[name] == wins[name] - losses[name]}
+
+
+def count_right(names: Iterable[str], compared: Judged, metrics: Collection[str]) -> dict[str, int]:
+    """Count the units that are right, for each metric that is their share; such a metric exists for a single unit."""
+    counts = {name: find_metric(metrics, name).counts(compared) for name in names}
+    units = count_units(compared)
+    return {name: counted[0] for name, counted in counts.items() if counted is not None and counted[1] == units}
 
 
 def mcnemar(lost: int, won: int) -> float:
@@ -245,7 +268,7 @@ _DETECTABLE = _QUANTILE + NormalDist().inv_cdf(POWER)  # standard errors
 
 
 def compare_seeds(
-    score: Score, first: Sequence[Judged], second: Sequence[Judged], *, samples: int = 1000
+    score: Score, first: Runs, second: Runs, metrics: Collection[str] = (), *, samples: int = 1000
 ) -> dict[str, Difference]:
     """Compute each metric's difference of means over seeds, with an interval and p over seeds and rows together.
 
@@ -259,17 +282,17 @@ def compare_seeds(
         score: computes metrics from arrays such as those of `first`.
         first: the baseline, one per seed, at least two; all over the same units in the same order.
         second: the system that is compared with it, as many seeds or not.
-        samples: how many resamples of the units.
+        metrics: Table of the task family, by which numbers that are not scores are left out.
+        samples: Number of resamples of the units.
     """
     systems = (first, second)
     units = count_units(first[0])
     observed = [[score(judged) for judged in system] for system in systems]
-    metrics = [name for name, value in observed[0][0].items() if not isinstance(value, Setting)]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]
     resampled = [[[score(take(judged, rows)) for rows in draws] for judged in system] for system in systems]
     compared = {}
-    for name in metrics:
+    for name in _comparable(observed[0][0], metrics):
         scores = [np.array([of_seed[name] for of_seed in system]) for system in observed]
         # (seeds, resamples)
         drawn = [np.array([[one[name] for one in of_seed] for of_seed in system]) for system in resampled]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics import Numbers, entities
+from bertkit.metrics import Numbers
+from bertkit.metrics.tags import most_probable_valid, repair
 
 
 def softmax(logits: Numbers) -> Numbers:
@@ -66,12 +67,12 @@ def choose_tags(probabilities: Numbers, names: Sequence[str], decoding: str) -> 
         decoding: ``greedy``, ``repair`` (of tags that break IOB2) or ``constrained`` (the most probable valid path).
     """
     if decoding == "constrained":
-        chosen = entities.most_probable_valid(probabilities, names)
+        chosen = most_probable_valid(probabilities, names)
     else:
         chosen = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
     tags = [names[number] for number in chosen]
     likely = [float(probabilities[word, number]) for word, number in enumerate(chosen)]
-    return entities.repair(tags) if decoding == "repair" else tags, likely
+    return repair(tags) if decoding == "repair" else tags, likely
 
 
 Output = Mapping[str, Any]

@@ -9,6 +9,7 @@ One of two relevant documents is ranked, in the second place:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.metrics.intervals import Intervals, find_intervals
+from bertkit.metrics.intervals import Intervals, Judged, Metric, find_intervals, ratio_metric
 
 
 def score_rankings(
@@ -75,21 +76,54 @@ def _sum_discounted(gains: np.ndarray) -> float:
     return float((gains / np.log2(np.arange(2, len(gains) + 2))).sum())
 
 
-def average_queries(scores: Mapping[str, np.ndarray], queries: np.ndarray | None = None) -> dict[str, float]:
-    """Average each score over the queries, or over those given, that have something relevant."""
-    chosen = scores if queries is None else {name: values[queries] for name, values in scores.items()}
-    means = {}
-    for name, values in chosen.items():
-        known = values[~np.isnan(values)]
-        means[name] = float(known.mean()) if known.size else float("nan")
-    return means
+def average_queries(scores: Judged) -> dict[str, float]:
+    """Average each score over the queries that have something relevant."""
+    return {name: mean_known(name, scores) for name in scores}
 
 
-def query_intervals(scores: Mapping[str, np.ndarray], *, samples: int = 1000) -> Intervals:
+def mean_known(name: str, compared: Judged) -> float:
+    """Return the mean of the values of an array that are not NaN, or NaN if all are."""
+    values = compared[name][~np.isnan(compared[name])]
+    return float(values.mean()) if values.size else math.nan
+
+
+RANKINGS: Mapping[str, Metric] = {name: Metric(partial(mean_known, name)) for name in ("ndcg@10", "mrr@10", "map")}
+"""Metrics of rerankers, over arrays of shape (queries,) as `score_rankings` returns them."""
+
+
+def query_intervals(scores: Judged, *, samples: int = 1000) -> Intervals:
     """Compute the 95% interval of each average over resampled queries."""
-    queries = len(next(iter(scores.values())))
-    average = partial(average_queries, scores)
-    return find_intervals(average(), average, queries, samples=samples)
+    return find_intervals(RANKINGS, average_queries(scores), scores, average_queries, samples=samples)
+
+
+def _count_found(max_rank: int, compared: Judged) -> tuple[int, int]:
+    """Count the rows whose positive has a rank up to `max_rank`, and all rows."""
+    return int((compared["rank"] <= max_rank).sum()), len(compared["rank"])
+
+
+def _count_beaten(compared: Judged) -> tuple[int, int] | None:
+    """Count the rows whose positive is ahead of all negatives, and the rows that have negatives."""
+    beats = compared["beats"][~np.isnan(compared["beats"])]
+    return (int(beats.sum()), len(beats)) if len(beats) else None
+
+
+def _mean_reciprocal_rank(compared: Judged) -> float:
+    return float(np.where(compared["rank"] <= 10, 1 / compared["rank"], 0).mean())
+
+
+PARTNERS: Mapping[str, Metric] = {
+    "mrr@10": Metric(_mean_reciprocal_rank),
+    "recall@1": ratio_metric(partial(_count_found, 1)),
+    "recall@10": ratio_metric(partial(_count_found, 10)),
+    "triple_accuracy": ratio_metric(_count_beaten, undefined="no row has a negative"),
+}
+"""Metrics of texts that belong together, over the ``rank`` of each positive and whether it ``beats`` negatives."""
+
+ACTIVE_DIMENSIONS: Mapping[str, Metric] = {
+    name: Metric(partial(mean_known, name), lower_is_better=True, undefined="a baseline has no vectors")
+    for name in ("query_active_dims", "document_active_dims")
+}
+"""Sizes of sparse vectors: the mean number of dimensions that are not 0."""
 
 
 _MOST_ROWS = 10_000  # that are candidates of one another; more would take quadratic time

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
-from bertkit.metrics.basic import runs_code
-from bertkit.metrics.entities import is_entity_tag
+from bertkit.metrics.registry import runs_code
+from bertkit.metrics.tags import is_entity_tag
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.reports.html import Facts, metric_names
 from bertkit.reports.templates import load_template, name_model

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertkit.metrics.basic import is_lower_better
+from bertkit.metrics.registry import is_lower_better
 from bertkit.reports import svg
 from bertkit.reports.html import Log, draw_logs
 from bertkit.reports.templates import write_page

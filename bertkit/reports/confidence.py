@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from bertkit.metrics import Numbers, calibration
 from bertkit.metrics.intervals import wilson_interval
-from bertkit.metrics.statistics import calibration_errors, find_bins
+from bertkit.metrics.reliability import calibration_errors, find_bins
 from bertkit.reports import svg
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import score_text

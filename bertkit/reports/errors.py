@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bertkit.metrics.basic import with_direction
+from bertkit.metrics.registry import with_direction
 from bertkit.reports import svg
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import score_text

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bertkit.metrics import Numbers, statistics
+from bertkit.metrics import Numbers, reliability
 from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.metrics.intervals import describe_methods, wilson_interval
-from bertkit.metrics.statistics import thin
+from bertkit.metrics.reliability import thin
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
@@ -115,7 +115,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
         curves=_curves(facts),
         tables={**facts.tables, "trained parameters": _stages(facts.history)},
         confusion=_confusion(named, facts.labels),
-        label_scores=statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
+        label_scores=reliability.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
         if named
         else [],
         reliability=None
@@ -209,7 +209,7 @@ def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tupl
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
-    return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
+    return reliability.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
 
 
 def _risk(facts: Facts) -> tuple[float, Markup] | None:
@@ -230,7 +230,7 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
     if len({length for length, _ in rows}) < 2:
         return None
     # Bins of equally many rows, since bins of equal width would leave the long ones nearly empty.
-    bins = statistics.quantile_bins([length for length, _ in rows])
+    bins = reliability.quantile_bins([length for length, _ in rows])
     points, labels = [], []
     for index, (first, last) in enumerate(bins):
         wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.metrics.statistics import thin
+from bertkit.metrics.reliability import thin
 from bertkit.reports.svg import escape_text
 from bertkit.reports.templates import load_template, write_page
 

@@ -59,7 +59,7 @@ def hash_script(script: str) -> str:
 def load_template(name: str, **filters: Callable[..., Any]) -> Template:
     """Load a template, with further filters; a page (``.html.j2``) escapes what it shows, and Markdown does not."""
     # with numpy, which a command that finds a mistake needs not
-    from bertkit.metrics.basic import with_direction
+    from bertkit.metrics.registry import with_direction
 
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),

@@ -9,11 +9,12 @@ Everything that a family of your own needs can be imported from here (`__all__`)
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -23,17 +24,19 @@ from bertkit.data.labels import spelled
 from bertkit.data.rows import check_texts, is_blank
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import LabeledSpan
-from bertkit.metrics.basic import (
+from bertkit.metrics.intervals import Metric
+from bertkit.metrics.registry import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
     REGRESSION,
+    VALUES,
     check_metrics,
-    compute_metric,
+    compute_library_metric,
     compute_metrics,
+    compute_scores,
     is_library_metric,
     runs_code,
 )
-from bertkit.metrics.intervals import Setting
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.load import recipe_names
@@ -72,10 +75,6 @@ __all__ = [
     "is_blank",
     "load_pretrained",
     "load_task",
-    "no_details",
-    "no_fitting",
-    "no_precompute",
-    "no_tuning",
     "padding_collator",
     "read_option",
     "score_values",
@@ -138,8 +137,6 @@ class TaskExtras(Protocol):
     """Whether gold values are label names, or lists of them; where it is not said, they are not."""
     TYPES: Mapping[str, Any]
     """Column of a row, or `prediction` -> its type; other columns are texts, or lists of texts."""
-    HIGHEST: float
-    """The highest value of its metrics."""
     EXPORTED_AS: str | None
     """The family whose exported models this one reads too."""
     combine: Callable[[Sequence[Output], Feature, Setup], Output] | None
@@ -173,14 +170,16 @@ class Task(TaskExtras, Protocol):
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
-    METRICS: tuple[str, ...]
-    """Metrics that a recipe may list: functions of `bertkit.metrics.basic`, or names the family computes itself.
-
-    Every family also takes metrics of the `evaluate` package and your own, without an interval unless this lists
-    `EVALUATE_PREFIX`.
-    """
     OPTIONS: Mapping[str, Any]
     """Keys that a recipe may set under ``options``: an Option each, or just its default."""
+
+    @property
+    def METRICS(self) -> Collection[str]:  # a constant of the module, which is a table or names only
+        """Metrics that a recipe may list: a table name -> `Metric`, or names that only `score` knows.
+
+        Every family also takes metrics of the `evaluate` package and your own, without an interval unless this lists
+        `EVALUATE_PREFIX`.
+        """
 
     def read(self, row: Row, recipe: Recipe) -> Row | None:
         """Check a row's canonical values and convert them to this family's types.
@@ -232,42 +231,25 @@ def compare_values(predictions: Predictions, rows: Rows, setup: Setup) -> Compar
     }
 
 
-def score_values(compared: Compared, setup: Setup) -> dict[str, float]:
-    """Compute the recipe's metrics of ``predicted`` against ``gold`` with `bertkit.metrics.basic`."""
-    return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
+def score_table(metrics: Mapping[str, Metric], compared: Compared, setup: Setup) -> dict[str, float]:
+    """Compute the recipe's metrics by the records of a table."""
+    return compute_scores(metrics, compared, setup.recipe)
 
 
-def no_fitting(training: Rows, setup: Setup) -> dict[str, Any]:
-    """Learn nothing for baselines."""
-    return {}
+score_values = partial(score_table, VALUES)
+"""Computes the recipe's metrics of ``predicted`` against ``gold``; all of `CLASSIFICATION` and `REGRESSION`."""
 
 
-def no_precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
-    """Compute nothing before training."""
-    return False
-
-
-def no_tuning(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
-    """Tune no option."""
-    return {}
-
-
-def no_details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
-    """Report nothing beside the scores."""
-    return Details()
-
-
-_FUNCTIONS = tuple(name for name in vars(Task) if not name.startswith("_"))
+_FUNCTIONS = tuple(name for name, value in vars(Task).items() if not name.startswith("_") and callable(value))
 _CONSTANTS = ("COLUMNS", "METRICS", "OPTIONS")
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(TaskExtras.__annotations__),
     "NAMED": False,
     "TYPES": {},
-    "HIGHEST": 1.0,
-    "fit_baselines": no_fitting,
-    "precompute": no_precompute,
-    "tune": no_tuning,
-    "details": no_details,
+    "fit_baselines": lambda training, setup: {},
+    "precompute": lambda model, features, setup, run: False,
+    "tune": lambda predictions, rows, setup: {},
+    "details": lambda predictions, rows, setup: Details(),
 }
 """Name of what a family need not have -> what stands for it."""
 
@@ -320,14 +302,14 @@ def load_family(recipe: Recipe) -> Task:
 class _ScoredByLibraries(Compared):
     """Predictions next to gold values, with the scores that libraries have computed for all rows."""
 
-    scores: Mapping[str, float]
+    scores: Mapping[str, float] = MappingProxyType({})
 
 
 def _with_library_metrics(task: Task) -> Task:
     """Return a task family that also computes metrics of the `evaluate` package and your own.
 
-    They get the gold values and the predictions of all rows, words without a tag left out. They are computed once: a
-    thousand resamples of such metrics would take hours.
+    They get the gold values and the predictions of all rows, without words that have no tag. They are computed once,
+    because a thousand resamples of such metrics would take hours: so resampled rows have no such score.
     """
 
     def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
@@ -337,9 +319,8 @@ def _with_library_metrics(task: Task) -> Task:
             for row, record in zip(rows, predictions, strict=True)
         ]
         gold, predicted = map(list, zip(*pairs, strict=True))
-        names = [name for name in setup.recipe.metrics if name not in task.METRICS]
-        scored = [item for name in names for item in compute_metric(name, gold, predicted).items()]
-        compared.scores = {name: Setting(value, "metrics of libraries are not resampled") for name, value in scored}
+        for name in (name for name in setup.recipe.metrics if name not in task.METRICS):
+            compared.scores = {**compared.scores, **compute_library_metric(name, gold, predicted)}
         return compared
 
     def score(compared: Compared, setup: Setup) -> dict[str, float]:

@@ -6,7 +6,8 @@ The other positives of a batch serve as negatives (Henderson et al. 2017, sectio
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,8 @@ from bertkit.data.columns import Columns
 from bertkit.data.rows import check_texts, read_texts
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import Undefined
-from bertkit.metrics.intervals import Share
-from bertkit.metrics.retrieval import chance_ranks, partner_ranks, word_ranks
+from bertkit.metrics.intervals import Metric
+from bertkit.metrics.retrieval import PARTNERS, chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
@@ -26,7 +26,7 @@ from bertkit.modeling.sentence.folder import DENSE
 from bertkit.modeling.sentence.losses import add_negatives, mine_negatives
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, score_table
 from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
 from bertkit.tokens.several import several_collator, text_number
 
@@ -40,7 +40,7 @@ COLUMNS: Columns = Columns(
     together=("anchor",),
 )
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10", "triple_accuracy")
+METRICS: Mapping[str, Metric] = PARTNERS
 OPTIONS: Mapping[str, Any] = {
     "loss": Option("mnrl", choices=("mnrl", "margin_mse")),
     "mine": Option(0, minimum=0),
@@ -48,6 +48,7 @@ OPTIONS: Mapping[str, Any] = {
     **texts.OPTIONS,
 }
 
+score = partial(score_table, METRICS)
 _ROLES = ("query", "document")
 
 
@@ -141,38 +142,30 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
 
     The latter is 1 or 0, and NaN for a row without negatives.
     """
-    if "_rank" in predictions[0]:  # of a baseline
-        return compare_ranks(predictions, np.array([record["_rank"] for record in predictions]))
-    anchors, positives = (np.stack(vectors) for vectors in zip(*(p["_vectors"] for p in predictions), strict=True))
-    return compare_ranks(predictions, partner_ranks(rows, lambda one, other: anchors[one] @ positives[other].T))
+
+    def rank(anchors: Sequence[Numbers], positives: Sequence[Numbers]) -> Numbers:
+        first, second = np.stack(anchors), np.stack(positives)
+        return partner_ranks(rows, lambda rows_a, rows_b: first[rows_a] @ second[rows_b].T)
+
+    return compare_ranks(predictions, rank)
 
 
-def compare_ranks(predictions: Predictions, ranks: Numbers) -> dict[str, Any]:
-    """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row."""
+def compare_ranks(predictions: Predictions, rank: Callable[[Sequence[Any], Sequence[Any]], Numbers]) -> dict[str, Any]:
+    """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row.
+
+    Args:
+        predictions: Records with the vectors of anchor and positive, or with the rank itself, as baselines have it.
+        rank: Ranks the positives, given the vectors of all anchors and of all positives.
+    """
+    if "_rank" in predictions[0]:
+        ranks = np.array([record["_rank"] for record in predictions])
+    else:
+        ranks = rank(*zip(*(record["_vectors"] for record in predictions), strict=True))
     wins = []
     for record in predictions:
         beaten = [record["prediction"] > score for score in record.get("negative_scores", ())]
         wins.append(float(all(beaten)) if beaten else math.nan)
     return {"rank": ranks, "beats": np.array(wins)}
-
-
-def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Compute the mean reciprocal rank of the positives, the shares that are found, and of triples those in order."""
-    scores = score_ranks(compared)
-    return {name: scores[name] for name in setup.recipe.metrics}
-
-
-def score_ranks(compared: Mapping[str, Any]) -> dict[str, float]:
-    """Compute all metrics of this family."""
-    ranks, beats = compared["rank"], compared["beats"]
-    beats = beats[~np.isnan(beats)]
-    return {
-        "mrr@10": float(np.where(ranks <= 10, 1 / ranks, 0).mean()),
-        **{f"recall@{k}": Share((ranks <= k).mean(), int((ranks <= k).sum()), len(ranks)) for k in (1, 10)},
-        "triple_accuracy": Share(beats.mean(), int(beats.sum()), len(beats))
-        if len(beats)
-        else Undefined("no row has a negative"),
-    }
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:

@@ -26,7 +26,7 @@ from bertkit.tokens.several import several_collator
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
 TYPES = text_classification.TYPES
-METRICS: tuple[str, ...] = text_classification.METRICS
+METRICS = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
     "method": Option("contrastive", choices=("contrastive", "frozen")),
     **{name: texts.OPTIONS[name] for name in ("scale", "pooling", "prompts")},

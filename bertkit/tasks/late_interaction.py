@@ -6,10 +6,11 @@ similar token of the second (Khattab and Zaharia 2020).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
@@ -23,7 +24,7 @@ from bertkit.tokens.features import Batch, Feature, Features, Rows, Setup
 
 COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
-METRICS: tuple[str, ...] = contrastive.METRICS
+METRICS = contrastive.METRICS
 OPTIONS: Mapping[str, Any] = {
     "scale": Option(1.0, minimum=0.01, maximum=1000),
     "dimension": Option(None, minimum=1),
@@ -83,13 +84,13 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does."""
-    if "_rank" in predictions[0]:  # of a baseline
-        return contrastive.compare(predictions, rows, setup)
-    anchors, positives = zip(*(record["_vectors"] for record in predictions), strict=True)
-    ranks = partner_ranks(
-        rows, lambda one, other: max_sim([anchors[row] for row in one], [positives[row] for row in other])
-    )
-    return contrastive.compare_ranks(predictions, ranks)
+
+    def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> Numbers:
+        return partner_ranks(
+            rows, lambda rows_a, rows_b: max_sim([anchors[row] for row in rows_a], [positives[row] for row in rows_b])
+        )
+
+    return contrastive.compare_ranks(predictions, rank)
 
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:

@@ -21,9 +21,10 @@ from bertkit.data.labels import placeholder_names, spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts, read_texts
 from bertkit.errors import DataError
 from bertkit.metrics import calibration
-from bertkit.metrics.basic import EVALUATE_PREFIX
+from bertkit.metrics.intervals import PLAIN, Metric
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.probabilities import mean_probabilities
+from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
@@ -42,7 +43,7 @@ COLUMNS = Columns(
     predicted=("choice", "choice_probabilities"),
 )
 TYPES: Mapping[str, Any] = {"prediction": int}
-METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
+METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _FREQUENT, _CHOICES = "most frequent position", "choices alone"

@@ -17,14 +17,15 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import DataError
-from bertkit.metrics import answers
+from bertkit.metrics import squad
+from bertkit.metrics.intervals import Metric
 from bertkit.metrics.probabilities import mean_logits
 from bertkit.modeling.heads.targets import span_targets
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, score_table
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (
     Collator,
@@ -45,10 +46,7 @@ from bertkit.tokens.truncation import find_lost_answers
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
 TYPES: Mapping[str, Any] = {"prediction": str}
-HIGHEST = 100.0  # scores are in percent
-_BY_ANSWER = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
-_BY_THRESHOLD = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
-METRICS: tuple[str, ...] = ("exact_match", "f1", *_BY_ANSWER, *_BY_THRESHOLD)
+METRICS: Mapping[str, Metric] = squad.METRICS
 OPTIONS: Mapping[str, object] = {
     "no_answer": False,
     "overlap": 128,
@@ -57,7 +55,7 @@ OPTIONS: Mapping[str, object] = {
     "null_threshold": None,
 }
 
-_option = partial(read_option, OPTIONS)
+_option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
 
 combine, targets = mean_logits, span_targets
 
@@ -68,21 +66,21 @@ _NO_SPAN = -1e4  # lower than any sum of two logits
 def read(row: Row, recipe: Recipe) -> Row:
     """Check the question, the text and the answers, which become ``{"text": [...], "answer_start": [...]}``.
 
-    `bertkit.metrics.answers.read_answers` lists the forms in which answers may come.
+    `bertkit.metrics.squad.read_answers` lists the forms in which answers may come.
 
     Raises:
         DataError: no text, no answer where there must be one, or an answer that is not at its ``answer_start``.
     """
     for column in ("question", "context"):
         if not isinstance(row[column], str) or not row[column].strip():
-            what = f"{answers.question_name(row)}no {column}"
-            raise DataError(what, "fill it in, or leave the row out", column=column)
+            problem = f"{squad.question_name(row)}no {column}"
+            raise DataError(problem, "fill it in, or leave the row out", column=column)
     if "answers" not in row:
         return row
-    texts, starts = answers.read_answers(row)
+    texts, starts = squad.read_answers(row)
     if not texts and not _option(recipe, "no_answer"):
-        what = f"{answers.question_name(row)}no answer, but this recipe expects one for every question"
-        raise DataError(what, "use the recipe squad2, or --set options.no_answer=true", column="answers")
+        problem = f"{squad.question_name(row)}no answer, but this recipe expects one for every question"
+        raise DataError(problem, "use the recipe squad2, or --set options.no_answer=true", column="answers")
     return {**row, "answers": {"text": texts, "answer_start": starts}}
 
 
@@ -194,8 +192,8 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     no_answer = bool(_option(setup.recipe, "no_answer"))
     golds = [row["answers"]["text"] for row in rows]
     predicted, best_spans = [record["prediction"] for record in predictions], list(map(_best_text, predictions))
-    exact, f1 = answers.score_answers(golds, predicted, no_answer=no_answer)
-    span_exact, span_f1 = answers.score_answers(golds, best_spans, no_answer=no_answer) if no_answer else (exact, f1)
+    exact, f1 = squad.score_answers(golds, predicted, no_answer=no_answer)
+    span_exact, span_f1 = squad.score_answers(golds, best_spans, no_answer=no_answer) if no_answer else (exact, f1)
     return {
         "exact": exact,
         "f1": f1,
@@ -205,11 +203,6 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
         "has_answer": np.array([bool(texts) for texts in golds]),
         "null_odds": np.array([record.get("null_odds", 0.0) for record in predictions]),
     }
-
-
-def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Compute the metrics of the official evaluation in percent; undefined where they are over no question at all."""
-    return {name: answers.compute_metric(name, compared) for name in setup.recipe.metrics}
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
@@ -225,7 +218,7 @@ def tune(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Find the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
     if not _option(setup.recipe, "no_answer") or _option(setup.recipe, "null_threshold") is not None:
         return {}
-    return {"null_threshold": answers.compute_metric("best_f1_thresh", compare(predictions, rows, setup))}
+    return {"null_threshold": METRICS["best_f1_thresh"].compute(compare(predictions, rows, setup))}
 
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:

@@ -7,6 +7,7 @@ rows of one query are a list, which nDCG, MRR and MAP score as a whole.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ from bertkit.data.columns import Columns
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError, RecipeError
+from bertkit.metrics.intervals import Metric
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
-from bertkit.metrics.retrieval import average_queries, score_rankings
+from bertkit.metrics.retrieval import RANKINGS, score_rankings
 from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Compared, Details, Outputs, Prediction, Predictions, encode_texts
+from bertkit.tasks import Compared, Details, Outputs, Prediction, Predictions, encode_texts, score_table
 from bertkit.tasks.text_classification import AUTO_CLASS
 from bertkit.tokens.features import (
     Collator,
@@ -41,9 +43,10 @@ from bertkit.tokens.several import several_collator
 
 COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: tuple[str, ...] = ("ndcg@10", "mrr@10", "map")
+METRICS: Mapping[str, Metric] = RANKINGS
 OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}
 
+score = partial(score_table, METRICS)
 _RANDOM, _GIVEN, _SHARED, _PASSAGES = "random order", "order of the rows", "shared words", "passages alone"
 
 
@@ -176,12 +179,6 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     if not is_scored.any():
         raise DataError("no query has a relevant passage", "give rows whose relevance is above 0", column="relevance")
     return {name: values[is_scored] for name, values in scored.items()}
-
-
-def score(compared: Compared, setup: Setup) -> dict[str, float]:
-    """Average the recipe's metrics over queries."""
-    means = average_queries(compared)
-    return {name: means[name] for name in setup.recipe.metrics}
 
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from bertkit.data.columns import Columns
 from bertkit.errors import DataError
-from bertkit.metrics.basic import EVALUATE_PREFIX
+from bertkit.metrics.intervals import PLAIN, Metric
+from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
@@ -32,7 +33,8 @@ from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: tuple[str, ...] = ("spearmanr", "pearsonr", EVALUATE_PREFIX)
+_CORRELATIONS = {name: REGRESSION[name] for name in ("spearmanr", "pearsonr")}
+METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {"loss": Option("cosent", choices=("cosent", "cosine", "simcse")), **texts.OPTIONS}
 
 compare, score = compare_values, score_values

@@ -6,15 +6,16 @@ of the loss (Formal et al. 2021, 2022).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import Undefined
-from bertkit.metrics.retrieval import partner_ranks
+from bertkit.metrics.intervals import Metric
+from bertkit.metrics.retrieval import ACTIVE_DIMENSIONS, partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.modeling.sentence import texts
@@ -22,18 +23,16 @@ from bertkit.modeling.sentence.folder import SPARSE, read_format
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive
+from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive, score_table
 from bertkit.tokens.features import Batch, Feature, Features, Rows, Setup, Tensor
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-_ACTIVE = ("query_active_dims", "document_active_dims")
-
 COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
-METRICS: tuple[str, ...] = (*contrastive.METRICS, *_ACTIVE)
+METRICS: Mapping[str, Metric] = {**contrastive.METRICS, **ACTIVE_DIMENSIONS}
 OPTIONS: Mapping[str, Any] = {
     "loss": contrastive.OPTIONS["loss"],
     "query_weight": Option(5e-5, minimum=0),
@@ -44,6 +43,7 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 read, collator, baselines = contrastive.read, contrastive.collator, contrastive.baselines
+score = partial(score_table, METRICS)
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
@@ -82,7 +82,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
         count = len(contrastive.texts_of(row))  # another row of the batch may have had more
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
         scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
-        active = dict(zip(_ACTIVE, np.diff(vectors.indptr)[:2].tolist(), strict=True))
+        active = dict(zip(ACTIVE_DIMENSIONS, np.diff(vectors.indptr)[:2].tolist(), strict=True))
         decoded.append(contrastive.make_record(scores, **active, _vectors=(vectors[[0]], vectors[[1]])))
     return decoded
 
@@ -112,22 +112,14 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
-    if "_rank" in predictions[0]:  # of a baseline, which has no vectors
-        none = np.full(len(rows), np.nan)
-        return {**contrastive.compare(predictions, rows, setup), **dict.fromkeys(_ACTIVE, none)}
-    anchors, positives = (vstack(vectors, "csr") for vectors in zip(*(p["_vectors"] for p in predictions), strict=True))
-    ranks = partner_ranks(rows, lambda one, other: (anchors[one] @ positives[other].T).toarray())
-    active = {name: np.array([record[name] for record in predictions], dtype=np.float64) for name in _ACTIVE}
-    return {**contrastive.compare_ranks(predictions, ranks), **active}
+    def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> Numbers:
+        first, second = vstack(anchors, "csr"), vstack(positives, "csr")
+        return partner_ranks(rows, lambda rows_a, rows_b: (first[rows_a] @ second[rows_b].T).toarray())
 
-
-def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Compute the scores of `contrastive`, and the mean number of active dimensions of anchors and of positives."""
-    scores = contrastive.score_ranks(compared)
-    for name in _ACTIVE:
-        mean = float(compared[name].mean())
-        scores[name] = Undefined("a baseline has no vectors") if np.isnan(mean) else mean
-    return {name: scores[name] for name in setup.recipe.metrics}
+    # Baselines have no vectors.
+    counts = {name: [record.get(name, np.nan) for record in predictions] for name in ACTIVE_DIMENSIONS}
+    active = {name: np.array(values, dtype=np.float64) for name, values in counts.items()}
+    return {**contrastive.compare_ranks(predictions, rank), **active}
 
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:

@@ -20,7 +20,7 @@ from bertkit.data.labels import VECTOR, plain, spelled, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
 from bertkit.errors import DataError, ModelError, RecipeError, closest, located
 from bertkit.metrics import Numbers, calibration
-from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX
+from bertkit.metrics.intervals import PLAIN, Metric
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -32,6 +32,7 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.metrics.probabilities import choose_labels, mean_of_each_label, mean_probabilities, sigmoid, softmax, vote
+from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
 from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
@@ -48,7 +49,7 @@ COLUMNS: Columns = Columns(
 )
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
-METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
+METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {
     "multi_label": False,
     "separator": "|",

@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError
-from bertkit.metrics.basic import EVALUATE_PREFIX, REGRESSION
+from bertkit.metrics.intervals import PLAIN, Metric
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -25,6 +25,7 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.metrics.probabilities import mean_logits
+from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
@@ -38,7 +39,7 @@ from bertkit.tokens.several import several_collator
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: tuple[str, ...] = (*REGRESSION, EVALUATE_PREFIX)
+METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     **truncation.OPTIONS,
     "long_text": Option("head", choices=tuple(way for way in truncation.WAYS if way != "windows_vote")),

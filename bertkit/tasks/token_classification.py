@@ -21,7 +21,9 @@ from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import check_texts, is_missing
 from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import Numbers, calibration, entities
+from bertkit.metrics import Numbers, calibration
+from bertkit.metrics import tags as entities
+from bertkit.metrics.intervals import Metric
 from bertkit.metrics.probabilities import choose_tags, mean_probabilities, tag_probabilities
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.modeling.heads.targets import tag_targets
@@ -33,7 +35,7 @@ from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.storage import hub
 from bertkit.storage.run_sets import members_of, read_seeds
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
+from bertkit.tasks import Answer, Compared, Details, Outputs, Prediction, Predictions, RunModule, score_table
 from bertkit.tokens.features import (
     IGNORED,
     Collator,
@@ -71,7 +73,7 @@ COLUMNS = Columns(
 )
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {"prediction": list[str]}
-METRICS: tuple[str, ...] = tuple(entities.METRICS)
+METRICS: Mapping[str, Metric] = entities.METRICS
 OPTIONS: Mapping[str, object] = {
     "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
@@ -300,7 +302,7 @@ def _find_types(rows: Rows, setup: Setup) -> list[str]:
     return list(dict.fromkeys([*entities.entity_types(setup.labels), *span_types]))
 
 
-def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
+def score(compared: Compared, setup: Setup) -> dict[str, float]:
     """Compute the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
 
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
@@ -310,7 +312,7 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     if of_entities and "entities" not in compared:
         what = f"for entity tags (B-PER, I-PER, O) alone: {', '.join(of_entities)}"
         raise RecipeError(what, "use accuracy or f1_macro")
-    return {name: entities.METRICS[name].compute(compared) for name in setup.recipe.metrics}
+    return score_table(METRICS, compared, setup)
 
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:

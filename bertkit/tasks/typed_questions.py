@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,17 @@ from bertkit.data.columns import Columns
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import Numbers, calibration
-from bertkit.metrics.basic import Undefined, per_label
+from bertkit.metrics import calibration
+from bertkit.metrics.intervals import Metric
 from bertkit.metrics.probabilities import softmax
+from bertkit.metrics.registry import QUESTIONS
 from bertkit.modeling.heads.targets import Outputs as Tensors
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, check_names, check_options, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Compared, Details, Outputs, Prediction, Predictions
+from bertkit.tasks import Answer, Compared, Details, Outputs, Prediction, Predictions, score_table
 from bertkit.tokens.features import (
     Collator,
     Feature,
@@ -73,20 +74,9 @@ TYPES: Mapping[str, Any] = {
 NO_ANSWER = -1
 """Stands for a question that a row does not have."""
 
+METRICS: Mapping[str, Metric] = QUESTIONS
 
-def _mean_level_score(compared: Mapping[str, Numbers], name: str) -> float:
-    is_level = ~np.isnan(compared[name])
-    return float(compared[name][is_level].mean()) if is_level.any() else Undefined("no question has a score")
-
-
-_SCORES: Mapping[str, Callable[[Mapping[str, Numbers]], float]] = {
-    "accuracy": lambda compared: float((compared["gold"] == compared["predicted"]).mean()),
-    "f1_macro": lambda compared: float(per_label(compared["gold"], compared["predicted"])["f1"].mean()),
-    "mean_absolute_error": lambda compared: _mean_level_score(compared, "error"),
-    "ranked_probability_score": lambda compared: _mean_level_score(compared, "ranked"),
-}
-METRICS: tuple[str, ...] = tuple(_SCORES)
-
+_ERROR, _RANKED = "mean_absolute_error", "ranked_probability_score"
 _FREQUENT = "most frequent answer"
 _MOST_QUESTIONS = 100  # of a table
 _LEAST_STATE = 4  # tokens of a text that are read beside its question
@@ -119,7 +109,7 @@ OPTIONS: Mapping[str, Any] = {
     "one_pass": False,
 }
 
-_option = partial(read_option, OPTIONS)
+_option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
 # what a type gets that is left out where others have a number: no promise holds for it
 _LEFT_OUT = {"temperature": 1.0, "abstain_below": math.inf, "set_above": 0.0}
 
@@ -303,12 +293,12 @@ def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     """Return arrays (rows, questions): numbers of gold and predicted answers, and how far levels are off.
 
-    An answer has the same number in all rows that ask the question with it. ``ranked`` and ``error`` are NaN where a
-    question has no levels.
+    An answer has the same number in all rows that ask the question with it. The errors of levels are NaN
+    if a question has none.
     """
     most = max((len(row["answers"]) for row in rows), default=0)
     compared = {name: np.full((len(rows), most), NO_ANSWER) for name in ("gold", "predicted")}
-    compared |= {name: np.full((len(rows), most), np.nan) for name in ("ranked", "error")}
+    compared |= {name: np.full((len(rows), most), np.nan) for name in (_ERROR, _RANKED)}
     numbers: dict[tuple[str, str], int] = {}
     for line, (row, record) in enumerate(zip(rows, predictions, strict=True)):
         for place, (_, question) in enumerate(_questions_to_read(row, setup.recipe)):
@@ -321,16 +311,9 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
                 compared[name][line, place] = numbers.setdefault(key, len(numbers))
             if question.type == "score":
                 probabilities = _probabilities(question, record)
-                compared["error"][line, place] = abs(expected_level(probabilities) - gold)
-                compared["ranked"][line, place] = ranked_probability_score(probabilities, gold)
+                compared[_ERROR][line, place] = abs(expected_level(probabilities) - gold)
+                compared[_RANKED][line, place] = ranked_probability_score(probabilities, gold)
     return compared
-
-
-def score(compared: Compared, setup: Setup) -> dict[str, float]:
-    """Compute the metrics over all answered questions; those of levels over the questions that have some."""
-    is_answered = compared["gold"] != NO_ANSWER
-    answered = {name: values[is_answered] for name, values in compared.items()}
-    return {name: _SCORES[name](answered) for name in setup.recipe.metrics}
 
 
 def count_errors(compared: Compared) -> tuple[Any, Any]:

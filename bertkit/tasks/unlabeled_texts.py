@@ -23,7 +23,7 @@ from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text",), gold="", together=("text",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10")
+METRICS = {name: contrastive.METRICS[name] for name in ("mrr@10", "recall@1", "recall@10")}
 OPTIONS: Mapping[str, Any] = texts.OPTIONS
 
 collator, score = several_collator, contrastive.score

@@ -19,14 +19,15 @@ from bertkit.data.columns import Columns
 from bertkit.data.labels import spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import DataError
-from bertkit.metrics.basic import accuracy
+from bertkit.metrics.intervals import Judged, Metric
+from bertkit.metrics.registry import CLASSIFICATION
 from bertkit.modeling.heads.targets import Target, label_targets, log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.modeling.load import load_tagger
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, score_table
 from bertkit.tokens.features import (
     IGNORED,
     Batch,
@@ -53,7 +54,6 @@ COLUMNS = Columns(
 )
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {"target": int | list[int], "prediction": str}
-METRICS: tuple[str, ...] = ("accuracy", "f1_macro", "accuracy_by_word")
 OPTIONS: Mapping[str, Option] = {
     "method": Option("fine_tuned", choices=("fine_tuned", "nearest")),
     "layers": Option(
@@ -62,8 +62,6 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 _option = partial(read_option, OPTIONS)
-
-
 _FREQUENT = "most frequent sense"
 _NEVER = -1e4  # the score of a sense that no training row has
 
@@ -189,25 +187,49 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
-    """Return the label ids of the ``gold`` and ``predicted`` senses, and the index of each row's ``word``."""
-    numbers = setup.label_ids
-    words = {word: number for number, word in enumerate(_senses(setup))}
-    return {
-        "gold": np.array([numbers[row["sense"]] for row in rows]),
-        "predicted": np.array([numbers[record["prediction"]] for record in predictions]),
-        "word": np.array([words[row["sense"].partition("/")[0]] for row in rows]),
-    }
+    """Return the label ids of the ``gold`` and ``predicted`` senses, and the indices of their words."""
+    ids, words = setup.label_ids, {word: index for index, word in enumerate(_senses(setup))}
+    gold, predicted = ([row["sense"] for row in rows], [record["prediction"] for record in predictions])
+    compared = {}
+    for side, senses in (("gold", gold), ("predicted", predicted)):
+        compared[side] = np.array([ids[sense] for sense in senses])
+        compared[f"{side}_word"] = np.array([words[sense.partition("/")[0]] for sense in senses])
+    return compared
 
 
-def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Compute the metrics: ``accuracy`` over all rows, ``accuracy_by_word`` and ``f1_macro`` as means over words."""
-    by_word = _score_words(compared, setup)
-    scores = {
-        "accuracy": accuracy(compared["gold"], compared["predicted"]),
-        "accuracy_by_word": float(np.mean([scored["accuracy"] for scored in by_word])),
-        "f1_macro": float(np.mean([scored["f1_macro"] for scored in by_word])),
-    }
-    return {name: scores[name] for name in setup.recipe.metrics}
+def _score_words(compared: Judged) -> dict[int, dict[str, Any]]:
+    """Compute each word's accuracy, macro F1 over its senses that occur, and the ratio of its most frequent sense."""
+    # Counts per sense, (senses,). A sense belongs to one word, so rows are counted once for all words.
+    size = 1 + max(int(compared[side].max()) for side in ("gold", "predicted"))
+    gold, predicted = (np.bincount(compared[side], minlength=size) for side in ("gold", "predicted"))
+    right = np.bincount(compared["gold"][compared["gold"] == compared["predicted"]], minlength=size)
+    f1 = 2 * right / np.maximum(gold + predicted, 1)
+    word_of_sense = np.full(size, -1)
+    for side in ("predicted", "gold"):
+        word_of_sense[compared[side]] = compared[f"{side}_word"]
+    scores = {}
+    for word in np.unique(compared["gold_word"]).tolist():
+        occurring = np.flatnonzero(word_of_sense == word)
+        rows = int(gold[occurring].sum())
+        scores[word] = {
+            "accuracy": float(right[occurring].sum() / rows),
+            "f1_macro": float(f1[occurring].mean()),
+            "most frequent": float(gold[occurring].max() / rows),
+            "rows": rows,
+        }
+    return scores
+
+
+def _mean_over_words(name: str, compared: Judged) -> float:
+    return float(np.mean([scores[name] for scores in _score_words(compared).values()]))
+
+
+METRICS: Mapping[str, Metric] = {
+    "accuracy": CLASSIFICATION["accuracy"],
+    "f1_macro": Metric(partial(_mean_over_words, "f1_macro")),
+    "accuracy_by_word": Metric(partial(_mean_over_words, "accuracy")),
+}
+score = partial(score_table, METRICS)
 
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
@@ -232,7 +254,13 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         scores = record.get("sense_scores", {}).values() if method == "fine_tuned" else ()
         right = row["sense"] == record["prediction"]
         answers.append(Answer(row["sense"], record["prediction"], right, max(scores, default=None)))
-    return Details({"words": _score_words(compared, setup)}, answers=answers)
+    senses = _senses(setup)
+    names = list(senses)
+    table = []
+    for word, scores in _score_words(compared).items():
+        rows_of_word = scores.pop("rows")
+        table.append({"word": names[word], **scores, "senses": len(senses[names[word]]), "rows": rows_of_word})
+    return Details({"words": table}, answers=answers)
 
 
 def _senses(setup: Setup) -> dict[str, list[int]]:
@@ -241,30 +269,3 @@ def _senses(setup: Setup) -> dict[str, list[int]]:
     for number, label in enumerate(setup.labels):
         senses.setdefault(label.partition("/")[0], []).append(number)
     return senses
-
-
-def _score_words(compared: Mapping[str, Any], setup: Setup) -> list[dict[str, Any]]:
-    """Compute each word's accuracy, macro F1 over its senses that occur, and the share of its most frequent sense."""
-    size = len(setup.labels)
-    # Counts per sense, (labels,). A label names its word and its sense, so the counts of a word are those at its own
-    # ids, and rows are counted once for all words.
-    gold = np.bincount(compared["gold"], minlength=size)
-    predicted = np.bincount(compared["predicted"], minlength=size)
-    right = np.bincount(compared["gold"][compared["gold"] == compared["predicted"]], minlength=size)
-    f1 = 2 * right / np.maximum(gold + predicted, 1)
-    scores = []
-    for word, senses in _senses(setup).items():
-        rows = int(gold[senses].sum())
-        if rows:
-            occurring = [number for number in senses if gold[number] + predicted[number]]
-            scores.append(
-                {
-                    "word": word,
-                    "accuracy": float(right[senses].sum() / rows),
-                    "f1_macro": float(f1[occurring].mean()),
-                    "most frequent": float(gold[senses].max() / rows),
-                    "senses": len(senses),
-                    "rows": rows,
-                }
-            )
-    return scores

@@ -43,7 +43,7 @@ NAMED: bool = True
 # the family whose exported folders it can run: classifiers that know entailment
 EXPORTED_AS = "text_classification"
 TYPES = text_classification.TYPES
-METRICS: tuple[str, ...] = text_classification.METRICS
+METRICS = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
     "hypothesis_template": Option("This text is about {}.", read=accept(_is_template, _TEMPLATE)),
     "descriptions": Option({}, read=accept(_are_descriptions, _DESCRIPTIONS)),

@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from bertkit.errors import DivergedError
 from bertkit.hardware.process import CoreWatch
-from bertkit.metrics.basic import rank_step
+from bertkit.metrics.registry import rank_step
 from bertkit.modeling.info import is_sharded
 from bertkit.modeling.load import weights_to_save
 from bertkit.modeling.sharding import gather

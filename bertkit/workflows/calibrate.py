@@ -22,10 +22,10 @@ from bertkit.evaluation.calibration import (
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
 from bertkit.evaluation.scoring import score_split
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
-from bertkit.metrics import Numbers, statistics
+from bertkit.metrics import Numbers, reliability
 from bertkit.metrics import calibration as metrics
-from bertkit.metrics.basic import f1_macro
 from bertkit.metrics.calibration import Decisions, Fold
+from bertkit.metrics.registry import f1_macro
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.storage.outputs import claimed
@@ -154,8 +154,8 @@ def calibrate(
             source=rows.source,
             rows=len(rows.rows),
             temperature=temperature,
-            before=statistics.describe_calibration(raw, gold, row_indices),
-            after=statistics.describe_calibration(across, gold, row_indices),
+            before=reliability.describe_calibration(raw, gold, row_indices),
+            after=reliability.describe_calibration(across, gold, row_indices),
             file=str(saved.calibration_folder / CALIBRATION_FILE),
             decisions=len(gold),
             per=per,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertkit.checks import Finding
 from bertkit.checks.cleaning import find_removable, find_sources, write_copies
-from bertkit.checks.label_errors import LabelError, find_label_errors, find_tag_errors
+from bertkit.checks.label_errors import LabelError, find_label_errors
 from bertkit.checks.lengths import find_lost_tokens
 from bertkit.checks.reading import Readings, count_gold, describe_faults, find_label_faults, read_all
 from bertkit.checks.repeats import find_repeats
@@ -131,9 +131,8 @@ def _check_labels(result: CheckResult, readings: Readings, recipe: Recipe, task:
     if not is_requested:
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
-    find = find_tag_errors if {"tokens", "tags"} <= set(task.COLUMNS.names) else find_label_errors
     try:
-        found_errors = find(readings.splits, task.COLUMNS, Embedder(recipe.model))
+        found_errors = find_label_errors(readings.splits, task.COLUMNS, Embedder(recipe.model))
     except UnavailableError as error:
         result.unavailable.append(f"label errors: {error.what}; {error.remedy}")
         return

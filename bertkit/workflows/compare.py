@@ -28,9 +28,9 @@ from bertkit.evaluation.stored import (
     read_system,
     recipe_of,
 )
-from bertkit.metrics.basic import describe_positive_label
-from bertkit.metrics.intervals import count_units, find_intervals, take
+from bertkit.metrics.intervals import count_units, find_intervals
 from bertkit.metrics.paired import Difference, correct_differences
+from bertkit.metrics.registry import describe_positive_label
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import typed_path
@@ -222,8 +222,8 @@ def _describe_system(scorer: Scorer, name: str, system: StoredSystem, side: Side
         own = {metric: [float(scores[metric]) for scores in per_run] for metric in scores}
         return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, own)
     judged = side.judged[0]
-    found = find_intervals(per_run[0], lambda rows: scorer.score(take(judged, rows)), count_units(judged))
-    return ComparedSystem(name, [system.runs[0].seed], scores, found.ends)
+    intervals = find_intervals(scorer.task.METRICS, per_run[0], judged, scorer.score)
+    return ComparedSystem(name, [system.runs[0].seed], scores, intervals.ends)
 
 
 def _short_names(names: Sequence[str]) -> list[str]:

@@ -27,7 +27,8 @@ from bertkit.evaluation.parity import (
 from bertkit.evaluation.splits import read_task_splits, splits_to_score
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
-from bertkit.metrics.basic import is_lower_better
+from bertkit.metrics.intervals import find_metric
+from bertkit.metrics.registry import is_lower_better
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.modeling.sentence.folder import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import Progress, stage, takes_progress
@@ -267,7 +268,7 @@ def check_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None
             vector has a cosine below `MIN_COSINE`.
     """
     metric = saved.recipe.best_metric
-    score, highest = parity.scores[metric], saved.task.HIGHEST
+    score, highest = parity.scores[metric], find_metric(saved.task.METRICS, metric).to_score(1.0)
     # A loss that the rows cannot rule out counts, so the end of the interval decides and not the score.
     ends = score["interval"] or [score["difference"], score["difference"]]
     loss = max(ends) if is_lower_better(metric) else -min(ends)

@@ -22,7 +22,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, read_results, run_part, score_split
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
-from bertkit.metrics.basic import check_best_metric, is_lower_better, rank_step
+from bertkit.metrics.registry import check_best_metric, is_lower_better, rank_step
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.modeling.tokenizer import load_tokenizer, report_tokens
 from bertkit.progress import log, stage

@@ -25,8 +25,9 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.metrics import Numbers
 from bertkit.metrics.baselines import tabulate
-from bertkit.metrics.basic import describe_positive_label, why_undefined
+from bertkit.metrics.intervals import why_undefined
 from bertkit.metrics.linear import sample
+from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.info import Model
 from bertkit.recipe.records import Recipe
 from bertkit.reports.card import CardFacts, model_card, name_models
@@ -135,8 +136,9 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
     warnings = _find_warnings(data, fit_result) + scored.warnings
     if name == data.validation.name:
         warnings += warn_of_tuned(_tuned(data, scored.setup.recipe))
-    if name == data.validation.name and (reason := why_undefined(scored.scores[metric])):
-        warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
+    undefined = why_undefined(data.task.METRICS, scored.scores, scored.compared)
+    if name == data.validation.name and metric in undefined:
+        warnings.append(f"{metric} is undefined ({undefined[metric]}): the step with the lowest loss was chosen.")
     # A score no better than a baseline gets a remedy.
     missing, skew = list[str](), None
     if data.task.NAMED:

@@ -13,7 +13,7 @@ from bertkit import __version__
 from bertkit.errors import ModelError, ResourceError, UsageError
 from bertkit.evaluation.baselines import BASELINES_FILE
 from bertkit.evaluation.calibration import CALIBRATION_FILE
-from bertkit.metrics.basic import runs_code
+from bertkit.metrics.registry import runs_code
 from bertkit.progress import log
 from bertkit.recipe.load import FOLDER_RECIPE, read_values
 from bertkit.recipe.sections import typed_path

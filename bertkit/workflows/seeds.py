@@ -19,7 +19,7 @@ from bertkit.evaluation.run_sets import (
     sort_runs,
     summarize_split,
 )
-from bertkit.metrics.basic import describe_positive_label
+from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe.records import Recipe

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertkit.errors import BertkitError, UsageError, shorten
-from bertkit.metrics.basic import is_lower_better
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, correct_differences
+from bertkit.metrics.registry import is_lower_better
 from bertkit.progress import get_progress, stage
 from bertkit.recipe.sections import typed_path
 from bertkit.storage import runs

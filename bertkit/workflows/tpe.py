@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.evaluation.run_sets import SetRun
-from bertkit.metrics.basic import is_lower_better
+from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.space import Axis, Point, Search, name_point
 

@@ -46,8 +46,12 @@ def rank(labels, probabilities, **options):
     return np.array([row for row in np.argsort(given) if probabilities[row].argmax() != labels[row]])
 
 
+def use_ranking(monkeypatch):
+    monkeypatch.setattr(label_errors, "import_extra", lambda *_: SimpleNamespace(find_label_issues=rank))
+
+
 def test_flipped_labels_are_ranked_first(monkeypatch):
-    monkeypatch.setattr(label_errors, "_import_cleanlab", lambda module: SimpleNamespace(find_label_issues=rank))
+    use_ranking(monkeypatch)
     rows = toy_rows(200, seed=5)
     flipped = random.Random(0).sample(range(200), 8)
     for row in flipped:
@@ -104,7 +108,7 @@ def test_damaged_vectors_are_computed_anew(monkeypatch, tmp_path):
 
 
 def test_gold_values_that_are_no_labels(monkeypatch):
-    monkeypatch.setattr(label_errors, "_import_cleanlab", lambda module: SimpleNamespace(find_label_issues=rank))
+    use_ranking(monkeypatch)
     for rows in ([{"text": "a", "label": 0.5}] * 9, [{"text": "a", "label": "x"}] * 9):
         assert label_errors.find_label_errors({"train": split(rows)}, CLASSES, Vectors()) is None
 
@@ -130,17 +134,6 @@ def test_cleanlab_ranks_the_labels_that_are_least_probable(monkeypatch):
 TAGGED = Columns(given=("tokens",), gold="tags", lists=("tokens", "tags"))
 
 
-def rank_words(given, probabilities):
-    """Stand in for cleanlab: the words whose tag is not the most probable one, by its probability."""
-    found = [
-        (of_word[tag], row, word)
-        for row, (tags, of_row) in enumerate(zip(given, probabilities, strict=True))
-        for word, (tag, of_word) in enumerate(zip(tags, of_row, strict=True))
-        if of_word.argmax() != tag
-    ]
-    return [(row, word) for _, row, word in sorted(found)]
-
-
 @pytest.fixture
 def rows():
     """Rows with names, of which five have a wrong tag, and one word has none."""
@@ -156,12 +149,12 @@ def rows():
 
 def test_wrong_tags_are_ranked_first_in_every_split(rows, monkeypatch):
     rows, wrong = rows
-    monkeypatch.setattr(label_errors, "_import_cleanlab", lambda module: SimpleNamespace(find_label_issues=rank_words))
+    use_ranking(monkeypatch)
     splits = {
         "train": Split("train", "t.jsonl", rows[:100], list(range(100))),
         "validation": Split("validation", "t.jsonl", rows[100:], list(range(100, 200))),
     }
-    found = label_errors.find_tag_errors(splits, TAGGED, Embedder("demo"))
+    found = label_errors.find_label_errors(splits, TAGGED, Embedder("demo"))
     assert wrong <= {error.row for error in found.ranked[:8]}
     first = found.ranked[0]
     assert (first.label, first.suggested) == ("B-LOC", "B-PER")
@@ -171,10 +164,10 @@ def test_wrong_tags_are_ranked_first_in_every_split(rows, monkeypatch):
 
 
 def test_rows_without_two_tags_are_left_out(monkeypatch):
-    monkeypatch.setattr(label_errors, "_import_cleanlab", lambda module: SimpleNamespace(find_label_issues=rank_words))
+    use_ranking(monkeypatch)
     same = [{"tokens": ["a"], "tags": ["O"]}] * 9
     splits = {"train": Split("train", "t.jsonl", same, list(range(9)))}
-    assert label_errors.find_tag_errors(splits, TAGGED, Embedder("demo")) is None
+    assert label_errors.find_label_errors(splits, TAGGED, Embedder("demo")) is None
 
 
 def test_neighbors_are_those_of_the_row():
@@ -184,6 +177,6 @@ def test_neighbors_are_those_of_the_row():
 
 
 def test_cleanlab_for_tags_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cleanlab.token_classification.filter", None)
+    monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
     with pytest.raises(UnavailableError, match="cleanlab"):
-        label_errors.find_tag_errors({}, TAGGED, Embedder("demo"))
+        label_errors.find_label_errors({}, TAGGED, Embedder("demo"))

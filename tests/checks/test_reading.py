@@ -51,6 +51,16 @@ def test_labels_of_other_splits_are_labels_though_no_training_row_has_them(tmp_p
     assert (readings.labels, readings.faults) == (("a", "b", "c", "d"), [])
 
 
+@pytest.mark.parametrize("changes", [{}, {"labels": ["a", "b"]}])
+def test_a_test_split_without_labels_is_read_without_them(tmp_path, changes):
+    write_csv(tmp_path / "train.csv", rows("a", "b"))
+    write_csv(tmp_path / "validation.csv", rows("a", "b"))
+    write_csv(tmp_path / "test.csv", rows("", "", ""))
+    readings = read(tmp_path, **changes)
+    assert (len(readings.splits["test"].rows), readings.faults) == (3, [])
+    assert [finding.text for finding in readings.findings if finding.name == "label_counts"] == ["test: no labels"]
+
+
 def test_one_label_is_a_finding(tmp_path):
     write_csv(tmp_path / "train.csv", rows("a", "a"))
     write_csv(tmp_path / "validation.csv", rows("a"))

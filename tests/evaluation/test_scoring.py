@@ -11,7 +11,7 @@ import pytest
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError
 from bertkit.evaluation.scoring import explain_undefined, find_intervals, suffix_of, write_predictions
-from bertkit.metrics.basic import check_best_metric, r2
+from bertkit.metrics.registry import REGRESSION, check_best_metric
 from bertkit.recipe import load_recipe
 
 
@@ -24,7 +24,9 @@ def test_a_best_metric_that_is_not_scored_is_refused_with_those_that_are():
 
 def test_an_interval_is_around_the_score_and_the_same_every_time():
     right = np.arange(200) % 4 > 0
-    task = SimpleNamespace(score=lambda compared, setup: {"accuracy": float(compared["right"].mean())})
+    task = SimpleNamespace(
+        METRICS=["accuracy"], score=lambda compared, setup: {"accuracy": float(compared["right"].mean())}
+    )
     scored = SimpleNamespace(
         compared={"right": right}, setup=None, predictions=right.tolist(), scores={"accuracy": right.mean()}
     )
@@ -34,20 +36,19 @@ def test_an_interval_is_around_the_score_and_the_same_every_time():
 
 
 def test_what_is_undefined_is_none_with_its_reason():
-    task = SimpleNamespace(score=lambda compared, setup: {"r2": r2(compared["gold"], compared["gold"])})
-    scored = SimpleNamespace(
-        compared={"gold": np.ones(4)}, setup=None, predictions=[1.0] * 4, scores={"r2": r2(np.ones(4), np.ones(4))}
-    )
+    task = SimpleNamespace(METRICS=REGRESSION, score=lambda compared, setup: {"r2": REGRESSION["r2"].compute(compared)})
+    same = {"gold": np.ones(4), "predicted": np.ones(4)}
+    scored = SimpleNamespace(compared=same, setup=None, predictions=[1.0] * 4, scores={"r2": np.nan})
     intervals = find_intervals(task, scored)
     assert (intervals.ends, intervals.methods) == ({"r2": None}, {})
     reasons = {
         "scores": {"r2": "all gold values are the same"},
         "intervals": {"r2": "undefined in every resample"},
     }
-    assert explain_undefined(scored.scores, intervals, {"mean": {"r2": 0.5}}) == reasons
-    baselines = {"mean": {"r2": scored.scores["r2"]}}
+    half_right = {"gold": np.array([0.0, 0.0, 2.0, 2.0]), "predicted": np.array([1.0, 1.0, 2.0, 2.0])}
+    assert explain_undefined(task, scored, intervals, {"mean": half_right}, {"mean": {"r2": 0.5}}) == reasons
     reasons["baselines"] = reasons["scores"]
-    assert explain_undefined(scored.scores, intervals, baselines) == reasons
+    assert explain_undefined(task, scored, intervals, {"mean": same}, {"mean": {"r2": np.nan}}) == reasons
 
 
 @pytest.mark.parametrize("split", ["validation", "validation_mismatched", "test"])

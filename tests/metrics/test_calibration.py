@@ -11,7 +11,7 @@ from scipy.special import expit, log_softmax, logit, softmax
 from sklearn.metrics import f1_score, log_loss
 
 from bertkit.metrics import calibration as metrics
-from bertkit.metrics.statistics import describe_calibration
+from bertkit.metrics.reliability import describe_calibration
 
 
 def draw(rows: int, labels: int = 3, sharp: float = 2.0, seed: int = 0):

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.paired import draw_labels, find_power, reject_rows, score_labels
-from bertkit.metrics.basic import accuracy
-from bertkit.metrics.intervals import Setting
+from benchmarks.paired import draw_labels, find_power, reject_rows
+from bertkit.metrics.intervals import Metric
 from bertkit.metrics.paired import (
     compare_paired,
     count_discordant,
@@ -23,6 +22,7 @@ from bertkit.metrics.paired import (
     standard_error,
     swap,
 )
+from bertkit.metrics.registry import CLASSIFICATION, accuracy
 
 
 def mean(judged):
@@ -105,8 +105,8 @@ def test_the_units_that_one_system_has_right_are_those_of_a_loop():
     first, second = draw_labels(60, np.random.default_rng(2), 0.5)
     right = [one["predicted"] == one["gold"] for one in (first, second)]
     expected = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
-    assert count_discordant(score_labels, first, second) == {"accuracy": expected}
-    assert count_discordant(mean, *values(5, 0)) == {}
+    assert count_discordant(["accuracy", "f1_macro"], first, second, CLASSIFICATION) == {"accuracy": expected}
+    assert count_discordant(["mean"], *values(5, 0), CLASSIFICATION) == {}
 
 
 def test_holm_rejects_step_by_step():
@@ -142,9 +142,10 @@ def test_units_differ_where_any_array_does_and_nan_is_nan():
 
 def test_a_metric_that_is_undefined_has_neither_p_nor_interval():
     def score(judged):
-        return {"undefined": math.nan, "threshold": Setting(judged["value"].mean())}
+        return {"undefined": math.nan, "threshold": judged["value"].mean()}
 
-    found = compare_paired(score, *values(6, 0), samples=16)
+    metrics = {"threshold": Metric(lambda judged: judged["value"].mean(), is_score=False)}
+    found = compare_paired(score, *values(6, 0), metrics, samples=16)
     assert set(found) == {"undefined"}
     assert (found["undefined"].p, found["undefined"].interval, found["undefined"].rows_needed) == (None, None, None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bertkit.metrics.calibration import area_under_risk
-from bertkit.metrics.statistics import calibration_errors
+from bertkit.metrics.reliability import calibration_errors
 from bertkit.reports.confidence import draw_reliability, draw_risk
 
 

@@ -18,7 +18,7 @@ from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer
 from tests.kills import read_lines
-from tests.metrics.test_answers import official_best, official_raw, official_scores
+from tests.metrics.test_squad import official_best, official_raw, official_scores
 
 TOKENIZER = make_tokenizer()
 TOKENIZER.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]

@@ -19,13 +19,11 @@ from bertkit.tasks import (
     drop_private_keys,
     example_row,
     load_task,
-    no_details,
-    no_precompute,
-    no_tuning,
     task_names,
     with_options,
 )
 from tests.conftest import make_tokenizer
+from tests.tasks import own_family
 
 STARS = Path(__file__).parent / "own_family.py"
 STABLE = {  # imported by families of users: a name may join them, but none may leave
@@ -33,7 +31,7 @@ STABLE = {  # imported by families of users: a name may join them, but none may 
     *("Answer", "Collator", "Columns", "Compared", "DataError", "Details", "Feature", "Option", "Output"),
     *("Prediction", "Recipe", "RecipeError", "Row", "RunModule", "Setup", "Task"),
     *("compare_values", "compute_metrics", "encode_texts", "is_blank", "load_pretrained", "padding_collator"),
-    *("no_details", "no_precompute", "no_tuning", "read_option", "score_values", "spelled", "with_options"),
+    *("read_option", "score_values", "spelled", "with_options"),
 }
 
 
@@ -116,10 +114,13 @@ def test_what_the_family_does_not_have_is_refused(recipe, tmp_path, changes, mes
     assert str(raised.value).startswith(message)
 
 
-def test_the_ready_made_functions_do_nothing(setup):
-    assert no_precompute(None, {}, setup, None) is False
-    assert no_tuning([], [], setup) == {}
-    assert no_details([], [], setup).answers is None
+def test_a_family_may_leave_out_what_it_does_not_need(recipe, monkeypatch):
+    for name in ("fit_baselines", "details"):
+        monkeypatch.delattr(own_family, name)
+    task, setup = load_task(recipe), Setup(recipe, None, ())
+    assert task.fit_baselines([], setup) == task.tune([], [], setup) == {}
+    assert task.precompute(None, {}, setup, None) is False
+    assert task.details([], [], setup).answers is None
 
 
 def test_options_are_added_to_a_setup(setup):

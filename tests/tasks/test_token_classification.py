@@ -19,8 +19,8 @@ from sklearn import metrics as sklearn_metrics
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.evaluation.forward import forward
-from bertkit.metrics import entities
-from bertkit.metrics.intervals import find_intervals, take
+from bertkit.metrics import tags as entities
+from bertkit.metrics.intervals import find_intervals
 from bertkit.recipe import load_recipe
 from bertkit.tasks import drop_private_keys, load_task
 from bertkit.tasks import token_classification as task
@@ -1026,7 +1026,7 @@ def test_metrics_of_libraries_get_lists_of_labeled_tags_and_have_no_interval(tag
     compared = family.compare(predictions, rows, setup)
     scores = family.score(compared, setup)
     assert scores == {"f1": pytest.approx(2 / 3), "right": pytest.approx(2 / 3), f"{__name__}.count_words": 3}
-    found = find_intervals(scores, lambda drawn: family.score(take(compared, drawn), setup), 2, samples=20)
+    found = find_intervals(family.METRICS, scores, compared, lambda judged: family.score(judged, setup), samples=20)
     assert found.ends["right"] is None and found.reasons["right"] == "metrics of libraries are not resampled"
     with pytest.raises(RecipeError, match="best_metric 'right' is not among the metrics with an interval"):
         load_task(recipe.model_copy(update={"best_metric": "right"}))

@@ -109,7 +109,7 @@ def command(
 
 
 def _print_comparison(compared: Comparison) -> None:
-    from bertkit.metrics.basic import with_direction
+    from bertkit.metrics.registry import with_direction
 
     # A folder of seeds is named with their number.
     name_seeds = (f" ({len(system.seeds)} seeds)" if len(system.seeds) > 1 else "" for system in compared.systems)
@@ -161,7 +161,7 @@ def describe_power(found: Difference, compared: Comparison) -> str:
 
 
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:
-    from bertkit.metrics.basic import with_direction
+    from bertkit.metrics.registry import with_direction
 
     examined = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
     print_text(

@@ -54,7 +54,7 @@ def command(
 
 
 def _print_mistakes(result: Mistakes, shown: int) -> None:
-    from bertkit.metrics.basic import with_direction
+    from bertkit.metrics.registry import with_direction
 
     units = format_rows(result.rows) + ("" if result.units == result.rows else f", {result.units:,} queries")
     scores = ", ".join(f"{with_direction(name)} {value:.4f}" for name, value in result.scores.items())

@@ -188,8 +188,8 @@ def _print_scores(results: Sequence[Result]) -> None:
     """Print the scores of every split, each with its confidence interval and its baseline."""
     from bertkit.data.checks import share_of
     from bertkit.metrics.baselines import tabulate
-    from bertkit.metrics.basic import describe_positive_label
     from bertkit.metrics.intervals import describe_methods
+    from bertkit.metrics.registry import describe_positive_label
 
     # Per split: the scores with interval and baseline, then what a reader must know before quoting them.
     for result in results:

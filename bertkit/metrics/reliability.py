@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.metrics import Numbers
 from bertkit.metrics.calibration import gold_losses
-from bertkit.metrics.intervals import find_intervals, half_sample_intervals
+from bertkit.metrics.intervals import bootstrap_intervals, half_sample_intervals
 
 T = TypeVar("T")
 BINS = 15  # of the calibration errors
@@ -103,7 +103,7 @@ def describe_calibration(
         if (found := ends[name]) is not None:
             ends[name] = min(max(found[0], 0), errors[name]) if is_shown else 0.0, max(found[1], errors[name])
     scores = {**errors, **lose(whole)}
-    ends |= find_intervals(lose(whole), lose, len(names), samples=samples).ends
+    ends |= bootstrap_intervals(lose, len(names), samples=samples)
     return {name: {"value": value, "interval": ends[name]} for name, value in scores.items()}
 
 

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOB2, Entities
 
-from bertkit.metrics import entities
+from bertkit.metrics import tags as entities
+from bertkit.metrics.intervals import find_intervals, ratio_metric, wilson_interval
+from bertkit.recipe import load_recipe
+from bertkit.tasks import Setup, load_task
 from tests.metrics.spans import TAGS, TYPES, any_tags, rows_of_spans
 
 pairs_of_tags = st.lists(st.sampled_from(TAGS) | st.just("O"), max_size=12).flatmap(
@@ -144,3 +147,21 @@ def test_wrong_words_are_shown_with_how_sure_a_wrong_one_is():
     words, gold, tags = ["Ada", "saw", "Rome"], ["B-PER", "O", None], ["B-LOC", "B-PER", "B-LOC"]
     sure = [0.9, 0.4, None]
     assert entities.show_wrong_words(words, gold, tags, sure) == ("Ada/B-PER saw/O", "Ada/B-LOC saw/B-PER", False, 0.9)
+
+
+def count_wrong_rows(compared):
+    right, gold, _ = compared["tags"].sum(axis=1).T
+    return int((right < gold).sum()), len(gold)
+
+
+def test_a_metric_of_tags_is_one_entry_of_the_table(monkeypatch):
+    monkeypatch.setitem(entities.METRICS, "wrong_rows", ratio_metric(count_wrong_rows, lower_is_better=True))
+    recipe = load_recipe("ner", {"metrics": ["f1", "wrong_rows"]})
+    task, setup = load_task(recipe), Setup(recipe, None, tuple(recipe.labels))
+    rows = [{"tokens": ["Rome", "fell"], "tags": ["B-LOC", "O"]}, {"tokens": ["EU"], "tags": ["B-ORG"]}] * 10
+    compared = task.compare([{"prediction": ["B-LOC", "O"]}, {"prediction": ["O"]}] * 10, rows, setup)
+    scores = task.score(compared, setup)
+    found = find_intervals(task.METRICS, scores, compared, lambda drawn: task.score(drawn, setup), samples=20)
+    assert scores["wrong_rows"] == 0.5
+    assert found.methods == {"f1": "bootstrap", "wrong_rows": "Wilson"}
+    assert found.ends["wrong_rows"] == wilson_interval(10, 20)

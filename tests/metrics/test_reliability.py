@@ -8,7 +8,7 @@ from scipy.special import expit
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from bertkit.metrics.calibration import as_pairs
-from bertkit.metrics.statistics import (
+from bertkit.metrics.reliability import (
     calibration_errors,
     confusion_table,
     describe_calibration,

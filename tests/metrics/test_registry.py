@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -12,7 +10,8 @@ import scipy.stats
 import sklearn.metrics
 
 from bertkit.errors import RecipeError
-from bertkit.metrics import basic as metrics
+from bertkit.metrics import registry as metrics
+from bertkit.metrics.intervals import why_undefined
 from bertkit.recipe import load_recipe
 
 REFERENCES = {
@@ -39,6 +38,10 @@ NUMBERS = {
 }
 
 
+def compute(name, gold, predicted):
+    return metrics.VALUES[name].compute({"gold": gold, "predicted": predicted})
+
+
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
 @pytest.mark.parametrize("labels", [2, 3, 7])
 @pytest.mark.parametrize("name", REFERENCES)
@@ -47,7 +50,7 @@ def test_labels(name, labels):
         rng = np.random.default_rng(seed)
         gold = rng.integers(0, labels, 50)
         predicted = np.where(rng.random(50) < 0.6, gold, rng.integers(0, labels, 50))
-        assert getattr(metrics, name)(gold, predicted) == pytest.approx(REFERENCES[name](gold, predicted), abs=1e-12)
+        assert compute(name, gold, predicted) == pytest.approx(REFERENCES[name](gold, predicted), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", OF_TWO)
@@ -56,22 +59,22 @@ def test_two_labels(name):
         rng = np.random.default_rng(seed)
         gold, predicted = rng.integers(0, 2, (2, 30))
         expected = OF_TWO[name](gold, predicted, zero_division=0)
-        assert getattr(metrics, name)(gold, predicted) == pytest.approx(expected)
+        assert compute(name, gold, predicted) == pytest.approx(expected)
     nothing = np.zeros(4, dtype=int)
-    assert getattr(metrics, name)(nothing, nothing) == 0
+    assert compute(name, nothing, nothing) == 0
 
 
 @pytest.mark.parametrize("name", OF_TWO)
 def test_metrics_of_two_labels_refuse_three(name):
     with pytest.raises(RecipeError, match="is for two labels"):
-        getattr(metrics, name)(np.array([0, 1, 2]), np.array([0, 1, 2]))
+        compute(name, np.array([0, 1, 2]), np.array([0, 1, 2]))
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1_macro", "f1_micro", "f1_weighted"])
 def test_several_labels_at_once(name):
     rng = np.random.default_rng(0)
     gold, predicted = rng.integers(0, 2, (2, 40, 5))
-    assert getattr(metrics, name)(gold, predicted) == pytest.approx(REFERENCES[name](gold, predicted))
+    assert compute(name, gold, predicted) == pytest.approx(REFERENCES[name](gold, predicted))
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -79,7 +82,7 @@ def test_numbers(name):
     rng = np.random.default_rng(0)
     gold = rng.normal(size=60)
     predicted = gold + rng.normal(size=60)
-    assert getattr(metrics, name)(gold, predicted) == pytest.approx(NUMBERS[name](gold, predicted))
+    assert compute(name, gold, predicted) == pytest.approx(NUMBERS[name](gold, predicted))
 
 
 @pytest.mark.parametrize(
@@ -93,14 +96,24 @@ def test_numbers(name):
 )
 @pytest.mark.parametrize("name", ["pearsonr", "spearmanr"])
 def test_a_correlation_that_is_undefined_says_why(name, gold, predicted, reason):
-    score = getattr(metrics, name)(np.array(gold), np.array(predicted))
-    assert math.isnan(score) and metrics.why_undefined(score) == reason
+    compared = {"gold": np.array(gold), "predicted": np.array(predicted)}
+    score = metrics.REGRESSION[name].compute(compared)
+    assert math.isnan(score) and why_undefined(metrics.REGRESSION, {name: score}, compared) == {name: reason}
 
 
-def test_the_reason_stays_with_a_copy():
-    score = copy.deepcopy(metrics.r2(np.ones(3), np.arange(3.0)))
-    assert metrics.why_undefined(score) == "all gold values are the same"
-    assert metrics.why_undefined(pickle.loads(pickle.dumps(score))) == "all gold values are the same"
+def test_directions_are_those_of_the_records(monkeypatch):
+    assert [name for name in metrics.VALUES if metrics.is_lower_better(name)] == [
+        "mean_squared_error",
+        "mean_absolute_error",
+    ]
+    assert metrics.is_lower_better("query_active_dims") and metrics.is_lower_better("ranked_probability_score")
+    assert not metrics.is_lower_better(f"{__name__}.wrong_rows")
+    monkeypatch.setattr(wrong_rows, "lower_is_better", True, raising=False)
+    assert metrics.is_lower_better(f"{__name__}.wrong_rows")
+
+
+def wrong_rows(gold, predicted):
+    return float((gold != predicted).sum())
 
 
 def test_a_step_with_a_score_is_better_than_any_without():

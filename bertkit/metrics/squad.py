@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import string
 from collections import Counter
@@ -13,8 +14,7 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers
-from bertkit.metrics.basic import Undefined
-from bertkit.metrics.intervals import Setting, Share, percent
+from bertkit.metrics.intervals import Judged, Metric, percent
 from bertkit.recipe.sections import Row
 
 _ROUNDING = 1e-9  # sums of F1 that differ by less are equally good
@@ -98,28 +98,50 @@ def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answ
     return (silent + gain) / len(scores), float(odds[np.argmax(totals >= gain - _ROUNDING)])
 
 
-def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
-    """Compute a metric of the official evaluation in percent, or its threshold; undefined over no question at all.
+def _declare_mean(column: str, has_answer: bool | None = None) -> Metric:
+    """Declare the mean of a column in percent, over all questions or over those with or without an answer."""
 
-    Args:
-        name: such as ``exact_match``, ``HasAns_f1`` or ``best_f1_thresh``.
-        compared: ``exact`` and ``f1`` in [0, 1], ``has_answer``, ``null_odds``, and of the best spans ``span_exact``,
-            ``span_f1`` and ``span_empty``, each of shape (questions,).
-    """
-    if name.startswith("best_"):
-        scores = compared["span_exact" if name.startswith("best_exact") else "span_f1"]
-        columns = (compared[column] for column in ("span_empty", "null_odds", "has_answer"))
-        best, threshold = best_threshold(scores, *columns)
-        return Setting(threshold) if name.endswith("_thresh") else 100 * best
-    has_answer, values = compared["has_answer"], compared["f1" if name.endswith("f1") else "exact"]
-    if name.startswith(("HasAns", "NoAns")):
-        values = values[has_answer if name.startswith("HasAns") else ~has_answer]
-    if not len(values):
-        return Undefined("no question has an answer" if name.startswith("HasAns") else "every question has an answer")
-    score = float(100 * values.mean())
-    # always of exact match, and of F1 where no answer is near
-    is_share = bool(((values == 0) | (values == 1)).all())
-    return Share(score, int(values.sum()), len(values), percent) if is_share else score
+    def select(compared: Judged) -> Numbers:
+        values = compared[column]
+        return values if has_answer is None else values[compared["has_answer"] == has_answer]
+
+    def compute(compared: Judged) -> float:
+        values = select(compared)
+        return float(100 * values.mean()) if len(values) else math.nan
+
+    def count(compared: Judged) -> tuple[int, int] | None:
+        # Exact match is always right or wrong, and F1 is if no answer is right in part.
+        values = select(compared)
+        is_binary = len(values) and np.isin(values, (0, 1)).all()
+        return (int(values.sum()), len(values)) if is_binary else None
+
+    undefined = "no question has an answer" if has_answer else "every question has an answer"
+    return Metric(compute, count, percent, undefined=undefined)
+
+
+def _find_best(column: str, compared: Judged) -> tuple[float, float]:
+    """Find the best mean of a column of the best spans, and the threshold that has it."""
+    columns = (compared[name] for name in (column, "span_empty", "null_odds", "has_answer"))
+    return best_threshold(*columns)
+
+
+METRICS: Mapping[str, Metric] = {
+    "exact_match": _declare_mean("exact"),
+    "f1": _declare_mean("f1"),
+    "HasAns_exact": _declare_mean("exact", True),
+    "HasAns_f1": _declare_mean("f1", True),
+    "NoAns_exact": _declare_mean("exact", False),
+    "NoAns_f1": _declare_mean("f1", False),
+    "best_exact": Metric(lambda compared: 100 * _find_best("span_exact", compared)[0], to_score=percent),
+    "best_exact_thresh": Metric(lambda compared: _find_best("span_exact", compared)[1], is_score=False),
+    "best_f1": Metric(lambda compared: 100 * _find_best("span_f1", compared)[0], to_score=percent),
+    "best_f1_thresh": Metric(lambda compared: _find_best("span_f1", compared)[1], is_score=False),
+}
+"""Metrics of the official evaluation in percent, and its thresholds.
+
+They are computed from ``exact`` and ``f1`` in [0, 1], ``has_answer``, ``null_odds`` and, of the best spans,
+``span_exact``, ``span_f1`` and ``span_empty``, each of shape (questions,).
+"""
 
 
 def question_name(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""Metrics by name: plain functions of gold and predicted values.
+"""Metrics of labels and numbers, all tables of metrics, metrics of the `evaluate` package, and custom metrics.
 
 Values are label ids of shape ``(rows,)``, 0/1 indicators of shape ``(rows, labels)`` where a row may have
 several labels, or numbers of shape ``(rows,)`` for regression. Names are those of scikit-learn and evaluate.
@@ -7,67 +7,22 @@ several labels, or numbers of shape ``(rows,)`` for regression. Names are those 
 from __future__ import annotations
 
 import math
+import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError, UnavailableError, closest
-from bertkit.metrics import Numbers
-from bertkit.metrics.intervals import Share, f1_of_share
+from bertkit.metrics import Numbers, retrieval, squad, tags
+from bertkit.metrics.intervals import NOT_FINITE, PLAIN, Judged, Metric, computed_elsewhere, f1_of_share, ratio_metric
 from bertkit.recipe.plugins import custom_code_error, load_custom, untrusted_code_error
 from bertkit.recipe.records import Recipe
 
-
-class Undefined(float):
-    """A NaN that knows why a metric has no value for some rows."""
-
-    reason: str
-
-    def __new__(cls, reason: str) -> Undefined:
-        """Return a NaN with its reason."""
-        self = super().__new__(cls, math.nan)
-        self.reason = reason
-        return self
-
-    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
-        """Return what a copy is made from."""
-        return (self.reason,)
-
-
-CLASSIFICATION = (
-    "accuracy",
-    "f1",
-    "f1_macro",
-    "f1_micro",
-    "f1_weighted",
-    "precision",
-    "recall",
-    "balanced_accuracy",
-    "matthews_correlation",
-)
-REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
-BESIDE_SCORES = ("ece", "size_mb")
-"""Names that a gate of a recipe can have, in addition to the metrics of the recipe."""
-
-_LOWER_IS_BETTER = {
-    *("mean_squared_error", "mean_absolute_error", "ranked_probability_score"),
-    *("query_active_dims", "document_active_dims"),
-    *("loss", "perplexity", *BESIDE_SCORES),
-    # Scores that metrics of evaluate return.
-    *("mse", "mae", "mape", "smape", "mase", "wer", "cer", "brier_score", "mean_perplexity"),
-}
-
-
-def is_lower_better(metric: str) -> bool:
-    """Return whether a lower score is better; for your own metric, after `check_metrics` has loaded it.
-
-    >>> is_lower_better("accuracy"), is_lower_better("perplexity")
-    (False, True)
-    """
-    return metric in _LOWER_IS_BETTER
+T = TypeVar("T")
 
 
 _ONE_LABEL = ("f1", "precision", "recall")  # scores of the second of two labels
@@ -83,38 +38,26 @@ def describe_positive_label(metrics: Iterable[str], label: str | None) -> list[s
     return [f"{', '.join(names)}: computed for {label!r}, the second label."] if label is not None and names else []
 
 
-def with_direction(metric: str) -> str:
-    """Return the name of a metric, with a word on its direction where a lower score is better.
-
-    >>> with_direction("accuracy"), with_direction("mean_absolute_error")
-    ('accuracy', 'mean_absolute_error (lower is better)')
-    """
-    return f"{metric} (lower is better)" if is_lower_better(metric) else metric
-
-
 EVALUATE_PREFIX = "evaluate:"
 """Prefix of metrics of the `evaluate` package; families list it if these metrics are to have intervals."""
 
 
-def accuracy(gold: Numbers, predicted: Numbers) -> float:
-    """Return the share of rows that are right; of several labels per row, all must be."""
+def count_right(gold: Numbers, predicted: Numbers) -> tuple[int, int]:
+    """Count the rows whose labels are all right, and all rows."""
     right = (gold == predicted).reshape(len(gold), -1).all(axis=1)
-    return Share(right.mean(), int(right.sum()), len(right))
+    return int(right.sum()), len(right)
+
+
+def accuracy(gold: Numbers, predicted: Numbers) -> float:
+    """Return the fraction of rows whose labels are all right."""
+    hits, rows = count_right(gold, predicted)
+    return hits / rows
 
 
 def f1(gold: Numbers, predicted: Numbers) -> float:
     """Return the F1 of the second of two labels, the harmonic mean of its precision and recall."""
-    return _positive_class("f1", gold, predicted)["f1"]
-
-
-def precision(gold: Numbers, predicted: Numbers) -> float:
-    """Return the share of the rows predicted as the second of two labels that have it."""
-    return _positive_class("precision", gold, predicted)["precision"]
-
-
-def recall(gold: Numbers, predicted: Numbers) -> float:
-    """Return the share of the rows with the second of two labels that are predicted so."""
-    return _positive_class("recall", gold, predicted)["recall"]
+    hits, support, guesses = _count_positive("f1", gold, predicted)
+    return 2 * hits / max(support + guesses, 1)
 
 
 def f1_macro(gold: Numbers, predicted: Numbers) -> float:
@@ -180,12 +123,12 @@ def per_label(gold: Numbers, predicted: Numbers) -> dict[str, Numbers]:
 
 def pearsonr(gold: Numbers, predicted: Numbers) -> float:
     """Return the linear correlation, from -1 to 1; undefined for one row, and where one side is constant."""
-    return _compute_correlation("pearsonr", gold, predicted)
+    return _correlate("pearsonr", gold, predicted)
 
 
 def spearmanr(gold: Numbers, predicted: Numbers) -> float:
     """Return the rank correlation, from -1 to 1; undefined for one row, and where one side is constant."""
-    return _compute_correlation("spearmanr", gold, predicted)
+    return _correlate("spearmanr", gold, predicted)
 
 
 def mean_squared_error(gold: Numbers, predicted: Numbers) -> float:
@@ -199,20 +142,145 @@ def mean_absolute_error(gold: Numbers, predicted: Numbers) -> float:
 
 
 def r2(gold: Numbers, predicted: Numbers) -> float:
-    """Return the explained share of the gold values' variance; below 0, predicting their mean is better."""
+    """Return the explained fraction of the gold values' variance; below 0, predicting their mean is better."""
     spread = float(np.sum((gold - gold.mean()) ** 2))
-    return 1 - float(np.sum((gold - predicted) ** 2)) / spread if spread else Undefined("all gold values are the same")
+    return 1 - float(np.sum((gold - predicted) ** 2)) / spread if spread else math.nan
 
 
-def why_undefined(score: float | None) -> str | None:
-    """Return why a score is not a finite number; None where it is one.
+def _count_positive(name: str, gold: Numbers, predicted: Numbers) -> tuple[int, int, int]:
+    """Count the rows with the second of two labels: right ones, gold ones and predicted ones."""
+    if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
+        raise RecipeError(f"{name} is for two labels, and this task has more", "use f1_macro or f1_micro")
+    return int((gold & predicted).sum()), int(gold.sum()), int(predicted.sum())
 
-    >>> why_undefined(0.5), why_undefined(r2(np.ones(3), np.arange(3)))
-    (None, 'all gold values are the same')
+
+def _count_hits(name: str, gold: Numbers, predicted: Numbers) -> tuple[int, int]:
+    """Count what precision, recall or F1 of the second label is a ratio of: hits and all that could be hits."""
+    hits, support, guesses = _count_positive(name, gold, predicted)
+    return hits, {"precision": guesses, "recall": support, "f1": support + guesses - hits}[name]
+
+
+def _count_decisions(gold: Numbers, predicted: Numbers) -> tuple[int, int] | None:
+    return count_right(gold, predicted) if gold.ndim == 1 else None
+
+
+def _correlate(name: str, gold: Numbers, predicted: Numbers) -> float:
+    """Compute a correlation of scipy, or return NaN if it is undefined."""
+    if _why_no_correlation(gold, predicted) != NOT_FINITE:
+        return math.nan
+    from scipy import stats
+
+    with warnings.catch_warnings(action="ignore"):  # values that are nearly the same
+        return float(getattr(stats, name)(gold, predicted).statistic)
+
+
+def _why_no_correlation(gold: Numbers, predicted: Numbers) -> str:
+    if len(gold) < 2:
+        return "one row has no correlation"
+    for side, values in (("gold values", gold), ("predictions", predicted)):
+        if (values == values[0]).all():
+            return f"all {side} are the same"
+    return NOT_FINITE
+
+
+def _by_values(function: Callable[[Numbers, Numbers], T]) -> Callable[[Judged], T]:
+    """Return a function of gold and predicted values as one of the arrays that `Task.compare` returns."""
+    return lambda compared: function(compared["gold"], compared["predicted"])
+
+
+CLASSIFICATION: Mapping[str, Metric] = {
+    "accuracy": ratio_metric(_by_values(count_right)),
+    "f1": Metric(_by_values(f1), _by_values(partial(_count_hits, "f1")), f1_of_share),
+    "f1_macro": Metric(_by_values(f1_macro)),
+    "f1_micro": Metric(_by_values(f1_micro), _by_values(_count_decisions)),
+    "f1_weighted": Metric(_by_values(f1_weighted)),
+    "precision": ratio_metric(_by_values(partial(_count_hits, "precision"))),
+    "recall": ratio_metric(_by_values(partial(_count_hits, "recall"))),
+    "balanced_accuracy": Metric(_by_values(balanced_accuracy)),
+    "matthews_correlation": Metric(_by_values(matthews_correlation)),
+}
+"""Metrics of labels, by the names of scikit-learn and evaluate."""
+
+REGRESSION: Mapping[str, Metric] = {
+    "pearsonr": Metric(_by_values(pearsonr), undefined=_by_values(_why_no_correlation)),
+    "spearmanr": Metric(_by_values(spearmanr), undefined=_by_values(_why_no_correlation)),
+    "mean_squared_error": Metric(_by_values(mean_squared_error), lower_is_better=True),
+    "mean_absolute_error": Metric(_by_values(mean_absolute_error), lower_is_better=True),
+    "r2": Metric(_by_values(r2), undefined="all gold values are the same"),
+}
+"""Metrics of numbers."""
+
+VALUES: Mapping[str, Metric] = {**CLASSIFICATION, **REGRESSION}
+
+
+def _by_answers(function: Callable[[Numbers, Numbers], float]) -> Callable[[Judged], float]:
+    """Return a function of the answers to all questions of all rows, where -1 stands for a missing question."""
+
+    def compute(compared: Judged) -> float:
+        is_answered = compared["gold"] >= 0
+        return function(compared["gold"][is_answered], compared["predicted"][is_answered])
+
+    return compute
+
+
+QUESTIONS: Mapping[str, Metric] = {
+    "accuracy": Metric(_by_answers(accuracy)),
+    "f1_macro": Metric(_by_answers(f1_macro)),
+    **{
+        name: Metric(partial(retrieval.mean_known, name), lower_is_better=True, undefined="no question has a score")
+        for name in ("mean_absolute_error", "ranked_probability_score")
+    },
+}
+"""Metrics of typed questions, over arrays of shape (rows, questions)."""
+
+BESIDE_SCORES = ("ece", "size_mb")
+"""Names that a gate of a recipe can have, in addition to the metrics of the recipe."""
+
+_LIBRARY_ERRORS = ("mse", "mae", "mape", "smape", "mase", "wer", "cer", "brier_score", "mean_perplexity")
+"""Scores of metrics of the `evaluate` package, which does not state their direction."""
+
+_ERROR = Metric(computed_elsewhere, lower_is_better=True)
+_DECLARED: Mapping[str, Metric] = {
+    **VALUES,
+    **QUESTIONS,
+    **tags.METRICS,
+    **squad.METRICS,
+    **retrieval.RANKINGS,
+    **retrieval.PARTNERS,
+    **retrieval.ACTIVE_DIMENSIONS,
+    **dict.fromkeys(("loss", "perplexity", *BESIDE_SCORES, *_LIBRARY_ERRORS), _ERROR),
+}
+"""Metrics of all families: a name that several of them share is the same kind of score in all of them."""
+
+
+def find_declared(metric: str) -> Metric:
+    """Return the record of a metric of any family, for readers of scores who do not know the family.
+
+    A custom function states its direction in its attribute ``lower_is_better``, once a recipe has loaded it.
     """
-    if score is not None and math.isfinite(score):
-        return None
-    return score.reason if isinstance(score, Undefined) else "it is not a finite number"
+    if is_own(metric):
+        module, _, name = metric.rpartition(".")
+        function = getattr(sys.modules.get(module), name, None)
+        return _ERROR if getattr(function, "lower_is_better", False) else PLAIN
+    return _DECLARED.get(metric, PLAIN)
+
+
+def is_lower_better(metric: str) -> bool:
+    """Return whether a lower score is better.
+
+    >>> is_lower_better("accuracy"), is_lower_better("perplexity")
+    (False, True)
+    """
+    return find_declared(metric).lower_is_better
+
+
+def with_direction(metric: str) -> str:
+    """Return the name of a metric, with a note if a lower score is better.
+
+    >>> with_direction("accuracy"), with_direction("mean_absolute_error")
+    ('accuracy', 'mean_absolute_error (lower is better)')
+    """
+    return f"{metric} (lower is better)" if is_lower_better(metric) else metric
 
 
 def rank_step(score: float | None, loss: float | None, *, greater_is_better: bool) -> tuple[bool, float]:
@@ -227,26 +295,32 @@ def rank_step(score: float | None, loss: float | None, *, greater_is_better: boo
 
 
 def compute_metrics(recipe: Recipe, gold: Numbers, predicted: Numbers) -> dict[str, float]:
-    """Compute the recipe's metrics, by name."""
+    """Compute the recipe's metrics of gold and predicted values, by name."""
+    return compute_scores(VALUES, {"gold": gold, "predicted": predicted}, recipe)
+
+
+def compute_scores(metrics: Mapping[str, Metric], compared: Judged, recipe: Recipe) -> dict[str, float]:
+    """Compute the recipe's metrics by a table; library and custom metrics read ``gold`` and ``predicted``."""
     scores: dict[str, float] = {}
     for name in recipe.metrics:
-        scores |= compute_metric(name, gold, predicted)
+        if name in metrics:
+            scores[name] = metrics[name].compute(compared)
+        else:
+            scores |= compute_library_metric(name, compared["gold"], compared["predicted"])
     return scores
 
 
-def compute_metric(name: str, gold: Any, predicted: Any) -> dict[str, float]:
-    """Compute a metric, which has several scores if the `evaluate` package computes several.
+def compute_library_metric(name: str, gold: Any, predicted: Any) -> dict[str, float]:
+    """Compute a metric of the `evaluate` package, which can have several scores, or a custom function.
 
     Args:
-        name: Name of a function of this module, a custom function, or a metric of the `evaluate` package.
-        gold: Gold values, an array or (for custom metrics and the `evaluate` package) a list of any values.
+        name: ``evaluate:NAME``, or the importable name of a function.
+        gold: Gold values, an array or a list of any values.
         predicted: Predicted values.
     """
     if name.startswith(EVALUATE_PREFIX):
         values = (side.tolist() if isinstance(side, np.ndarray) else side for side in (gold, predicted))
         return _compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), *values)
-    if not is_own(name):
-        return {name: globals()[name](gold, predicted)}
     value = load_custom("metric", name)(gold, predicted)
     if not isinstance(value, (int, float, np.number)):
         raise RecipeError(f"the metric {name} returned {value!r:.100}", "return a number")
@@ -273,7 +347,7 @@ def runs_code(metric: str) -> bool:
     return is_own(metric) or is_script(metric)
 
 
-def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
+def check_metrics(recipe: Recipe, names: Collection[str]) -> None:
     """Check that the recipe's metrics are among a family's, and its best metric and its gates among the recipe's.
 
     Raises:
@@ -283,8 +357,8 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     for name in recipe.metrics:
         if name not in names and not is_library_metric(name):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
-        if is_own(name) and getattr(load_custom("metric", name, recipe.trusted), "lower_is_better", False):
-            _LOWER_IS_BETTER.add(name)
+        if is_own(name):
+            load_custom("metric", name, recipe.trusted)
         if is_script(name) and not recipe.trusted:
             raise untrusted_code_error(f"the metric {name}")
     for name in recipe.gates.limits:
@@ -308,31 +382,6 @@ def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
     """
     if recipe.best_metric not in scores:
         raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores))
-
-
-def _positive_class(name: str, gold: Numbers, predicted: Numbers) -> dict[str, Share]:
-    """Return precision, recall and F1 of label 1 of two."""
-    if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
-        raise RecipeError(f"{name} is for two labels, and this task has more", "use f1_macro or f1_micro")
-    hits, support, guesses = int((gold & predicted).sum()), int(gold.sum()), int(predicted.sum())
-    return {
-        "precision": Share(hits / max(guesses, 1), hits, guesses),
-        "recall": Share(hits / max(support, 1), hits, support),
-        "f1": Share(2 * hits / max(support + guesses, 1), hits, support + guesses - hits, f1_of_share),
-    }
-
-
-def _compute_correlation(name: str, gold: Numbers, predicted: Numbers) -> float:
-    """Compute a correlation of scipy; where it is undefined, say why."""
-    if len(gold) < 2:
-        return Undefined("one row has no correlation")
-    for side, values in (("gold values", gold), ("predictions", predicted)):
-        if (values == values[0]).all():
-            return Undefined(f"all {side} are the same")
-    from scipy import stats
-
-    with warnings.catch_warnings(action="ignore"):  # of values that are nearly the same
-        return float(getattr(stats, name)(gold, predicted).statistic)
 
 
 def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.checks.texts import digest_inputs, digest_others, input_columns, read_texts
+from bertkit.checks import digest_inputs, digest_others, input_columns, read_texts
 from bertkit.data.columns import Columns
 
 PAIRS = Columns(given=("text",), gold="label", optional=("text_pair",))

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.formats.squad import read_questions
 from bertkit.errors import DataError
-from bertkit.metrics import answers
-from bertkit.metrics.intervals import Share
+from bertkit.metrics import squad
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering as task
 from bertkit.tokens.features import Setup
@@ -154,7 +153,7 @@ def check_scores(nested: dict, predictions: dict[str, str], odds: dict[str, floa
     setup, expected = SETUPS[version], official_raw(nested, predictions, version)
     rows = [row for number, article in enumerate(nested["data"], 1) for row in read_questions(article, number, 0)]
     for row in rows:
-        pair = answers.score_answer(row["answers"]["text"], predictions[row["id"]], no_answer=odds is not None)
+        pair = squad.score_answer(row["answers"]["text"], predictions[row["id"]], no_answer=odds is not None)
         assert pair == pytest.approx(expected[row["id"]])
     records = [
         {"prediction": predictions[row["id"]], **({} if odds is None else {"null_odds": odds[row["id"]]})}
@@ -211,27 +210,27 @@ def test_scores_and_thresholds_are_those_of_evaluate_v2(cases):
 @given(some_text)
 @settings(deadline=None)
 def test_answers_are_normalized_as_there(text):
-    assert answers.normalize(text) == official_text(text)
+    assert squad.normalize(text) == official_text(text)
 
 
 def test_two_empty_answers_are_alike_only_where_there_may_be_none():
-    assert answers.score_answer(["the"], "a!", no_answer=False) == (1.0, 0.0)
-    assert answers.score_answer(["the"], "a!", no_answer=True) == (1.0, 1.0)
-    assert answers.score_answer([], "", no_answer=True) == (1.0, 1.0)
-    assert answers.score_answer([], "the cat", no_answer=True) == (0.0, 0.0)
-    assert answers.score_answer(["cat sat", "the cat"], "a cat", no_answer=False) == (1.0, 1.0)
+    assert squad.score_answer(["the"], "a!", no_answer=False) == (1.0, 0.0)
+    assert squad.score_answer(["the"], "a!", no_answer=True) == (1.0, 1.0)
+    assert squad.score_answer([], "", no_answer=True) == (1.0, 1.0)
+    assert squad.score_answer([], "the cat", no_answer=True) == (0.0, 0.0)
+    assert squad.score_answer(["cat sat", "the cat"], "a cat", no_answer=False) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(("f1", "is_share"), [([1.0, 1.0, 0.0], True), ([1.0, 0.5, 0.0], False)])
 def test_a_mean_of_right_and_wrong_answers_is_a_share(f1, is_share):
     compared = {"exact": np.array([1.0, 0.0, 0.0]), "f1": np.array(f1), "has_answer": np.array([True, True, False])}
-    assert isinstance(answers.compute_metric("f1", compared), Share) == is_share
-    exact = answers.compute_metric("HasAns_exact", compared)
-    assert (exact, exact.interval()) == (50.0, pytest.approx((9.4531, 90.5469), abs=1e-4))
+    assert (squad.METRICS["f1"].counts(compared) == (2, 3)) == is_share
+    exact = squad.METRICS["HasAns_exact"]
+    assert (exact.compute(compared), exact.counts(compared), exact.to_score(0.5)) == (50.0, (1, 2), 50.0)
 
 
 def best_threshold(scores, empty, odds, answerable):
-    return answers.best_threshold(np.array(scores), np.array(empty), np.array(odds), np.array(answerable))
+    return squad.best_threshold(np.array(scores), np.array(empty), np.array(odds), np.array(answerable))
 
 
 def test_the_threshold_lets_the_good_answers_through():
@@ -311,7 +310,7 @@ NAMED = [{"text": "dull", "answer_start": 2}, {"text": "great", "answer_start": 
     ids=repr,
 )
 def test_answers_are_read_from_every_form(value, expected):
-    assert answers.read_answers(row_of(value)) == expected
+    assert squad.read_answers(row_of(value)) == expected
     read = task.read(row_of(value), load_recipe("squad2"))
     assert read["answers"] == dict(zip(("text", "answer_start"), expected, strict=True))
 
@@ -346,13 +345,13 @@ NOT_SQUAD = (
 )
 def test_other_answers_are_refused_in_one_line(value, message):
     if message is None:
-        assert answers.read_answers(row_of(value)) == (["great"], [17])
+        assert squad.read_answers(row_of(value)) == (["great"], [17])
         return
     with pytest.raises(DataError) as raised:
-        answers.read_answers(row_of(value))
+        squad.read_answers(row_of(value))
     assert str(raised.value) == message
     with pytest.raises(DataError) as raised:
-        answers.read_answers(row_of(value, id="x1"))
+        squad.read_answers(row_of(value, id="x1"))
     assert str(raised.value) == f"question x1: {message}"
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import DataError
-from bertkit.metrics import entities
+from bertkit.metrics import tags as entities
 from tests.metrics.spans import TYPES, any_tags, rows_of_spans, write_iob1, write_iob2, write_tags
 
 CORRECT = "correct the row"

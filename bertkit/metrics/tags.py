@@ -11,15 +11,16 @@ import functools
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers
+from bertkit.metrics.intervals import Judged, Metric
 
 Span = tuple[str, int, int]
 TagPair = tuple[list[str], list[str]]
@@ -267,39 +268,35 @@ def ratios(counts: Numbers) -> dict[str, Numbers]:
     }
 
 
-class TagMetric(NamedTuple):
-    """A metric of tags: what computes it from counts of shape (rows, types, 3), as `count_spans` makes them."""
-
-    compute: Callable[[Mapping[str, Numbers]], float]
-    """Takes ``tags`` (of words) and, where tags mark entities, ``entities`` and ``strict``."""
-    needs_entities: bool = False
-
-
-def _ratio(name: str, key: str, counts: Mapping[str, Numbers]) -> float:
+def _ratio(name: str, key: str, counts: Judged) -> float:
     """Compute precision, recall or F1 over the spans of all rows and types."""
     return float(ratios(counts[key].sum(axis=(0, 1)))[name])
 
 
-def _f1_macro(counts: Mapping[str, Numbers]) -> float:
+def _f1_macro(counts: Judged) -> float:
     # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it would lower the mean.
     by_type = counts["entities" if "entities" in counts else "tags"].sum(axis=0)
     seen = by_type[by_type[:, 1:].any(axis=1)]
     return float(ratios(seen)["f1"].mean()) if len(seen) else 0.0
 
 
-METRICS: Mapping[str, TagMetric] = {
+METRICS: Mapping[str, Metric] = {
     **{
-        f"{name}{suffix}": TagMetric(partial(_ratio, name, key), needs_entities=True)
+        f"{name}{suffix}": Metric(partial(_ratio, name, key), needs="entities")
         for suffix, key in (("", "entities"), ("_strict", "strict"))
         for name in ("f1", "precision", "recall")
     },
     # every word is a span of its own here, so recall over all tags is the share of words that are right
-    "accuracy": TagMetric(partial(_ratio, "recall", "tags")),
-    "f1_macro": TagMetric(_f1_macro),
+    "accuracy": Metric(partial(_ratio, "recall", "tags")),
+    "f1_macro": Metric(_f1_macro),
 }
-"""Name -> metric; all that a recipe may list for tags. One that needs entities makes tags entity tags."""
+"""Name -> metric; all that a recipe can list for tags. A new metric is one entry here.
 
-ENTITY_METRICS = tuple(name for name, metric in METRICS.items() if metric.needs_entities)
+`compute` takes counts of shape (rows, types, 3), as `count_spans` makes them: ``tags`` (of words) and, for entity tags,
+``entities`` and ``strict``. A metric that needs ``entities`` makes tags entity tags.
+"""
+
+ENTITY_METRICS = tuple(name for name, metric in METRICS.items() if metric.needs)
 
 
 def score_types(pairs: Iterable[tuple[Sequence[Span], Sequence[Span]]]) -> list[dict[str, Any]]:
