@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import heapq
 import io
-import mmap
 import os
 import pickle
 import tempfile
@@ -323,11 +322,3 @@ def map_npy(file: Path) -> Array:
         raise
     except Exception as error:  # the header is read as Python code, which may fail in any way
         raise ValueError(f"not an npy file: {error}") from None
-
-
-def unmap_rows(mapped: Any, first: int, last: int) -> None:
-    """Drop the pages of some rows of an array of `map_npy`, which count as memory of the process once they are read."""
-    if hasattr(mmap, "MADV_DONTNEED"):  # Windows lacks it.
-        start, end = (mapped.offset + row * mapped.strides[0] for row in (first, last))
-        start -= start % mmap.PAGESIZE
-        mapped._mmap.madvise(mmap.MADV_DONTNEED, start, end - start)

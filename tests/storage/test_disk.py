@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import random
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from bertkit.storage.disk import (
     save_arrays,
     spool,
     spool_sorted,
-    unmap_rows,
 )
 from bertkit.storage.files import disk_errors
 
@@ -271,23 +269,6 @@ def test_a_damaged_npy_file_is_mapped_or_refused(tmp_path):
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match="not an npy file"):
             map_npy(file)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_rows_whose_pages_are_dropped_take_no_memory_and_are_read_again(tmp_path):
-    values = np.random.default_rng(0).random((40_000, 64))  # 20 MB
-    np.save(tmp_path / "values.npy", values)
-
-    def resident():
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-    mapped = map_npy(tmp_path / "values.npy")
-    before = resident()
-    mapped.sum()
-    assert resident() > before + 0.9 * values.nbytes
-    unmap_rows(mapped, 100, 39_900)
-    assert resident() < before + 0.1 * values.nbytes
-    np.testing.assert_array_equal(mapped, values)
 
 
 # --- Objects that wait on disk ---
