@@ -336,7 +336,7 @@ def refuse_processes(device: Device) -> None:
 
 
 def use_local_device() -> None:
-    """Give each process of a launch its own accelerator."""
+    """Set the accelerator of this process in a launch."""
     import torch
 
     if find_device().type not in ("cpu", "xla"):

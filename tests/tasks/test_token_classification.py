@@ -665,13 +665,13 @@ IOB1 = "--set options.scheme=iob1 reads such tags"
         (
             "train.conll",
             "\n\na B-X\nb E-X\n",
-            "word 2 'b': the tag 'E-X' is not IOB2 (FILE:5, row 2, column 'tags')",
+            "word 2 'b': the tag 'E-X' is not IOB2 (FILE:5, column 'tags')",
             BIOES,
         ),
         (
             "train.conll",
             "\n\na O\nb b-x\n",
-            "word 2 'b': the tag 'b-x' is not an entity tag (FILE:5, row 2, column 'tags')",
+            "word 2 'b': the tag 'b-x' is not an entity tag (FILE:5, column 'tags')",
             NONE,
         ),
         (

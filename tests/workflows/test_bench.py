@@ -174,7 +174,11 @@ MISTAKES = {
         2,
         "error: training.precision = 'fp16' is wrong: must be 'auto', 'fp32' or 'bf16' - did you mean bf16?",
     ),
-    "batch size": (("cola", "--batch-size", "0"), 2, "error: training.batch_size = 0 is out of range - give a whole"),
+    "batch size": (
+        ("cola", "--batch-size", "0"),
+        2,
+        "error: training.batch_size = 0 is out of range - give an integer",
+    ),
     "batch larger than rows": (
         ("cola", "--data", "demo", "--limit", "20", "--batch-size", "21"),
         2,

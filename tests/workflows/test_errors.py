@@ -75,7 +75,7 @@ def test_what_cannot_be_looked_at_is_refused(tmp_path):
     make(tmp_path / "s" / "seed-1", ())
     for call, message in (
         (lambda: find_errors(tmp_path / "s"), "a folder of seeds"),
-        (lambda: find_errors(run / "predictions.jsonl"), "do not say which metrics"),
+        (lambda: find_errors(run / "predictions.jsonl"), "have no recipe, so their metrics are unknown"),
     ):
         with pytest.raises(UsageError, match=message):
             call()

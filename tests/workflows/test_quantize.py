@@ -9,6 +9,8 @@ import pytest
 
 from bertkit.errors import UsageError
 from bertkit.evaluation.parity import Parity
+from bertkit.metrics import squad
+from bertkit.metrics.registry import CLASSIFICATION
 from bertkit.recipe import load_recipe
 from bertkit.workflows.export import MarginError, check_loss, export
 from tests.conftest import toy_rows, write_csv
@@ -17,7 +19,7 @@ from tests.conftest import toy_rows, write_csv
 def judge(interval, *, metric="accuracy", difference=0.0, cosine=None, margin=0.01, **task):
     found = {"before": 0.9, "after": 0.9 + difference, "difference": difference, "interval": interval}
     saved = SimpleNamespace(
-        recipe=SimpleNamespace(best_metric=metric), task=SimpleNamespace(**{"HIGHEST": 1.0, **task})
+        recipe=SimpleNamespace(best_metric=metric), task=SimpleNamespace(**{"METRICS": CLASSIFICATION, **task})
     )
     check_loss(Parity(0.1, cosine, scores={metric: found}), saved=saved, margin=margin)
 
@@ -36,9 +38,9 @@ def test_errors_grow_and_percentages_have_a_hundred():
     judge([-0.5, 0.009], metric="document_active_dims")
     with pytest.raises(MarginError, match="may lose"):
         judge([-0.5, 0.02], metric="document_active_dims")
-    judge([-0.9, 0.4], HIGHEST=100.0)
+    judge([-0.9, 0.4], metric="f1", METRICS=squad.METRICS)
     with pytest.raises(MarginError, match="the margin is 1 "):
-        judge([-1.5, 0.4], HIGHEST=100.0)
+        judge([-1.5, 0.4], metric="f1", METRICS=squad.METRICS)
 
 
 def test_vectors_must_be_alike_even_where_the_score_is_kept():
@@ -49,7 +51,9 @@ def test_vectors_must_be_alike_even_where_the_score_is_kept():
 
 def test_rows_must_get_the_same_label_alone_as_in_a_batch():
     scores = {"accuracy": {"before": 0.9, "after": 0.9, "difference": 0.0, "interval": [0.0, 0.0]}}
-    saved = SimpleNamespace(recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace(HIGHEST=1.0))
+    saved = SimpleNamespace(
+        recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace(METRICS=CLASSIFICATION)
+    )
     check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), saved=saved, margin=0.01)
     with pytest.raises(MarginError, match="3 of 200 rows get another label alone than in a batch"):
         check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), saved=saved, margin=0.01)

@@ -55,7 +55,7 @@ def test_a_seed_that_diverges_loses_no_other(demo, tmp_path, monkeypatch):
         seed = inputs.recipe.training.seed
         trained.append(seed)
         inputs.plan.folder.mkdir(exist_ok=True)
-        record = {"status": "diverged", "error": "the loss is nan - lower it", "identity": inputs.plan.identity}
+        record = runs.new_record(inputs.plan.identity, status="diverged", error="the loss is nan - lower it")
         runs.write_record(inputs.plan.folder, record)
         (inputs.plan.folder / "checkpoint-1").mkdir(exist_ok=True)
         raise DivergedError("the loss is nan", "lower it")
@@ -75,7 +75,7 @@ def test_seeds_that_another_process_trains_are_left_to_it_and_so_is_the_summary(
     def finetune_rows(inputs, **_):
         trained.append(inputs.recipe.training.seed)
         inputs.plan.folder.mkdir(exist_ok=True)
-        record = {"status": "diverged", "error": "the loss is nan - lower it", "identity": inputs.plan.identity}
+        record = runs.new_record(inputs.plan.identity, status="diverged", error="the loss is nan - lower it")
         runs.write_record(inputs.plan.folder, record)
         (inputs.plan.folder / "checkpoint-1").mkdir(exist_ok=True)
         raise DivergedError("the loss is nan", "lower it")
@@ -127,7 +127,7 @@ def test_a_dry_run_refuses_what_the_command_refuses(demo, tmp_path):
         check_seeds(demo, (1, 2), tmp_path / "seeds", jobs=0)
     folder = tmp_path / "seeds" / "seed-2"
     (folder / "checkpoint-1").mkdir(parents=True)
-    runs.write_record(folder, {"status": "running", "identity": {"recipe": {"task": "another"}}})
+    runs.write_record(folder, runs.new_record({"recipe": {"task": "another"}}))
     with pytest.raises(UsageError):
         dry_run(check_seeds(demo, (1, 2), tmp_path / "seeds"))
 

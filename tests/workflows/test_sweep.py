@@ -69,7 +69,7 @@ def diverging(monkeypatch):
     def finetune_rows(inputs, **_):
         tried.append(inputs.recipe.training.epochs)
         inputs.plan.folder.mkdir()
-        record = {"status": "diverged", "error": "the loss is nan", "identity": inputs.plan.identity}
+        record = runs.new_record(inputs.plan.identity, status="diverged", error="the loss is nan")
         runs.write_record(inputs.plan.folder, record)
         raise DivergedError("the loss is nan", "lower it")
 
