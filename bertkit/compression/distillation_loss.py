@@ -23,7 +23,7 @@ TEACHER_PREFIX = "teacher_"
 
 
 def teacher_collator(collate: Collator) -> Collator:
-    """Build a collator that also pads the teachers' logits; tokens and choices that a row lacks are -inf."""
+    """Build a collator that also pads the teachers' logits; missing tokens and choices are -inf."""
     import torch
 
     def pad(arrays: Sequence[Any], width: int) -> Tensor:
@@ -37,7 +37,7 @@ def teacher_collator(collate: Collator) -> Collator:
         teacher_outputs = [name for name in features[0] if name.startswith(TEACHER_PREFIX)]
         batch = collate(features)
         for name in teacher_outputs:
-            # logits of tokens are as wide as the batch, which may be wider than its longest row
+            # Logits of tokens are as wide as the batch, which can be wider than its longest row.
             per_token = features[0][name].ndim == 2 or name != f"{TEACHER_PREFIX}logits"
             batch[name] = pad([feature[name] for feature in features], batch["input_ids"].shape[1] if per_token else 0)
         return batch
@@ -48,23 +48,23 @@ def teacher_collator(collate: Collator) -> Collator:
 def distillation_terms(
     gold: Terms, distillation: Distillation, problem_type: str | None, matching: Matching | None
 ) -> Terms:
-    """Build the terms ``gold`` and ``soft``, and with a `matching` its terms too.
+    """Build the terms ``gold`` and ``soft``, and the terms of a `matching`.
 
     Args:
-        gold: the terms of the task without teachers.
-        distillation: weights and temperature.
-        problem_type: of the model's config; it tells what the logits are.
-        matching: compares the inside of the student with that of a teacher.
+        gold: Terms of the task without teachers.
+        distillation: Weights and temperature.
+        problem_type: Problem type in the model's config, which decides the loss of the logits.
+        matching: Comparison of hidden states and attention of the student with the teacher's.
     """
     soft_loss = choose_loss(problem_type)
 
     def count(batch: Batch) -> Mapping[str, int]:
-        own = _own(batch)
+        inputs = _student_inputs(batch)
         more = dict.fromkeys(matching.weights, int(batch["attention_mask"].sum())) if matching else {}
-        return {**gold.count(own), "soft": count_items(own), **more}
+        return {**gold.count(inputs), "soft": count_items(inputs), **more}
 
     def sums(model: Model, batch: Batch) -> Batch:
-        inputs = _own(batch)
+        inputs = _student_inputs(batch)
         outputs = model(**inputs)
         more = matching.sums(inputs) if matching else {}
         soft = soft_sum(soft_loss, outputs, batch, distillation.temperature)
@@ -75,17 +75,17 @@ def distillation_terms(
 
 
 SoftLoss = Callable[[Tensor, Tensor, float], Tensor]
-"""Computes the loss of each item from the student's logits, the teachers' logits and the temperature."""
+"""Function that computes the loss of each item from the student's logits, the teachers' and the temperature."""
 
 
 def choose_loss(problem_type: str | None) -> SoftLoss:
-    """Return the loss that fits the logits: one of several classes, several labels at once, or a number."""
+    """Return the loss for the logits of a problem type: one class, several labels at once, or a number."""
     losses: dict[str | None, SoftLoss] = {"regression": _squared, "multi_label_classification": _yes_or_no}
     return losses.get(problem_type, _one_of_several)
 
 
 def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -> Tensor:
-    """Sum a loss over rows, or over labelled tokens where each has a distribution; the mean of several outputs."""
+    """Sum a loss over rows, or over labeled tokens if tokens have logits; return the mean over several outputs."""
     teacher_outputs = {
         name.removeprefix(TEACHER_PREFIX): values for name, values in batch.items() if name.startswith(TEACHER_PREFIX)
     }
@@ -93,8 +93,8 @@ def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -
     for name, teacher in teacher_outputs.items():
         student = outputs[name].float()
         if teacher.dim() == 3:
-            labelled = where(batch["labels"], lambda labels: labels != IGNORED)
-            student, teacher = student[labelled], teacher[labelled]
+            labeled = where(batch["labels"], lambda labels: labels != IGNORED)
+            student, teacher = student[labeled], teacher[labeled]
         total = total + loss(student, teacher, temperature).sum() / len(teacher_outputs)
     return total  # type: ignore[no-any-return]
 
@@ -103,11 +103,11 @@ def _one_of_several(student: Tensor, teacher: Tensor, temperature: float) -> Ten
     """Compute T² KL(teacher || student) at temperature T; T² keeps gradients as large at any T (section 2).
 
     >>> import torch
-    >>> student, teacher = torch.zeros(1, 3), torch.tensor([[2.0, 0.0, -torch.inf]])  # the row lacks the third choice
+    >>> student, teacher = torch.zeros(1, 3), torch.tensor([[2.0, 0.0, -torch.inf]])  # the third choice is missing
     >>> [round(float(_one_of_several(student, teacher, temperature)), 3) for temperature in (1.0, 4.0)]
     [0.328, 0.485]
     """
-    # choices that a row lacks are -inf; left in, they would give -inf - -inf, which is not a number
+    # Missing choices are -inf. Without the masks, they would give -inf - -inf, which is not a number.
     exists = teacher > -float("inf")
     student_logs = (student / temperature).masked_fill(~exists, -float("inf")).log_softmax(dim=-1)
     teacher_logs = (teacher / temperature).log_softmax(dim=-1)
@@ -130,5 +130,5 @@ def _squared(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return (student - teacher).square().mean(dim=-1)
 
 
-def _own(batch: Mapping[str, Any]) -> dict[str, Any]:
+def _student_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values for name, values in batch.items() if not name.startswith(TEACHER_PREFIX)}

@@ -30,19 +30,18 @@ class UnitScores:
     neurons: np.ndarray
 
 
-def score_units(checkpoint: Checkpoint, features: Features, *, most: int | None = None) -> UnitScores:
+def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
     """Compute the gradient scores of all heads and neurons of a model on rows with labels.
 
-    The weights need no gradients, and the model is left as it is.
+    The weights need no gradients, and the model is not changed.
 
     Args:
-        checkpoint: its model is one of transformers', not loaded for inference only.
-        features: of rows with gold answers.
-        most: padded tokens per batch.
+        checkpoint: Checkpoint with a model of transformers, not loaded only for inference.
+        features: Features of rows with gold answers.
 
     Raises:
-        UsageError: the model computes no loss on these rows, or its encoder is frozen under its head.
-        ModelError: its layers are not known.
+        UsageError: If the model computes no loss on these rows, or its encoder is frozen.
+        ModelError: If its layers are unknown.
     """
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
     if not any(parameter.requires_grad for parameter in model.base_model.parameters()):
@@ -53,26 +52,26 @@ def score_units(checkpoint: Checkpoint, features: Features, *, most: int | None 
     units = [*[model.config.num_attention_heads] * len(attentions), *(layer.in_features for layer in narrow)]
     layers = [*attentions, *narrow]
     totals = [np.zeros(count) for count in units]
-    # no dropout is drawn, though a head over vectors computes a loss in training mode only
+    # Submodules stay in evaluation mode, so no dropout is drawn. A head over vectors computes a loss only in training.
     model.eval()
     model.training = True
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     with stage("measuring importance", len(features)) as tick, unit_masks(layers, units) as masks:
-        for numbers in sorted_batches(lengths_of(features).tolist(), most):
-            batch = collate([features[number] for number in numbers])
+        for indices in sorted_batches(lengths_of(features).tolist()):
+            batch = collate([features[index] for index in indices])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
             loss = loss_of(outputs)
             (loss * count_items(batch)).backward()
             for layer, total in zip(layers, totals, strict=True):
-                # a mask has one number per row and unit, (rows, 1, units); layers with shared weights have several
+                # A mask (rows, 1, units) has one number per row and unit. Layers that share weights have several masks.
                 gradients = [mask.grad for mask in masks[layer] if mask.grad is not None]
                 if gradients:
                     summed = torch.stack([gradient.flatten(1) for gradient in gradients]).sum(dim=0)
                     total += summed.abs().sum(dim=0).cpu().double().numpy()
                 masks[layer].clear()
-            tick(len(numbers))
-    for parameter in wanted:
+            tick(len(indices))
+    for parameter in trainable:
         parameter.requires_grad_(True)
     count = len(attentions)
     return UnitScores(*(np.stack(part) / len(features) for part in (totals[:count], totals[count:])))
@@ -82,27 +81,27 @@ def loss_of(outputs: Batch) -> Any:
     """Return the loss that a model has computed.
 
     Raises:
-        UsageError: there is none.
+        UsageError: If it has computed none.
     """
     loss = outputs.get("loss")
     if loss is None:
-        what = "the model computes no loss on these rows, so importance cannot be measured"
-        raise UsageError(what, "name the layers to keep: --layers 0,1,2, or prune the vocabulary alone")
+        message = "the model computes no loss on these rows, so importance cannot be measured"
+        raise UsageError(message, "name the layers to keep: --layers 0,1,2, or prune only the vocabulary")
     return loss
 
 
-def choose_units(scores: np.ndarray, keep: int, together: int = 1) -> list[list[int]]:
-    """Return the numbers of the most important units of each layer, in order; of equal ones, the first.
+def choose_units(scores: np.ndarray, keep: int, group_size: int = 1) -> list[list[int]]:
+    """Return the indices of the most important units of each layer, in order; ties go to the first unit.
 
     >>> choose_units(np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 5.0]]), 2)
     [[1, 2], [0, 2]]
 
     Args:
-        scores: (layers, units).
-        keep: how many of each layer.
-        together: how many neighbors stay or go together.
+        scores: Importance of units, (layers, units).
+        keep: Number of units per layer.
+        group_size: Number of neighbors that are kept or removed together.
     """
-    groups = scores.reshape(len(scores), -1, together).sum(axis=-1)
-    best = np.sort(np.argsort(-groups, axis=1, kind="stable")[:, : keep // together], axis=1)
-    units: list[list[int]] = (best[..., None] * together + np.arange(together)).reshape(len(scores), keep).tolist()
+    groups = scores.reshape(len(scores), -1, group_size).sum(axis=-1)
+    best = np.sort(np.argsort(-groups, axis=1, kind="stable")[:, : keep // group_size], axis=1)
+    units: list[list[int]] = (best[..., None] * group_size + np.arange(group_size)).reshape(len(scores), keep).tolist()
     return units

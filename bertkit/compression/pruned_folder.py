@@ -1,12 +1,14 @@
-"""Write what stands beside the weights of a pruned model, so that it is a run where it was made of one."""
+"""A pruned model: its comparison with the original model, and the files next to its weights.
+
+The folder is a run if the original model is one.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,63 +16,123 @@ from bertkit.compression.choose_units import Kept
 from bertkit.compression.target_shape import Shape
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import BASELINES_FILE, make_result
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-from bertkit.evaluation.scoring import Scored, write_predictions
-from bertkit.modeling.checkpoint import fingerprint
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.parity import compare_scored, measure_latency
+from bertkit.evaluation.scoring import Scored, find_intervals, score_split, write_predictions
+from bertkit.hardware.speed import Pace
+from bertkit.metrics.intervals import Interval
+from bertkit.metrics.paired import Difference
+from bertkit.modeling.checkpoint import fingerprint, weight_bytes
 from bertkit.modeling.sentence.folder import ENCODER_SETTINGS, MODULES, SETTINGS, read_entries
+from bertkit.progress import stage
 from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import runs
-from bertkit.storage.files import write_json
+from bertkit.storage.files import null_for_nan, write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import RunRecord, take, without_folder
 
 PRUNED_FILE = "pruned.json"
 _RECIPE, _IGNORE = "recipe.yaml", ".gitignore"
-_OF_RUN = ("identity_version", "machine", "platform", "rows", "split_file", "tuned", "baselines")
-"""Keys of a run's record that hold for what is pruned of it."""
+_KEPT_KEYS = ("identity_version", "machine", "platform", "rows", "split_file", "tuned", "baselines")
+"""Keys of a run's record that are also valid for its pruned model."""
 
-Scoring = tuple[SavedCheckpoint, Checkpoint, Scored, Split]
-"""The checkpoint before, the pruned one, its predictions, and their rows."""
+
+@dataclass(frozen=True)
+class PrunedSide:
+    """A model before or after pruning: its size, and its speed (see `Pace`) and scores on validation rows."""
+
+    parameters: int
+    disk_bytes: int
+    row_seconds: float | None = None
+    rows_per_second: float | None = None
+    scores: dict[str, float | None] = field(default_factory=dict)
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    spread: float | None = None
+    """Relative difference between the slowest and the fastest round of timing."""
+
+
+@dataclass(frozen=True)
+class ComparedSides:
+    """Both models on the validation rows, before and after."""
+
+    after: Checkpoint
+    scored: tuple[Scored, Scored]
+    paces: list[Pace]
+    differences: dict[str, Difference]
+    """Metric -> score after minus score before, on the same rows."""
+
+    def describe(self, index: int, parameters: int, folder: Path) -> PrunedSide:
+        """Return the figures of a model, before (0) or after (1) pruning, whose weights are in a folder."""
+        scored = self.scored[index]
+        return PrunedSide(
+            parameters=parameters,
+            disk_bytes=weight_bytes(folder),
+            **self.paces[index]._asdict(),
+            scores=null_for_nan(scored.scores),
+            intervals=find_intervals(self.after.task, scored).ends,
+        )
+
+
+def compare(saved: SavedCheckpoint, before: Checkpoint, folder: Path, validation: Split) -> ComparedSides:
+    """Load a pruned model, score it and the original model on the same rows, and time both in turns.
+
+    Args:
+        saved: Checkpoint of the original model.
+        before: Original model.
+        folder: Folder of the pruned model.
+        validation: Rows to score.
+
+    Raises:
+        ModelError: If the pruned model does not load.
+    """
+    pruned = open_checkpoint(saved.recipe.model_copy(update={"model": str(folder)}), saved.task, folder)
+    after = pruned.load(before.machine, inference=True, calibrated=False)
+    # Both are scored with the options that were tuned for the original model.
+    after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))
+    first, second = (score_split(checkpoint, validation) for checkpoint in (before, after))
+    paces = measure_latency([(before, first), (after, second)])
+    with stage("comparing", total=1):
+        differences = compare_scored(saved.task, first, second)
+    return ComparedSides(after, (first, second), paces, differences)
 
 
 @dataclass(frozen=True)
 class PrunedFacts:
-    """What was pruned, and how."""
+    """Names, paths and units of a pruned model."""
 
     model: str
     source: Path
-    folder: Path
-    kept: Kept
+    units: Kept
     shape: Shape
     tokens: Sequence[int] | None
-    """Ids before, in the order of the new ones."""
-    began: float
-    """When, by `time.perf_counter`."""
+    """Original token ids, in the order of the new ids."""
+    start_time: float
+    """Start of the command, by `time.perf_counter`."""
 
 
-def publish(published: PrunedFacts, folder: Path, scoring: Scoring | None) -> None:
-    """Write all that is not weights, config or tokenizer into the folder of a pruned model; without rows, less."""
+def publish(published: PrunedFacts, folder: Path) -> None:
+    """Write the files of any pruned model next to its weights, config and tokenizer."""
     _copy_modules(published.source, folder)
     facts = {
         "model": published.model,
         "fingerprint": fingerprint(published.source),
-        "layers": published.kept.layers,
-        "heads": published.kept.heads,
-        "neurons": published.kept.neurons,
+        "layers": published.units.layers,
+        "heads": published.units.heads,
+        "neurons": published.units.neurons,
         "tokens": published.tokens,
     }
     write_json(folder / PRUNED_FILE, facts)
-    if scoring is not None:
-        _publish_run(published, folder, *scoring)
     # safetensors creates files that only their owner can read
     mode = (folder / PRUNED_FILE).stat().st_mode
     for file in folder.rglob("*.safetensors"):
         file.chmod(mode)
 
 
-def _publish_run(
-    published: PrunedFacts, folder: Path, saved: SavedCheckpoint, checkpoint: Checkpoint, scored: Scored, split: Split
+def publish_run(
+    published: PrunedFacts, folder: Path, saved: SavedCheckpoint, compared: ComparedSides, split: Split
 ) -> None:
+    """Write the recipe and, if the original model is a run, the predictions and the record of a pruned model."""
+    task, scored = saved.task, compared.scored[1]
     recipe = scored.setup.recipe.model_copy(update={"model": published.model})
     write_yaml(saved.kept(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
     for name in (runs.TRAINING_ROWS, BASELINES_FILE, _IGNORE):
@@ -80,16 +142,14 @@ def _publish_run(
         return
     written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     private = {BASELINES_FILE, _IGNORE, PRUNED_FILE}
-    details = checkpoint.task.details(scored.predictions, split.rows, scored.setup)
+    details = task.details(scored.predictions, split.rows, scored.setup)
     write_predictions(folder, split, scored.predictions, details)
-    seconds = round(time.perf_counter() - published.began, 3)
-    scores = dataclasses.replace(
-        make_result(checkpoint.task, split, scored, details, {}), model=published.model, seconds=seconds
-    )
-    shape = {name: value for name, value in dataclasses.asdict(published.shape).items() if value and name != "layers"}
-    pruned: dict[str, Any] = {"from": fingerprint(published.source), "layers": published.kept.layers, **shape}
+    seconds = round(time.perf_counter() - published.start_time, 3)
+    scores = replace(make_result(task, split, scored, details, {}), model=published.model, seconds=seconds)
+    shape = {name: value for name, value in asdict(published.shape).items() if value and name != "layers"}
+    pruned: dict[str, Any] = {"from": fingerprint(published.source), "layers": published.units.layers, **shape}
     record: RunRecord = {
-        **take(saved.record, *_OF_RUN),
+        **take(saved.record, *_KEPT_KEYS),
         "status": "finished",
         "started": runs.now(),
         "finished": runs.now(),
@@ -105,7 +165,7 @@ def _publish_run(
 
 
 def _copy_modules(source: Path, folder: Path) -> None:
-    """Copy what a folder of sentence-transformers has beside its encoder, unless its head has written that."""
+    """Copy the other modules of a sentence-transformers folder, unless the head has already written them."""
     if not (source / MODULES).is_file() or (folder / MODULES).is_file():
         return
     for name in (SETTINGS, *(file.name for file in source.glob("sentence_*_config.json")), ENCODER_SETTINGS):

@@ -1,4 +1,4 @@
-"""A student beside its teacher: parameters, bytes, and how fast their encoders run."""
+"""Comparison of a student with its teacher: parameters, bytes, and speed of their encoders."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def compare_with_teacher(
     collate: Collator,
     machine: Machine,
 ) -> list[dict[str, Any]]:
-    """Compare a distilled model with its teacher; return nothing where it has none.
+    """Compare a distilled model with its teacher; return an empty list for any other model.
 
     Args:
-        model: a student, with its `PretrainingTeacher` as ``teacher``, or any other model.
-        names: of the teacher and of the model.
-        features: blocks of held-out text, which both encoders run on in turns, without a head.
-        collate: makes batches of them.
-        machine: the device and precision to run in.
+        model: Student with its `PretrainingTeacher` as ``teacher``, or any other model.
+        names: Names of the teacher and of the model.
+        features: Blocks of held-out text, which both encoders compute in turns, without a head.
+        collate: Function that makes batches.
+        machine: Device and precision.
 
     Returns:
-        rows of ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over single
+        Rows of ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over single
         blocks) and ``rows_per_second`` (in batches).
     """
     if not hasattr(model, "teacher"):
@@ -43,7 +43,7 @@ def compare_with_teacher(
 
     models = {"teacher": model.teacher.model, "student": model}
     batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
-    # One at a time as a server reads requests, and in batches as a job reads files: a student may gain in one only.
+    # Single blocks are like requests to a server, batches like a job over files. A student can be faster in only one.
     singles = [collate([feature]) for feature in features[:_SINGLE]]
     batches = [collate([features[number] for number in numbers]) for numbers in batched]
     for encoder in models.values():

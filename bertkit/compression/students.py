@@ -1,4 +1,4 @@
-"""Student models: their initial weights, and the terms of the loss that come from teachers."""
+"""Student models: their initial weights, and the loss terms of their teachers."""
 
 from __future__ import annotations
 

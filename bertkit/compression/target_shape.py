@@ -1,4 +1,4 @@
-"""What is to be left of a model, checked against its config before anything heavy is imported."""
+"""Shape of a pruned model, checked against the model's config before anything heavy is imported."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from bertkit.modeling.layers import count_layers
 from bertkit.recipe.records import read_layers
 
 ROWS, TRAINING = "rows", "train"
-"""Names of a vocabulary: that of all rows of a run, or of its training rows."""
+"""Names of two vocabularies: the tokens of all rows of a run, or of its training rows."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model is pruned to; None and nothing keep what there is."""
+    """Shape of a pruned model; None and an empty vocabulary keep everything."""
 
     layers: int | tuple[int, ...] | None = None
-    """Their numbers, or how many are chosen by measured importance."""
+    """Indices of layers, or the number of layers to choose by measured importance."""
     heads: int | None = None
-    """Per layer."""
+    """Number of attention heads per layer."""
     intermediate: int | None = None
-    """Width of the feed-forward of each layer."""
+    """Width of the feed-forward network of each layer."""
     vocabulary: tuple[str, ...] = ()
     """`ROWS`, `TRAINING`, or files and folders of text whose tokens are kept."""
 
     @property
     def is_measured(self) -> bool:
-        """Whether rows with gold answers tell what is kept."""
+        """Whether units are chosen by their importance on rows with gold answers."""
         return isinstance(self.layers, int) or self.heads is not None or self.intermediate is not None
 
 
@@ -41,56 +41,56 @@ def make_shape(
     """Read a shape from the options of a command.
 
     Raises:
-        UsageError: nothing is to be pruned, or a number is not positive.
+        UsageError: If nothing is to be pruned, or a number is not positive.
     """
     if layers is None and heads is None and intermediate is None and not vocabulary:
         remedy = "give --layers, --heads, --intermediate or --vocabulary"
         raise UsageError("nothing to prune", remedy)
-    for name, number in (("heads", heads), ("intermediate", intermediate)):
-        if number is not None and number < 1:
-            raise UsageError(f"--{name} {number}", "keep at least 1")
+    for name, count in (("heads", heads), ("intermediate", intermediate)):
+        if count is not None and count < 1:
+            raise UsageError(f"--{name} {count}", "keep at least 1")
     try:
         chosen = read_layers(layers)
     except ValueError:
-        remedy = "give how many, from 1, or which, counted from 0: --layers 0,2,4, and `--layers 0,` the first alone"
+        remedy = "give a number of layers, or indices from 0: --layers 0,2,4; `--layers 0,` keeps only the first"
         raise UsageError(f"--layers {layers}", remedy) from None
     return Shape(tuple(chosen) if isinstance(chosen, list) else chosen, heads, intermediate, tuple(vocabulary or ()))
 
 
 def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
-    """Check that a model has more than a shape leaves of it; layers that share weights need no choice.
+    """Check that a model is larger than a shape; layers that share weights need no choice.
 
     Args:
-        shape: as asked for.
-        config: content of the model's ``config.json``.
+        shape: Requested shape.
+        config: Content of the model's ``config.json``.
 
     Raises:
-        UsageError: it has not.
-        ModelError: the config of such a model cannot say that it has fewer heads, or fewer layers.
+        UsageError: If the model has fewer units than the shape.
+        ModelError: If configs of this model type have no key for fewer heads or fewer layers.
     """
     architecture = find_architecture(config["model_type"])
     count = count_layers(config)
-    most = max(shape.layers) + 1 if isinstance(shape.layers, tuple) else shape.layers
-    if most is not None and count is not None and most > count:
-        asked = shape.layers if isinstance(shape.layers, int) else ",".join(map(str, shape.layers or ()))
+    min_layers = max(shape.layers) + 1 if isinstance(shape.layers, tuple) else shape.layers
+    if min_layers is not None and count is not None and min_layers > count:
+        layers = shape.layers if isinstance(shape.layers, int) else ",".join(map(str, shape.layers or ()))
         remedy = f"number them from 0 to {count - 1}" if isinstance(shape.layers, tuple) else f"keep at most {count}"
-        raise UsageError(f"--layers {asked}: the model has {count} layers", remedy)
+        raise UsageError(f"--layers {layers}: the model has {count} layers", remedy)
     width = _find_number(config, "hidden_dim", "intermediate_size")
     if shape.intermediate is not None and width is not None and shape.intermediate > width:
-        what = f"--intermediate {shape.intermediate}: the feed-forward of a layer has {width} neurons"
-        raise UsageError(what, f"keep at most {width}")
+        message = f"--intermediate {shape.intermediate}: the feed-forward of a layer has {width} neurons"
+        raise UsageError(message, f"keep at most {width}")
     if shape.heads is not None:
         _check_heads(shape.heads, config)
     if config.get("num_hidden_groups", 1) != 1 and shape.layers is not None:
-        what = f"--layers: {config['num_hidden_groups']} groups of layers share their weights"
-        raise ModelError(what, "prune --intermediate or --vocabulary")
+        message = f"--layers: {config['num_hidden_groups']} groups of layers share their weights"
+        raise ModelError(message, "prune --intermediate or --vocabulary")
     if shape.layers is not None and tagger_head(config):
-        what = "--layers: the head of this model reads the states of certain layers"
-        raise ModelError(what, "prune --intermediate or --vocabulary")
+        message = "--layers: the head of this model reads the states of certain layers"
+        raise ModelError(message, "prune --intermediate or --vocabulary")
     if architecture.first_layer_differs and isinstance(shape.layers, tuple) and shape.layers[0] != 0:
-        what = f"--layers without 0: the first layer of a {config['model_type']} model has a form of its own"
-        raise UsageError(what, "keep it")
-    # they are all the same
+        message = f"--layers without 0: the first layer of a {config['model_type']} model differs from the others"
+        raise UsageError(message, "keep layer 0")
+    # ALBERT's layers share weights, so their number is enough.
     if "num_hidden_groups" in config and isinstance(shape.layers, int):
         return Shape(tuple(range(shape.layers)), shape.heads, shape.intermediate, shape.vocabulary)
     return shape
@@ -101,20 +101,20 @@ def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
     if count is not None and heads > count:
         raise UsageError(f"--heads {heads}: a layer of the model has {count}", f"keep at most {count}")
     if not find_architecture(model_type).sets_head_size:
-        what = f"--heads: the config of a {model_type} model cannot say that there are fewer heads of the same size"
+        message = f"--heads: the config of a {model_type} model cannot describe fewer heads of the same size"
         able = ", ".join(types_with("sets_head_size"))
         remedy = f"prune --layers or --intermediate; {able} can"
-        raise ModelError(f"{what}, as hidden_size / heads is their size", remedy)
+        raise ModelError(f"{message}, as hidden_size / heads is their size", remedy)
     hidden = _find_number(config, "hidden_size")
     if count is None or hidden is None:
         return
     shared = count // (config.get("num_key_value_heads") or count)
-    # Of each layer as many, and whole groups: only so can a config of transformers say it.
+    # A config of transformers can only describe the same number of heads in each layer, in complete groups.
     possible = [n for n in range(shared, count + 1, shared) if hidden % n == 0]
     if heads not in possible:
-        why = f"they must divide the hidden size {hidden}"
-        why += f", and {shared} share keys and values" if shared > 1 else ""
-        raise UsageError(f"--heads {heads}: {why}", f"one of {', '.join(map(str, possible))}")
+        reason = f"they must divide the hidden size {hidden}"
+        reason += f", and {shared} share keys and values" if shared > 1 else ""
+        raise UsageError(f"--heads {heads}: {reason}", f"one of {', '.join(map(str, possible))}")
 
 
 def _find_number(config: Mapping[str, Any], *names: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Teachers: found and checked before anything heavy is imported; their logits of the training rows, computed once."""
+"""Teachers, which are checked before anything heavy is imported, and their logits for the training rows."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from bertkit.tokens.features import Feature, Features, Tokenizer, are_several, f
 from bertkit.tokens.truncation import long_text, reads_windows
 
 Logits = dict[str, Any]
-"""Name of an output -> array of its logits for all features, one after the other; ``sizes``: how many each has."""
+"""Name of an output -> concatenated logits of all features; ``sizes`` has the number of logits per feature."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A fine-tuned checkpoint that a student learns from; `labels` is in the order of its own outputs."""
+    """A fine-tuned checkpoint that a student learns from; `labels` is in the order of its outputs."""
 
     name: str
     folder: Path
@@ -45,18 +45,18 @@ class Teacher:
     fingerprint: str
 
     def load(self, student: Checkpoint) -> Checkpoint:
-        """Load the teacher for a student: it reads the very tokens that the student reads, perhaps by other ids.
+        """Load the teacher for a student: it reads the same tokens as the student, possibly with other ids.
 
         Raises:
-            ModelError: it has another vocabulary or a smaller maximal length, or no head for this task.
+            ModelError: If it has another vocabulary, a smaller maximum length, or no head for this task.
         """
         setup = student.setup
         tokenizer = load_tokenizer(self.folder)
         if not _is_trimmed(setup.tokenizer, tokenizer) and _content(tokenizer) != _content(setup.tokenizer):
             raise _other_vocabulary(self)
         if tokenizer.model_max_length < max_tokens(setup):
-            what = f"the teacher {self.name} takes at most {tokenizer.model_max_length} tokens, the student more"
-            raise ModelError(what, f"--max-length {tokenizer.model_max_length}")
+            message = f"the teacher {self.name} takes at most {tokenizer.model_max_length} tokens, the student more"
+            raise ModelError(message, f"--max-length {tokenizer.model_max_length}")
         tokenizer.model_max_length = max_tokens(setup)
         setup = replace(setup, tokenizer=tokenizer, labels=self.labels)
         model = student.task.load_model(self.folder, setup, new_head=False)
@@ -67,7 +67,7 @@ def teacher_names(distillation: Distillation) -> list[str]:
     """Return the teachers that a recipe names.
 
     Raises:
-        UsageError: there is none.
+        UsageError: If it names none.
     """
     if not distillation.teachers:
         raise UsageError("no teacher to learn from", "--teacher DIR, a checkpoint fine-tuned for this task")
@@ -77,27 +77,29 @@ def teacher_names(distillation: Distillation) -> list[str]:
 def find_teachers(
     recipe: Recipe, distillation: Distillation, task: Task, labels: tuple[str, ...], student: Path
 ) -> tuple[Teacher, ...]:
-    """Find the teachers of a recipe, and check what can be checked of them without loading weights.
+    """Find the teachers of a recipe, and check them as far as possible without loading weights.
 
     Raises:
-        UsageError: there is none, or more than one where layers are matched.
-        RecipeError: layers that the first teacher does not have.
-        ModelError: a teacher that is not fine-tuned, has other labels or another vocabulary, or a frozen encoder.
+        UsageError: If there is no teacher, or more than one although layers are matched.
+        RecipeError: If the first teacher does not have the layers.
+        ModelError: If a teacher is not fine-tuned, or has other labels, another vocabulary or a frozen encoder.
     """
     names = teacher_names(distillation)
     if "long_text" in task.OPTIONS and reads_windows(recipe):
-        what = f"options.long_text={long_text(recipe)}: a student learns from one input per row"
-        raise RecipeError(what, "--set options.long_text=head_tail")
+        message = f"options.long_text={long_text(recipe)}: a student learns from one input per row"
+        raise RecipeError(message, "--set options.long_text=head_tail")
     if distillation.matches_layers and recipe.training.gradient_checkpointing:
         raise RecipeError("layers that are computed twice cannot be matched", "leave gradient_checkpointing out")
     if distillation.matches_layers and len(names) > 1:
-        raise UsageError("hidden states and attention are those of one teacher", "name one, or match neither")
+        raise UsageError(
+            "hidden states and attention can be matched with one teacher only", "name one, or match neither"
+        )
     teachers = tuple(_find_teacher(name, recipe, task, labels) for name in names)
     for teacher in teachers:
         if is_sentence_folder(teacher.folder):
-            what = f"the teacher {teacher.name} makes vectors and no logits"
-            raise ModelError(what, "learn from the margins of a reranker: --set options.loss=margin_mse")
-        # With another vocabulary, a teacher reads other tokens of the same text.
+            message = f"the teacher {teacher.name} makes vectors and no logits"
+            raise ModelError(message, "learn from the margins of a reranker: --set options.loss=margin_mse")
+        # A teacher with another vocabulary reads other tokens of the same text.
         _check_vocabulary(teacher, _vocabulary(student), matches_layers=distillation.matches_layers)
     count = count_layers(read_config(teachers[0].folder))
     if distillation.student_layers is not None and count is not None:
@@ -110,7 +112,7 @@ def compute_teacher_logits(
 ) -> dict[str, list[Any]]:
     """Compute the mean of the teachers' logits: name of an output -> one array per feature.
 
-    The logits of each teacher are kept on disk, in a file named after all that they depend on.
+    The logits of each teacher are stored on disk, in a file whose name is a hash of everything they depend on.
     """
     by_teacher = [_logits_of(teacher, student, split, features) for teacher in teachers]
     ends = np.cumsum(by_teacher[0]["sizes"])
@@ -122,23 +124,23 @@ def compute_teacher_logits(
 def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Features) -> Logits:
 
     task, setup, machine = student.task, student.setup, student.machine
-    keeps = setup.recipe.data.cache and is_ours(task.encode)
+    is_cached = setup.recipe.data.cache and is_ours(task.encode)
     key = [content_key(split, setup), teacher.fingerprint, teacher.labels, machine.precision, machine.device]
     file = cache_folder("teachers") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.arrays"
-    kept = load_arrays(file) if keeps else None
-    if kept is not None:
+    stored = load_arrays(file) if is_cached else None
+    if stored is not None:
         log.info(f"logits of {teacher.name} for {len(features):,} texts: read from {file}")
-        return kept
+        return stored
     with stage(f"loading {teacher.name}"):
         loaded = teacher.load(student)
-    # they differ where one of the two models has token types
+    # The inputs differ if only one of the two models has token types.
     if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:
         features = encode_split(split, loaded.setup, task.encode)
-    elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):
-        features = _translate_ids(features, {own[token]: theirs[token] for token in own})
+    elif (ids := setup.tokenizer.get_vocab()) != (teacher_ids := loaded.setup.tokenizer.get_vocab()):
+        features = _translate_ids(features, {ids[token]: teacher_ids[token] for token in ids})
     outputs, _ = run_model(loaded, features, f"running {teacher.name}")
     logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in setup.labels])
-    if keeps:
+    if is_cached:
         cache_arrays(file, logits)
     return logits
 
@@ -152,7 +154,7 @@ def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, ord
     for output, feature in zip(outputs, features, strict=True):
         for name in [name for name in output if name.endswith("logits")]:
             logits, ids = output[name], feature["input_ids"]
-            # logits of a whole text, (labels,), stay as they are; others are cut to the feature's tokens or choices
+            # Logits of a text (labels,) are not changed; others are cut to the feature's tokens or choices.
             if name != "logits" or logits.ndim > 1 or are_several(ids):
                 logits = logits[: len(ids)]
             gathered.setdefault(name, []).append(logits[..., order] if order else logits)
@@ -163,18 +165,18 @@ def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, ord
 def _find_teacher(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:
     folder = hub.find_model(name)
     if tagger_head(read_config(folder)):
-        what = f"the teacher {name} is a head over a frozen encoder"
-        raise ModelError(what, "distillation is for models that are fine-tuned as a whole")
+        message = f"the teacher {name} is a head over a frozen encoder"
+        raise ModelError(message, "distillation is for models that are fine-tuned as a whole")
     try:
         saved = open_checkpoint(recipe.model_copy(update={"labels": list(labels) or None}), task, folder)
     except ModelError as error:
-        error.file = error.file or str(folder)  # which of the models is meant
+        error.file = error.file or str(folder)  # The error must name the model that it is about.
         raise
     return Teacher(name, folder, saved.labels, fingerprint(folder))
 
 
 def _vocabulary(folder: Path) -> Any:
-    """Return the vocabulary of a model where tokenizer.json holds it; None elsewhere."""
+    """Return the vocabulary in a model's tokenizer.json, or None if it cannot be read."""
     try:
         return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
@@ -182,15 +184,15 @@ def _vocabulary(folder: Path) -> Any:
 
 
 def _check_vocabulary(teacher: Teacher, student: Any, *, matches_layers: bool) -> None:
-    """Check that a teacher has all tokens of a student, as far as files tell; for matched layers, by the same ids."""
+    """Check by files that a teacher has all tokens of a student, with the same ids if layers are matched."""
     vocabulary = _vocabulary(teacher.folder)
     if not student or not vocabulary or vocabulary == student:
         return
     if not _tokens(student) < _tokens(vocabulary):
         raise _other_vocabulary(teacher)
-    if matches_layers:  # on the student's own batches
-        what = f"the vocabulary of the student is a part of that of the teacher {teacher.name}"
-        raise ModelError(what, "match no layers, or prune the vocabulary afterwards")
+    if matches_layers:  # The teacher would read the student's batches.
+        message = f"the student has only a part of the vocabulary of the teacher {teacher.name}"
+        raise ModelError(message, "match no layers, or prune the vocabulary afterwards")
 
 
 def _tokens(vocabulary: Any) -> set[str]:
@@ -198,16 +200,16 @@ def _tokens(vocabulary: Any) -> set[str]:
     return set(vocabulary) if isinstance(vocabulary, dict) else {token for token, _ in vocabulary}
 
 
-def _is_trimmed(tokenizer: Tokenizer, whole: Tokenizer) -> bool:
-    """Tell whether a tokenizer has a part of the tokens of another, and treats texts before them as that does."""
-    contents = [json.loads(one.backend_tokenizer.to_str()) for one in (tokenizer, whole)]
+def _is_trimmed(tokenizer: Tokenizer, original: Tokenizer) -> bool:
+    """Return whether a tokenizer has a part of the tokens of another, and splits texts in the same way."""
+    contents = [json.loads(compared.backend_tokenizer.to_str()) for compared in (tokenizer, original)]
     same = all(contents[0][part] == contents[1][part] for part in ("normalizer", "pre_tokenizer"))
     types = [content["model"]["type"] for content in contents]
-    return same and types[0] == types[1] and tokenizer.get_vocab().keys() < whole.get_vocab().keys()
+    return same and types[0] == types[1] and tokenizer.get_vocab().keys() < original.get_vocab().keys()
 
 
 def _translate_ids(features: Features, ids: Mapping[int, int]) -> list[Feature]:
-    """Return features with the teacher's ids of the very tokens that the student reads."""
+    """Return features with the teacher's ids of the tokens that the student reads."""
 
     def translate(numbers: Any) -> Any:
         return [translate(number) if hasattr(number, "__len__") else ids[int(number)] for number in numbers]
@@ -216,12 +218,12 @@ def _translate_ids(features: Features, ids: Mapping[int, int]) -> list[Feature]:
 
 
 def _other_vocabulary(teacher: Teacher) -> ModelError:
-    what = f"the teacher {teacher.name} tokenizes texts differently from the student"
-    return ModelError(what, "use two models with the same tokenizer, or --student-layers")
+    message = f"the teacher {teacher.name} tokenizes texts differently from the student"
+    return ModelError(message, "use two models with the same tokenizer, or --student-layers")
 
 
 def _content(tokenizer: Tokenizer) -> list[Any]:
-    """Return what decides which tokens a tokenizer makes of a text; its own state is left as it is."""
+    """Return the settings of a tokenizer that decide the tokens of a text; the tokenizer is not changed."""
     tokenizer = copy.deepcopy(tokenizer)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     templates = [find_template(tokenizer, pair=pair) for pair in (False, True)]

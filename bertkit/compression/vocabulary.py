@@ -1,4 +1,4 @@
-"""A vocabulary trimmed to the texts of rows and files: tokenizer and model together, with the tokens of before."""
+"""Vocabularies trimmed to the texts of rows and files, in tokenizer and model; texts keep their tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertkit.pretraining.documents import find_corpus, has_validation, plain_tex
 from bertkit.recipe.records import Corpus
 from bertkit.tokens.feature_cache import encode_split, occurring_tokens_of
 from bertkit.tokens.features import Features, Tokenizer, join_ids
-from bertkit.tokens.trim import collect_tokens, refuse_changed, trim_files
+from bertkit.tokens.trim import check_unchanged, collect_tokens, trim_files
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class TokenCorpus:
 
     source: Path
     checkpoint: Checkpoint | None
-    """What encodes the rows; None where there are none."""
+    """Checkpoint whose tokenizer encodes the rows, or None without rows."""
     splits: tuple[Split, ...]
     files: tuple[str, ...]
 
     def read_texts(self) -> Iterator[str]:
-        """Read the strings of rows, and the documents of files; again in lower case for a model that reads that."""
+        """Read the strings of rows and the documents of files; yield them in lower case too if the model reads that."""
         lowers = bool(read_encoder_settings(self.source).get("do_lower_case"))
         for text in self._read_as_written():
             yield text
@@ -40,12 +40,12 @@ class TokenCorpus:
                 yield text.lower()
 
     def collect_encoded(self) -> set[int]:
-        """Return the ids of all tokens that rows are encoded with, special ones and those of prompts included."""
+        """Return the ids of all tokens that rows are encoded with, including special tokens and prompts."""
         if self.checkpoint is None:
             return set()
         setup, encode = self.checkpoint.setup, self.checkpoint.task.encode
-        found = (encode_split(split, setup, encode) for split in self.splits)
-        return {int(number) for features in found for number in occurring_tokens_of(features)}
+        encoded = (encode_split(split, setup, encode) for split in self.splits)
+        return {int(token) for features in encoded for token in occurring_tokens_of(features)}
 
     def _read_as_written(self) -> Iterator[str]:
         for split in self.splits if self.checkpoint else ():
@@ -60,44 +60,44 @@ class TokenCorpus:
 
 
 def check_files(names: Iterable[str]) -> None:
-    """Check that files and folders of text are there.
+    """Check that files and folders of text exist.
 
     Raises:
-        DataError: one is not, or is of a type that is not read.
+        DataError: If one does not exist, or has an unknown type.
     """
     for name in names:
         find_corpus(Corpus(source=name))
 
 
 def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, folder: Path) -> tuple[list[int], int]:
-    """Trim a model, and its tokenizer on disk, to the tokens of texts, and check that these are split as before.
+    """Trim a model, and its tokenizer on disk, to the tokens of texts, and check that the texts keep their tokens.
 
     Args:
-        model: its embeddings are changed in place.
-        tokenizer: of the model, with its whole vocabulary; it stays as it is.
-        corpus: the texts.
-        folder: where the tokenizer has been saved.
+        model: Model whose embeddings are changed in place.
+        tokenizer: Tokenizer of the model with the complete vocabulary; it is not changed.
+        corpus: Texts whose tokens are kept.
+        folder: Folder with the saved tokenizer.
 
     Returns:
-        the ids that are kept, in the order of the new ones, and how many texts were checked.
+        Ids that are kept, in the order of the new ids, and the number of texts that were checked.
 
     Raises:
-        ModelError: the tokenizer is of a type that cannot be trimmed.
+        ModelError: If this type of tokenizer cannot be trimmed.
     """
     from bertkit.modeling.students.narrow import keep_tokens
 
     used = collect_tokens(tokenizer, corpus.read_texts()) | corpus.collect_encoded()
     ids = trim_files(folder, tokenizer, used, first_position(model.config))
-    texts = refuse_changed(tokenizer, read_tokenizer(folder), ids, corpus.read_texts())
+    texts = check_unchanged(tokenizer, read_tokenizer(folder), ids, corpus.read_texts())
     keep_tokens(model, ids)
     return ids, texts
 
 
 def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> int:
-    """Count the rows whose features have other tokens than before; `tokens` has the id before for each new one."""
-    numbers, changed = np.array(tokens), set()
+    """Count the rows whose features have other tokens than before; `tokens` maps new ids to original ids."""
+    original_ids, changed = np.array(tokens), set()
     for old, new in zip(before, after, strict=False):
-        if not np.array_equal(join_ids(old), numbers[join_ids(new)]):
+        if not np.array_equal(join_ids(old), original_ids[join_ids(new)]):
             changed.add(int(old["row"]))
     return len(changed)
 

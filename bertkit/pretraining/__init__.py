@@ -1,6 +1,6 @@
 """Pretraining: documents, tokenized, packed and masked, and the objectives that read them.
 
-Everything that an objective of your own needs can be imported from here (`__all__`); these names stay where they are.
+Everything that a custom objective needs can be imported from this package; the names in `__all__` are stable.
 """
 
 from bertkit.pretraining.masking import (

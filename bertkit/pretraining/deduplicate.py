@@ -1,4 +1,4 @@
-"""Which documents are held out, and which are dropped as duplicates: two passes over a corpus.
+"""Held-out and duplicate documents, found in two passes over a corpus.
 
 The first pass keeps a digest of 8 bytes per document in memory: 10 GB of text in documents of 1 kB take 80 MB. Among
 ten million documents, two different ones share a digest with a probability of 1 in 400,000.
@@ -36,26 +36,26 @@ class SplitDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class DeduplicationPass:
-    """The result of the first pass over a corpus: what the second one needs to know of a document it reads."""
+    """Result of the first pass over a corpus, which the second pass needs."""
 
     documents: Mapping[str, int]
-    """Split of the source -> its documents, in reading order: validation before train."""
+    """Split of the source -> number of documents, in reading order: validation before train."""
     repeated: Numbers
-    """The digests of documents that occur more than once, sorted."""
+    """Digests of documents that occur more than once, sorted."""
     held_out: int
     """Documents with a lower digest are held out; 0 if the source has a validation split."""
 
 
 class DuplicateFilter:
-    """Tells which documents of the second pass occurred before; they come in reading order, some at a time."""
+    """Filter that finds documents of the second pass that occurred before; it gets them in reading order, in blocks."""
 
     def __init__(self, first_pass: DeduplicationPass) -> None:
-        # Only digests that occur more than once are kept, (repeated,), with one flag each. So a document that occurs
-        # once needs no memory in this pass.
+        # Only digests that occur more than once are kept, (repeated,), with a flag per digest. So a document that
+        # occurs once needs no memory in this pass.
         self.repeated, self.seen = first_pass.repeated, np.zeros(len(first_pass.repeated), dtype=bool)
 
     def find_duplicates(self, digests: Numbers) -> Numbers:
-        """Return (documents,) whether each occurred before, among these or earlier ones.
+        """Return whether each document occurred before, in this block or an earlier one, shape (documents,).
 
         >>> seven_repeats = DeduplicationPass({}, np.array([7], np.uint64), 0)
         >>> DuplicateFilter(seven_repeats).find_duplicates(np.array([5, 7, 9, 7], np.uint64)).tolist()
@@ -75,31 +75,31 @@ class DuplicateFilter:
 def source_splits(source: CorpusSource) -> tuple[str, ...]:
     """Return the splits of a source in reading order.
 
-    Validation comes first: a document of both splits is a duplicate in train, so the held-out text is the same whatever
-    is trained on.
+    Validation comes first: a document of both splits is a duplicate in train, so the held-out text does not depend on
+    the training text.
     """
     return ("validation", "train") if has_validation(source) else ("train",)
 
 
 def find_duplicates(source: CorpusSource) -> DeduplicationPass:
-    """Read all documents once, as `compare_digests` needs them.
+    """Read all documents once, and compare their digests.
 
     Raises:
-        DataError: nothing is left to train on, or nothing can be held out.
+        DataError: If nothing remains to train on, or nothing can be held out.
     """
     splits = source_splits(source)
     return compare_digests(source.data, {split: _read_digests(source, split) for split in splits})
 
 
 def compare_digests(data: Corpus, by_split: Mapping[str, Iterable[Numbers]]) -> DeduplicationPass:
-    """Find the documents that occur again, and those to hold out.
+    """Find the repeated documents, and the documents to hold out.
 
     Args:
-        data: the recipe's.
-        by_split: split of the source, in reading order -> blocks of its documents' digests.
+        data: Corpus section of the recipe.
+        by_split: Split of the source, in reading order -> blocks of the digests of its documents.
 
     Raises:
-        DataError: nothing is left to train on, or nothing can be held out.
+        DataError: If nothing remains to train on, or nothing can be held out.
     """
     digests, counts = array("Q"), dict[str, int]()
     for split, blocks in by_split.items():
@@ -109,13 +109,13 @@ def compare_digests(data: Corpus, by_split: Mapping[str, Iterable[Numbers]]) -> 
         counts[split] = len(digests) - before
         if not counts[split]:
             raise DataError(f"the {split} split has no documents", "add text", file=data.source or None)
-    # (documents,) digests, sorted in place since a sorted copy would double the memory: equal ones are neighbors then
+    # Digests (documents,) are sorted in place, because a sorted copy would double the memory. Equal ones are neighbors.
     sorted_digests = np.frombuffer(digests, dtype=np.uint64)
     validation = sorted_digests[: counts.get("validation", 0)]
     different = len(np.unique(validation)) if data.deduplicate else 0
     sorted_digests.sort()
     is_repeated = sorted_digests[1:] == sorted_digests[:-1]
-    # if both splits have as many distinct documents as validation alone, nothing of train is left
+    # If both splits have as many distinct documents as validation, all training documents are duplicates.
     if different and len(sorted_digests) - int(is_repeated.sum()) == different:
         raise DataError("every document of train is in validation too", "give other text", file=data.source or None)
     repeated = np.unique(sorted_digests[1:][is_repeated]) if data.deduplicate else sorted_digests[:0].copy()
@@ -135,20 +135,20 @@ def split_documents(source: CorpusSource, first_pass: DeduplicationPass) -> Iter
 
 
 def digest_texts(texts: Iterable[bytes]) -> Numbers:
-    """Return (texts,) digests of 8 bytes that stand for texts, as uint64."""
+    """Return digests of texts, 8 bytes each, as uint64 of shape (texts,)."""
     joined = b"".join(hashlib.blake2b(text, digest_size=_BYTES).digest() for text in texts)
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64)
 
 
-def _threshold(data: Corpus, least: int, most: int) -> int:
+def _threshold(data: Corpus, lowest: int, highest: int) -> int:
     """Compute the digest below which documents are held out, so that neither split is empty.
 
-    The document's own digest decides: it stays in its split when other documents come and go.
+    The digest of a document decides its split, so it stays in its split when other documents are added or removed.
     """
-    if least == most:
+    if lowest == highest:
         hint = "put a blank line between documents, or --set data.documents=lines if each line is one"
         raise DataError("only one document: nothing can be held out", hint, file=data.source or None)
-    return min(max(int(data.validation_share * _ALL), least + 1), most)
+    return min(max(int(data.validation_share * _ALL), lowest + 1), highest)
 
 
 def _read_blocks(source: CorpusSource, split: str) -> Iterator[list[Document]]:

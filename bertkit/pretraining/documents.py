@@ -25,7 +25,7 @@ _ENDINGS = [ending for file_format in _FORMATS for ending in file_format.endings
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _NAME_COLUMN = "name the column of the text: --set data.column=NAME"
 _SETTING = re.compile(r"--set '?data\.(\w+)")
-# of wikitext: ` = Title = `, ` = = Section = = `
+# Headings of wikitext are ` = Title = ` and ` = = Section = = `.
 _HEADING = re.compile(r"\s*(=(?: ?=)*) (.*\S) \1\s*")
 
 
@@ -39,54 +39,54 @@ class CorpusSource:
 
 
 Text: TypeAlias = str | bytes
-"""A text; or the ids of its tokens, uint32, where the column has these."""
+"""A text, or the uint32 ids of its tokens if the column has ids."""
 
 
 class Document(NamedTuple):
-    """A text and where it begins."""
+    """A text and its position in a source."""
 
     text: Text
     source: str
-    """The file, or the data set and its split."""
+    """File, or dataset with its split."""
     line: int
-    """The line in text files, csv and jsonl; the row in json, Parquet and data sets of the hub."""
+    """Line in text files, csv and jsonl; row in json, Parquet and datasets of the Hub."""
 
 
 class SourceFile(NamedTuple):
-    """A file of a split; or a whole split that is not in files, or of which only the first documents are read."""
+    """A file of a split, or a complete split if it is on the Hub or only its first documents are read."""
 
     paths: list[Path]
     read: Callable[[], Iterator[Document]]
-    """Reads its documents from the start, without empty ones."""
+    """Function that reads its documents from the start, without empty documents."""
     weight: float = 1.0
-    """How often an epoch has each of its documents."""
+    """Number of times that an epoch has each document."""
 
     @property
     def bytes(self) -> int:
-        """Its size; 0 where it is no file."""
+        """Size of the files, or 0 without files."""
         return sum(path.stat().st_size for path in self.paths)
 
 
 def read_documents(source: CorpusSource, split: str) -> Iterator[Document]:
-    """Read the documents of a split in the order of the source, without empty ones.
+    """Read the documents of a split in the order of the source, without empty documents.
 
     Raises:
-        DataError: the source holds no text, or differs from what the recipe says.
-        RecipeError: ``data.documents`` does not fit the source.
-        UnavailableError: the hub cannot be reached.
+        DataError: If the source has no text, or does not match the recipe.
+        RecipeError: If ``data.documents`` does not fit the source.
+        UnavailableError: If the Hub cannot be reached.
     """
     return chain.from_iterable(file.read() for file in list_source_files(source, split))
 
 
 def has_validation(source: CorpusSource) -> bool:
-    """Tell whether a source has a validation split of its own."""
+    """Return whether a source has a validation split."""
     if source.files is not None:
         return "validation" in source.files
     if "validation" in source.data.splits:
         return True
     try:
         next(_read_hub(source.data, "validation"), None)
-    except DataError:  # there is no such split; any other fault is raised again by the training split
+    except DataError:  # The split does not exist. Any other error occurs again in the training split.
         return False
     return True
 
@@ -95,15 +95,15 @@ def find_corpus(data: Corpus) -> CorpusSource:
     """Find the files of a corpus.
 
     Raises:
-        DataError: there are no files, one is of a type that is not read, or none is what a weight is for.
-        RecipeError: weights of what is not in files, or of the first documents.
+        DataError: If there are no files, a file has an unknown type, or a weight matches no file.
+        RecipeError: If there are weights, but the source has no files or `data.limit` is set.
     """
     if data.source == "demo":
         data = data.model_copy(update={"source": str(TEXT), "documents": "lines", "encoding": "utf-8"})
     files = _files_by_split(data)
     if data.weights and (files is None or data.limit is not None):
-        what = "data.weights are those of files" if files is None else "data.weights with data.limit"
-        raise RecipeError(what, "leave one of them out" if files else "give a folder, a pattern, or data.files")
+        message = "data.weights needs files" if files is None else "data.weights with data.limit"
+        raise RecipeError(message, "leave one of them out" if files else "give a folder, a pattern, or data.files")
     for pattern in data.weights:
         if not any(file.match(pattern) for file in (files or {})["train"]):
             raise DataError(f"data.weights: no training file matches {pattern!r}", "see data.source for their names")
@@ -149,7 +149,7 @@ def _folder_of(pattern: Path) -> Path:
 def _match_files(folder: Path, pattern: Path) -> list[Path]:
     files = sorted(filter(Path.is_file, folder.glob(str(pattern.relative_to(folder)))))
     if not files:
-        raise DataError("no file matches", "* stands for part of a name, and ** for folders", file=pattern)
+        raise DataError("no file matches", "* matches part of a name, and ** matches folders", file=pattern)
     return list(map(_check_ending, files))
 
 
@@ -170,11 +170,11 @@ def _find_files(path: Path, data: Corpus) -> dict[str, list[Path]]:
     if "train" not in by_split:
         hint = "name its files: --set data.files.train=..."
         raise DataError("the folder has a validation split, but none to train on", hint, file=folder)
-    left_out = sum(len(unused) for split, unused in by_split.items() if split not in ("train", "validation"))
+    unused = sum(len(paths) for split, paths in by_split.items() if split not in ("train", "validation"))
     for split in ("train", "validation"):
         say_once(f"{split}: {_count_files(len(by_split.get(split, ())))} of {folder}")
-    if left_out:
-        say_once(f"{_count_files(left_out)} of {folder} named after neither split: left out")
+    if unused:
+        say_once(f"{_count_files(unused)} of {folder} left out: named after neither split")
     return {split: by_split[split] for split in ("train", "validation") if split in by_split}
 
 
@@ -184,7 +184,7 @@ def _text_files(folder: Path) -> list[Path]:
         for file in folder.rglob("*")
         if _ending(file) and file.is_file() and not any(name[0] == "." for name in file.relative_to(folder).parts)
         if file.suffix != ".arrow"
-        # of what `datasets` has computed from the rows beside it
+        # `datasets` stores results of `map` next to the rows.
         or not file.name.startswith("cache-")
     )
     if not files:
@@ -194,7 +194,7 @@ def _text_files(folder: Path) -> list[Path]:
 
 
 def _split_of(path: Path, data: Corpus) -> str | None:
-    """Find the split that a file, or a folder above it, is named after; None if there is none."""
+    """Return the split in the name of a file or of a folder above it, or None if no name has one."""
     names = [*path.parts[:-1], without_compression(path.name).removesuffix(_ending(path))]
     splits = find_splits([re.sub(f"{_NUMBERED}$", "", name.lower()) for name in names], data.splits)
     return next((split for split in SPLIT_NAMES if split in splits), None)
@@ -229,7 +229,7 @@ def list_source_files(source: CorpusSource, split: str) -> list[SourceFile]:
 
 
 def _weight_of(file: Path, split: str, data: Corpus) -> float:
-    """Return the weight of a file: that of the first pattern that it matches."""
+    """Return the weight of the first pattern that a file matches."""
     weights = data.weights if split == "train" else {}
     return next((weight for pattern, weight in weights.items() if file.match(pattern)), 1.0)
 
@@ -253,11 +253,11 @@ def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
 def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
     try:
         rows = Data(encoding=data.encoding, format="lines" if is_lines else "auto")
-        rows._same_keys = False  # only the text counts, and writers leave out what is empty
+        rows._same_keys = False  # Only the text is read, and some writers leave empty values out.
         yield from read_records(file, rows)
     except DataError as error:
         keys = _SETTING.findall(error.remedy)
-        # a setting that rows have and a corpus does not
+        # The remedy may name a setting that only rows have.
         if not set(keys) <= set(Corpus.model_fields):
             error.remedy = "repair the file, or save it as .jsonl"
         raise
@@ -267,15 +267,15 @@ def plain_text(document: Document) -> str:
     """Return the text of a document.
 
     Raises:
-        DataError: it is the ids of tokens.
+        DataError: If the document has token ids instead of text.
     """
     if isinstance(document.text, bytes):
-        raise DataError("ids of tokens where text belongs", _NAME_COLUMN, file=document.source, row=document.line)
+        raise DataError("token ids instead of text", _NAME_COLUMN, file=document.source, row=document.line)
     return document.text
 
 
 def encode_text(text: Text) -> bytes:
-    """Return the bytes of a text, which stand for it where documents are compared."""
+    """Return the bytes of a text, by which documents are compared."""
     return text.encode() if isinstance(text, str) else text
 
 
@@ -290,13 +290,13 @@ def _read_texts(records: Iterable[Record], data: Corpus, column: str, name: str)
             yield line, array("I", value).tobytes()
             continue
         if value is not None and not isinstance(value, str):
-            what = f"{type(value).__name__} where text belongs"
-            raise DataError(what, _NAME_COLUMN, file=name, row=line, column=column)
+            message = f"{type(value).__name__} instead of text"
+            raise DataError(message, _NAME_COLUMN, file=name, row=line, column=column)
         yield line, value or ""
 
 
 def _chunk_documents(texts: Iterable[tuple[int, Any]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
-    """Build documents from lines or rows as ``data.documents`` says.
+    """Build documents from lines or rows, according to ``data.documents``.
 
     Rows may also be the lines of documents, separated by empty rows; such a row may hold several lines.
     """
@@ -315,21 +315,18 @@ def _chunk_documents(texts: Iterable[tuple[int, Any]], data: Corpus, name: str, 
 
 
 def _point_out_titles(documents: Iterable[Document]) -> Iterator[Document]:
-    """Say once where a title of wikitext is a document."""
+    """Log once if a title of wikitext is a document."""
     for document in documents:
         text = document.text
         if isinstance(text, str) and text[:3] == " = " and _HEADING.fullmatch(text):
-            say_once(
-                f"{document.source}: a title is a document of its own; --set data.documents=articles joins articles"
-            )
+            say_once(f"{document.source}: a title is a separate document; --set data.documents=articles joins articles")
         yield document
 
 
 def _end_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
-    """Put a blank line where an article begins, and take all others out, with the headings.
+    """Keep only the blank lines before articles, and remove headings, which BERT's text did not have either.
 
-    A heading stands between blank lines: wikitext also has formulas that look like one. BERT's text had no headings
-    either.
+    A heading is between blank lines: wikitext also has formulas that look like headings.
     """
     titles = 0
     for number, text in _join_lines(lines, name):
@@ -340,12 +337,12 @@ def _end_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple
             titles += 1
             yield number, ""
     if not titles:
-        what = "no title of an article, such as ' = Title = ' between blank lines"
-        raise DataError(what, "--set data.documents=auto, or another way to tell documents apart", file=name)
+        message = "no title of an article, such as ' = Title = ' between blank lines"
+        raise DataError(message, "--set data.documents=auto, or another value", file=name)
 
 
 def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
-    """Join lines up to the next blank one."""
+    """Join lines up to the next blank line."""
     start, size, joined = 0, 0, list[str]()
     for number, line in lines:
         if not line or line.isspace():

@@ -1,4 +1,4 @@
-"""Documents packed into blocks of tokens, so that batches have hardly any padding.
+"""Documents packed into blocks of tokens, so that batches have almost no padding.
 
 Documents of 7, 1 and 2 tokens, in blocks of 7 with two special tokens around each chunk. The first five tokens fill a
 block. The other two of their document take four with special ones, and share a block with the document of one token:
@@ -34,11 +34,11 @@ class Block:
 
     tokens: list[Numbers]
     word_starts: list[Numbers]
-    """Whether each token begins a word, per chunk."""
+    """Whether each token begins a word, one array per chunk."""
 
 
 class Blocks:
-    """The blocks of a corpus as offsets: no token is read before its block is used.
+    """Blocks of a corpus as offsets: no token is read before its block is used.
 
     ``chunks`` (chunks, 2) are the first and last + 1 token of each chunk in the corpus; block b has the chunks
     ``edges[b]`` up to ``edges[b + 1]``; ``lengths`` (blocks,) count the tokens of a block, special ones included.
@@ -53,8 +53,8 @@ class Blocks:
         return len(self.edges) - 1
 
     def __getitem__(self, index: int) -> Block:
-        number = range(len(self))[index]
-        chunks = self.chunks[self.edges[number] : self.edges[number + 1]].tolist()
+        index = range(len(self))[index]
+        chunks = self.chunks[self.edges[index] : self.edges[index + 1]].tolist()
         return Block(
             [self.corpus.tokens[start:end].astype(np.int64) for start, end in chunks],
             [np.asarray(self.corpus.word_starts[start:end], dtype=bool) for start, end in chunks],
@@ -65,18 +65,18 @@ def pack_blocks(corpus: TokenizedCorpus, length: int, special: int, packing: str
     """Split a corpus into blocks of at most `length` tokens.
 
     Args:
-        corpus: the documents.
-        length: the size of a block, special tokens included.
-        special: the number of special tokens around each chunk, such as [CLS] and [SEP].
-        packing: ``none``: a block holds one chunk of one document. ``documents`` and ``joined``: chunks shorter than a
+        corpus: Documents.
+        length: Size of a block, special tokens included.
+        special: Number of special tokens around each chunk, such as [CLS] and [SEP].
+        packing: ``none``: a block has one chunk of one document. ``documents`` and ``joined``: chunks shorter than a
             block, from the ends of documents, share blocks; they are combined by size, not by order.
     """
     budget = length - special
     starts, ends = _chunk_documents(corpus.document_edges(), budget)
     if packing == "none":
         return Blocks(corpus, np.stack([starts, ends], 1), np.arange(len(starts) + 1), special)
-    # (chunks,) the block of each chunk, numbered by its first chunk; full chunks are blocks already. A stable sort
-    # then puts the chunks of a block side by side, so that two arrays of offsets describe millions of blocks.
+    # `blocks` (chunks,) has the block of each chunk, numbered by its first chunk; full chunks are blocks already. A
+    # stable sort puts the chunks of a block next to each other, so two arrays of offsets describe millions of blocks.
     sizes = ends - starts
     blocks = np.arange(len(starts))
     partial = np.flatnonzero(sizes < budget)
@@ -93,13 +93,13 @@ def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
     """Pack items into bins by best fit decreasing: the largest item first, each into the fullest bin that it fits.
 
     Yields:
-        The numbers of the items in a bin, ascending.
+        Indices of the items in a bin, ascending.
 
     >>> list(pack([5, 4, 2, 3, 6], capacity=8))
     [[2, 4], [0, 3], [1]]
     """
     bins: list[list[int]] = []
-    # free space and number of each bin, sorted, so that a search finds the best fit
+    # Free space and index of each bin are sorted, so that a search finds the best fit.
     free: list[tuple[int, int]] = []
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         index = bisect_left(free, (sizes[number], 0))
@@ -117,17 +117,17 @@ def _chunk_documents(edges: Numbers, budget: int) -> tuple[Numbers, Numbers]:
     """Split each document into chunks of `budget` tokens; its last one may be shorter.
 
     Args:
-        edges: first tokens of the documents, and the number of all tokens, shape (documents + 1,).
-        budget: the size of a chunk.
+        edges: First tokens of the documents, and the number of all tokens, shape (documents + 1,).
+        budget: Size of a chunk.
 
     Returns:
-        The first and the last + 1 token of each chunk, both of shape (chunks,).
+        First and last + 1 token of each chunk, both of shape (chunks,).
     """
-    # all documents at once: each is repeated as often as it has chunks, which are numbered from 0 in each document
+    # A document is repeated once per chunk; `index` counts the chunks of each document from 0.
     counts = -(-np.diff(edges) // budget)
     first = np.repeat(edges[:-1], counts)
-    number = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = first + number * budget
+    index = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = first + index * budget
     return starts, np.minimum(starts + budget, np.repeat(edges[1:], counts))
 
 
@@ -157,29 +157,29 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
 
 
 def block_collator(
-    tokenizer: Tokenizer, beside: Mapping[str, float] = NOTHING, first_position: int | None = None
+    tokenizer: Tokenizer, extra_padding: Mapping[str, float] = NOTHING, first_position: int | None = None
 ) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels`` and ``segment_ids``.
 
     A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays within
     documents and a block has several segments, the mask is of shape (rows, 1, tokens, tokens) and ``position_ids``
-    restart with each segment: the model computes the same for a segment as it does for it alone.
+    restart with each segment: the model computes the same for a segment as for a block with only this segment.
 
     Args:
-        tokenizer: pads the batch.
-        beside: name of what else features may have for each token -> the number of padding.
-        first_position: the position id of a text's first token, which is not 0 in RoBERTa, where tokens attend to those
-            of their own segment only; None where they attend to all.
+        tokenizer: Tokenizer whose padding token is used.
+        extra_padding: Other key with one number per token -> number at padding.
+        first_position: Position id of a text's first token (not 0 in RoBERTa) if tokens attend only to their segment,
+            or None if they attend to all tokens.
     """
     import torch
 
-    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "segment_ids": -1, **beside}
+    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "segment_ids": -1, **extra_padding}
 
     def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding)
         segment_ids = batch.pop("segment_ids")
         if first_position is not None and segment_ids.max() > 0:
-            # (rows, 1, tokens, tokens) by comparing all pairs of tokens. Padding is segment -1 and attends to itself:
+            # All pairs of tokens are compared, (rows, 1, tokens, tokens). Padding is segment -1 and attends to itself:
             # a token that attends to nothing would make the softmax NaN.
             batch["attention_mask"] = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
             batch["position_ids"] = first_position + _positions(segment_ids)
@@ -194,7 +194,7 @@ def _positions(segment_ids: Numbers) -> Numbers:
     >>> _positions(np.array([[0, 0, 1, 1, 1, -1]])).tolist()
     [[0, 1, 0, 1, 2, 0]]
     """
-    # subtract from each column the column where its segment begins, which a running maximum carries to the right
+    # The first column of a segment is subtracted from its columns; a running maximum carries it to the right.
     columns = np.broadcast_to(np.arange(segment_ids.shape[1]), segment_ids.shape)
     begins = np.diff(segment_ids, axis=1, prepend=segment_ids[:, :1] - 1) != 0
     return columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1)

@@ -6,13 +6,13 @@ section 3.1): the segments follow each other, and half of the pairs are swapped.
 
 A pair is stored as offsets in the corpus, so millions take little memory. It begins at a sentence and ends with the
 sentence that fills it. If it is too long, the longer segment is truncated, at random in front or at the back.
-Truncating only the outer ends would give the order away: a text that begins inside a sentence would be the first.
-Nor may lengths tell it: see `_even_out`.
+Truncating only the outer ends would reveal the order: a text that begins inside a sentence would be the first. Lengths
+must not reveal it either: see `_even_out`.
 
 A document of one sentence has no pairs. If the last sentence of a document is left over, it forms a pair with the
 sentence before it.
 
-Two pairs of two tokens and two, as bounds and label, the second to be swapped. Both exceed a budget of three:
+These two pairs have segments of two tokens, as bounds and label; the second is swapped. Both exceed a budget of three:
 
 >>> swapped = _swap_segments(np.array([[0, 2, 2, 4, NEXT], [4, 6, 6, 8, SWAPPED]]))
 >>> swapped.tolist()
@@ -36,23 +36,22 @@ from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
 
-# labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
+# These are the labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped).
 NEXT, RANDOM, SWAPPED = 0, 1, 1
 
 PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
-# of pairs with a smaller length, drawn uniformly, so that the model sees short texts too
-_SHORT_SHARE = 0.1
+_SHORT_SHARE = 0.1  # Some pairs get a random smaller length, so that the model sees short texts too.
 _AT_ONCE = 2**20  # sentences processed together, which limits memory
-_NEAR = 1024  # pairs whose texts are alike, since they are near each other in the corpus
-_LIKE = 128  # pairs of like lengths among them
-_TRIES = 16  # random segments of the same length are looked for among the nearest so many
+_NEAR = 1024  # pairs whose texts are similar, because they are near each other in the corpus
+_LIKE = 128  # pairs of similar lengths among them
+_TRIES = 16  # neighbors of the same length among which a random segment is searched
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two segments without special tokens: ids, and whether each token begins a word."""
+    """Two segments without special tokens: token ids, and whether each token begins a word."""
 
     first: Numbers
     second: Numbers
@@ -62,10 +61,10 @@ class Pair:
 
 
 class Pairs:
-    """The pairs of one epoch as offsets in a corpus: no token is read before its pair is used.
+    """Pairs of one epoch as offsets in a corpus: no token is read before its pair is used.
 
-    ``bounds`` (pairs, 5) are the start and end of the first segment, those of the second one, and the label;
-    ``lengths`` (pairs,) count the tokens of a pair, special ones included.
+    ``bounds`` (pairs, 5) are the start and end of the first segment, start and end of the second, and the label;
+    ``lengths`` (pairs,) count the tokens of a pair, special tokens included.
     """
 
     def __init__(self, corpus: TokenizedCorpus, bounds: Numbers, special: int) -> None:
@@ -89,28 +88,28 @@ def build_pairs(
     """Split a corpus into pairs of at most `length` tokens; the same seed and epoch give the same pairs.
 
     Args:
-        corpus: the documents.
-        length: the size of a pair, special tokens included.
-        special: the number of special tokens of a pair.
-        pair_type: what the label tells, ``next`` or ``order``.
-        seed: the seed of the run.
-        epoch: each epoch has other pairs.
+        corpus: Documents.
+        length: Size of a pair, special tokens included.
+        special: Number of special tokens of a pair.
+        pair_type: Meaning of the label, ``next`` or ``order``.
+        seed: Seed of the run.
+        epoch: Epoch; each has other pairs.
 
     Raises:
-        RecipeError: fewer than four tokens are left beside the special ones.
-        DataError: no document has two sentences, or random segments need a second such document.
+        RecipeError: If a pair has room for fewer than four tokens.
+        DataError: If no document has two sentences, or random segments need a second such document.
     """
     if length - special < _MIN_BUDGET:
-        what = f"a length of {length} leaves {max(length - special, 0)} tokens for a pair of segments"
-        raise RecipeError(what, f"set training.max_length to at least {special + _MIN_BUDGET}")
+        message = f"a length of {length} leaves {max(length - special, 0)} tokens for a pair of segments"
+        raise RecipeError(message, f"set training.max_length to at least {special + _MIN_BUDGET}")
     documents = np.asarray(corpus.documents)
     sizes = np.diff(documents)
     if not (sizes > 1).any():
         raise DataError("no document has two sentences, so there are no pairs", "see data.documents, or use mlm")
     if pair_type == "next" and np.count_nonzero(sizes > 1) < 2:
-        what = "random segments need a second document of two sentences, and there is only one"
-        raise DataError(what, "see data.documents, or use sop")
-    # the spawn key separates this stream from those that are keyed by (seed, epoch, number of the example)
+        message = "random segments need a second document of two sentences, and there is only one"
+        raise DataError(message, "see data.documents, or use sop")
+    # The spawn key separates this stream from the streams keyed by (seed, epoch, index of the example).
     random = np.random.default_rng(np.random.SeedSequence((seed, epoch), spawn_key=(length,)))
     edges = np.searchsorted(documents, np.arange(0, documents[-1] + _AT_ONCE, _AT_ONCE))
     budget = length - special
@@ -144,18 +143,19 @@ def _pair_neighbors(
     end = np.minimum(end, edges[:, 1])
     second = numbers + 1 + (random.random(count) * (end - numbers - 1)).astype(np.int64)
     begins = _follow_indices(np.where(label == RANDOM, second, end) - low if pair_type == "next" else end - low)
-    # left over: it is joined with the sentence before, if any
+    # A remaining last sentence is joined with the sentence before it, if any.
     is_last = edges[begins, 1] == numbers[begins] + 1
     start = numbers[begins] - is_last
     middle = np.where(is_last, numbers[begins], second[begins])
-    kept = start >= edges[begins, 0]
-    begins = begins[kept]
-    bounds = (sentences[numbers] for numbers in (start[kept], middle[kept], middle[kept], end[begins]))
+    has_first = start >= edges[begins, 0]
+    begins = begins[has_first]
+    starts, middles = start[has_first], middle[has_first]
+    bounds = (sentences[offsets] for offsets in (starts, middles, middles, end[begins]))
     return np.stack([*bounds, label[begins]], 1)
 
 
 def _follow_indices(following: Numbers) -> Numbers:
-    """Follow indices from the first one to the end of the array, and return those on the way.
+    """Follow indices from the first one to the end of the array, and return the visited indices.
 
     >>> _follow_indices(np.array([2, 2, 3, 5, 5])).tolist()
     [0, 2, 3]
@@ -168,10 +168,10 @@ def _follow_indices(following: Numbers) -> Numbers:
 
 
 def _randomize_seconds(bounds: Numbers, corpus: TokenizedCorpus, random: np.random.Generator) -> Numbers:
-    """Replace the second segments that are labeled so by those of other pairs, of other documents."""
-    # A random segment of any length, from anywhere, would tell the label: by its length, or as the beginning of a
-    # document. The second segment of another pair of the same length tells nothing but whether it belongs here. Pairs
-    # are ordered by that length, and the nearest one of another document is taken, on one of both sides.
+    """Replace the second segments of random pairs by second segments of other pairs, from other documents."""
+    # A random segment of any length, from anywhere, would reveal the label: by its length, or as the beginning of a
+    # document. The second segment of another pair of the same length reveals only that it does not follow. Pairs are
+    # ordered by that length, and the nearest pair of another document is taken, on one of both sides.
     length, count = bounds[:, 3] - bounds[:, 2], len(bounds)
     document = np.searchsorted(np.asarray(corpus.sentences)[np.asarray(corpus.documents)], bounds[:, 0], side="right")
     order = np.lexsort((random.random(count), length))
@@ -187,39 +187,39 @@ def _randomize_seconds(bounds: Numbers, corpus: TokenizedCorpus, random: np.rand
         source[unresolved] = order[nearest]
         same = document[source[unresolved]] == document[unresolved]
         unresolved, direction = unresolved[same], direction[same]
-    # Where one document has nearly all the text, no near pair may be of another: take any. The pairs of a document are
-    # neighbors, so draw among as many fewer, and skip over them.
+    # If one document has nearly all the text, all near pairs can belong to it: take any pair of another document. The
+    # pairs of a document are neighbors, so the draw is among the other pairs, and skips over these.
     first = np.searchsorted(document, document[unresolved], side="left")
-    own = np.searchsorted(document, document[unresolved], side="right") - first
-    anywhere = random.integers(count - own)
-    source[unresolved] = anywhere + (anywhere >= first) * own
+    document_pairs = np.searchsorted(document, document[unresolved], side="right") - first
+    anywhere = random.integers(count - document_pairs)
+    source[unresolved] = anywhere + (anywhere >= first) * document_pairs
     return np.column_stack([bounds[:, :2], bounds[source, 2:4], bounds[:, 4]])
 
 
 def _swap_segments(bounds: Numbers) -> Numbers:
-    """Swap the segments of the pairs that are labeled so."""
+    """Swap the segments of the pairs that are labeled as swapped."""
     return np.where(bounds[:, 4:] == SWAPPED, bounds[:, [2, 3, 0, 1, 4]], bounds)
 
 
 def _truncate_pairs(bounds: Numbers, budget: int, random: np.random.Generator) -> Numbers:
     """Truncate the longer segment of each pair to the budget, in place."""
-    # the second segment may fill what the first one leaves, and at least half of the budget; the first gets the rest
+    # The second segment can use the tokens that the first leaves, at least half of the budget; the first gets the rest.
     first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
-    kept = np.minimum(second, np.maximum(budget // 2, budget - first))
-    return _shorten_segments(bounds, np.minimum(first, budget - kept), kept, random)
+    second = np.minimum(second, np.maximum(budget // 2, budget - first))
+    return _shorten_segments(bounds, np.minimum(first, budget - second), second, random)
 
 
 def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
-    """Shorten the longer segment of some pairs, in place, so that lengths do not tell whether a pair is swapped."""
-    # In text, the earlier and the later segment differ in length: documents open and close in their own ways, and the
-    # sentence that fills a pair is longer than most. So among pairs of like lengths, as many must have the longer
-    # segment first in the text as have it last. The excess of the more frequent ones gets segments of equal length.
-    lengths = bounds[:, [1, 3]] - bounds[:, [0, 2]]  # (pairs, 2), as shown
-    # where A and B are swapped, their difference in the text has the other sign
+    """Shorten the longer segment of some pairs, in place, so that lengths do not reveal whether a pair is swapped."""
+    # In text, the earlier and the later segment differ in length: documents have typical openings and endings, and the
+    # sentence that fills a pair is longer than most. So among pairs of similar lengths, the longer segment must be as
+    # often first in the text as last. The excess of the more frequent kind gets segments of equal length.
+    lengths = bounds[:, [1, 3]] - bounds[:, [0, 2]]  # (pairs, 2), in the order of the pair
+    # If A and B are swapped, their difference in the text has the other sign.
     total, difference = lengths.sum(axis=1), (lengths[:, 1] - lengths[:, 0]) * (1 - 2 * bounds[:, 4])
-    for near in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR)):
-        side = max(1, round((len(near) / _LIKE) ** 0.5))
-        for like_total in np.array_split(near[np.argsort(total[near], kind="stable")], side):
+    for near_pairs in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR)):
+        side = max(1, round((len(near_pairs) / _LIKE) ** 0.5))
+        for like_total in np.array_split(near_pairs[np.argsort(total[near_pairs], kind="stable")], side):
             by_difference = np.argsort(np.abs(difference[like_total]), kind="stable")
             for like in np.array_split(like_total[by_difference], side):
                 first, last = like[difference[like] < 0], like[difference[like] > 0]
@@ -230,9 +230,9 @@ def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
 
 def _shorten_segments(bounds: Numbers, first: Numbers, second: Numbers, random: np.random.Generator) -> Numbers:
     """Shorten segments to these numbers of tokens, in place, at random in front or at the back."""
-    # removing n tokens one by one from a random end is one binomial draw
-    for column, kept in ((0, first), (2, second)):
-        excess = bounds[:, column + 1] - bounds[:, column] - kept
+    # Removing n tokens one by one from a random end is one binomial draw.
+    for column, size in ((0, first), (2, second)):
+        excess = bounds[:, column + 1] - bounds[:, column] - size
         front = random.binomial(excess, 0.5)
         bounds[:, column] += front
         bounds[:, column + 1] -= excess - front

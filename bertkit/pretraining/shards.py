@@ -1,6 +1,6 @@
-"""The tokens of every file of a corpus, kept in the cache, so that a second corpus with the file need not compute them.
+"""Tokens of every file of a corpus, stored in the cache, so that another corpus with the file can use them.
 
-A shard is a folder with a file of arrays per chunk of text. It counts once its manifest is written, which comes last.
+A shard is a folder with a file of arrays per chunk of text. Its manifest is written last and marks it as complete.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from bertkit.tokens.sentences import split_sentences
 
 CHUNK = 1 << 22
 """Bytes of text in a file of arrays, from which a killed preparation continues."""
-# characters tokenized at once: encodings take a hundred times the memory of token ids
+# Characters are tokenized in batches: encodings take a hundred times the memory of token ids.
 _BATCH_CHARS = 1 << 18
 
 
 class TokenizedDocuments(NamedTuple):
-    """The tokens of some documents; sentences without tokens are left out, documents without sentences are not."""
+    """Tokens of some documents; sentences without tokens are left out, documents without sentences are not."""
 
     tokens: Numbers
     """(tokens,) ids, uint16 or uint32."""
     word_starts: Numbers
-    """(tokens,) whether a token begins a word."""
+    """(tokens,) bool: whether a token begins a word."""
     sentences: Numbers
-    """(sentences,) the number of tokens of each."""
+    """(sentences,) number of tokens per sentence."""
     documents: Numbers
-    """(documents,) the number of sentences of each."""
+    """(documents,) number of sentences per document."""
     bytes: Numbers
-    """(documents,) the size of each in UTF-8, or of its ids."""
+    """(documents,) size of each document in UTF-8, or of its ids."""
     digests: Numbers
-    """(documents,) what stands for the text of each."""
+    """(documents,) digest of each document."""
 
     def select(self, chosen: Numbers) -> TokenizedDocuments:
-        """Return the documents that are chosen, (documents,) booleans."""
+        """Return some documents, chosen by booleans (documents,)."""
         sentences = np.repeat(chosen, self.documents)
         tokens = np.repeat(sentences, self.sentences)
         return TokenizedDocuments(
@@ -62,45 +62,45 @@ class TokenizedDocuments(NamedTuple):
 
 
 class TokenShard:
-    """The tokens of the documents of a file, in the cache."""
+    """Tokens of the documents of a file, in the cache."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._manifest = folder, folder / "manifest.json"
 
-    def locked(self, *, wait: bool) -> AbstractContextManager[None]:
-        """Hold its lock; while another process holds it, wait, or raise a ResourceError."""
+    def lock(self, *, wait: bool) -> AbstractContextManager[None]:
+        """Hold the lock of the shard; if another process holds it, wait or raise a ResourceError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         busy = ResourceError("another process tokenizes the file", file=self.folder)
         return lock_folder(self.folder, refuse=None if wait else lambda _: busy)
 
-    def is_whole(self) -> bool:
-        """Tell whether all of it is there, undamaged."""
+    def is_complete(self) -> bool:
+        """Return whether all chunks exist and none is damaged."""
         with suppress(ResourceError):
             return all(True for _ in self.read())
         return False
 
     def has(self, number: int, documents: Sequence[Text]) -> bool:
-        """Tell whether a chunk is there and of these documents: a data set of the hub may have changed."""
+        """Return whether a chunk exists and has these documents: a dataset of the Hub may have changed."""
         arrays = load_arrays(self._file(number))
         digests = digest_texts(map(encode_text, documents))
         return arrays is not None and np.array_equal(arrays["digests"], digests)
 
     def save(self, number: int, tokens: TokenizedDocuments) -> None:
-        """Write a chunk, and delete what a killed process left of it; this process holds the lock."""
+        """Write a chunk, and delete temporary files that a killed process left; the caller holds the lock."""
         sweep_temporaries(self._file(number))
         save_arrays(self._file(number), tokens._asdict())
 
     def finish(self, chunks: int) -> None:
-        """Write the manifest: now so many chunks count."""
+        """Write the manifest, which makes the shard complete."""
         write_signed(self._manifest, {"chunks": chunks})
 
     def read(self) -> Iterator[TokenizedDocuments]:
         """Read the tokens chunk by chunk.
 
         Raises:
-            ResourceError: they are not there, or damaged.
+            ResourceError: If they are missing or damaged.
         """
-        damaged = ResourceError("tokens are not as they were written", "check the disk", file=self.folder)
+        damaged = ResourceError("cached tokens are missing or damaged", "check the disk", file=self.folder)
         manifest = read_signed(self._manifest, damaged)
         if manifest is None:
             raise damaged
@@ -116,40 +116,40 @@ class TokenShard:
 
 
 def split_into_chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
-    """Split documents into what a file of arrays holds; 100 bytes more for each limit the number of short ones."""
+    """Split documents into chunks for files of arrays; 100 extra bytes per document limit the number of short ones."""
     return split_by_size(documents, CHUNK, lambda document: len(encode_text(document)) + 100)
 
 
 def _identify(documents: Sequence[Text]) -> tuple[Numbers, Numbers]:
-    """Return the sizes and the digests of documents, (documents,) each."""
+    """Return the sizes and the digests of documents, two arrays (documents,)."""
     encoded = list(map(encode_text, documents))
     return np.array(list(map(len, encoded)), dtype=np.int64), digest_texts(encoded)
 
 
 class DocumentTokenizer:
-    """Tokenizes documents without truncation and special tokens."""
+    """Tokenizer of documents, without truncation and special tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = plain(copy.deepcopy(tokenizer.backend_tokenizer))
         self._space = " " if self._needs_space() else ""
         self.dtype = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
-        """The dtype of token ids: two bytes if all fit."""
+        """Dtype of token ids: two bytes if all fit."""
         self._special = list(special_ids(tokenizer))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read special tokens as text in another process too: tokenizers do not pickle that."""
+        """Read special tokens as text in another process too: this setting is not pickled."""
         self.__dict__.update(state)
         plain(self._tokenizer)
 
     @cached_property
     def _begins_word(self) -> Numbers:
-        """Tell which tokens of the vocabulary begin a word, by the marks that it has, for documents of tokens alone."""
+        """Find the tokens of the vocabulary that begin a word, by their marks, for documents that are token ids."""
         names = [self._tokenizer.id_to_token(number) or "" for number in range(self._tokenizer.get_vocab_size())]
         continues, begins = ([name.startswith(mark) for name in names] for mark in ("##", ("Ġ", "▁")))
         return np.array(begins) if sum(begins) > sum(continues) else ~np.array(continues)
 
     def tokenize(self, documents: Sequence[Text]) -> TokenizedDocuments:
-        """Split documents into sentences and these into tokens; one that is tokens already is one sentence."""
+        """Split documents into sentences, and sentences into tokens; a document of token ids is one sentence."""
         if any(isinstance(document, bytes) for document in documents):
             return self._take_tokens(documents)
         split = [split_sentences(str(document)) for document in documents]
@@ -158,13 +158,13 @@ class DocumentTokenizer:
             (np.zeros(0, self.dtype), np.zeros(0, bool), np.zeros(0, np.int64))
         ]
         tokens, starts, lengths = (np.concatenate(column) for column in zip(*batches, strict=True))
-        # (sentences,) the document of each, from which the sentences with tokens are counted per document
+        # `owners` (sentences,) has the document of each sentence; the sentences with tokens are counted per document.
         owners = np.repeat(np.arange(len(split)), [len(sentences) for sentences in split])
         counts = np.bincount(owners[lengths > 0], minlength=len(split))
         return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts, *_identify(documents))
 
     def _take_tokens(self, documents: Sequence[Text]) -> TokenizedDocuments:
-        """Take documents that are ids of tokens as they are, without special tokens."""
+        """Read documents that are token ids, without their special tokens."""
         ids = [np.frombuffer(encode_text(document), "<u4") for document in documents]
         ids = [row[~np.isin(row, self._special)] for row in ids]
         tokens, lengths = np.concatenate(ids), np.array(list(map(len, ids)), dtype=np.int64)
@@ -176,24 +176,24 @@ class DocumentTokenizer:
         )
 
     def _encode_texts(self, texts: list[str]) -> tuple[Numbers, Numbers, Numbers]:
-        """Encode texts: (tokens,) ids and whether each begins a word, and (texts,) the number of tokens."""
+        """Return the token ids of texts (tokens,), whether each token begins a word, and tokens per text (texts,)."""
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
         total = int(lengths.sum())
         tokens = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), self.dtype, total)
         words = list(chain.from_iterable(encoding.word_ids for encoding in encodings))
-        # A word begins where the word's number changes, found in one comparison instead of a loop over tokens. As a
-        # float, the None of a token without a word is NaN, which differs from every number and from itself.
-        numbers = np.array(words, dtype=np.float64)
+        # A word begins when the word id changes. As a float, the None of a token without a word is NaN, which differs
+        # from every number and from itself.
+        word_ids = np.array(words, dtype=np.float64)
         starts = np.ones(total, dtype=bool)
-        starts[1:] = numbers[1:] != numbers[:-1]
+        starts[1:] = word_ids[1:] != word_ids[:-1]
         starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
         return tokens, starts, lengths
 
     def _needs_space(self) -> bool:
-        """Tell whether a word has other tokens after a space than at the start of a text (byte-level vocabularies).
+        """Return whether a word has other tokens after a space than at the start of a text (byte-level vocabularies).
 
-        Then a space is put before each sentence that is not the first one, so that it is tokenized as in its document.
+        If so, a space is put before each sentence except the first, so that it is tokenized as in its document.
         """
         probes = self._tokenizer.encode_batch(["the old man", "man", " man"], add_special_tokens=False)
         text, alone, spaced = (list(probe.ids) for probe in probes)

@@ -1,6 +1,6 @@
 """A tokenized corpus: long memory-mapped arrays that all pretraining objectives read.
 
-They are prepared once for the same text, tokenizer and settings. The text is never in memory as a whole.
+They are prepared once for the same text, tokenizer and settings. The complete text is never in memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from bertkit.storage.fingerprints import (
 )
 from bertkit.tokens.features import Tokenizer
 
-_SCHEMA = 3  # of the files
+_SCHEMA = 3  # version of the files
 _SPLITS = ("train", "validation")
 _Shards = list[tuple[TokenShard, SourceFile]]
 _ARRAYS = ("tokens", "word_starts", "sentences", "documents")
@@ -54,12 +54,12 @@ _AT_ONCE = 1 << 22  # tokens counted at once
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """The tokens of one split, document after document, without special tokens.
+    """Tokens of one split, document after document, without special tokens.
 
     Sentence s is ``tokens[sentences[s] : sentences[s + 1]]``; document d has the sentences ``documents[d]`` up to,
     but not including, ``documents[d + 1]``.
 
-    Four tokens in three sentences, and these in two documents:
+    This corpus has four tokens in three sentences, in two documents:
 
     >>> sentences, documents = np.array([0, 2, 3, 4]), np.array([0, 2, 3])
     >>> corpus = TokenizedCorpus(np.array([5, 6, 7, 8]), np.ones(4, bool), sentences, documents, facts={})
@@ -78,10 +78,10 @@ class TokenizedCorpus:
     facts: Mapping[str, Any]
     """Counts: documents, duplicates, sentences, tokens, unknown (tokens), bytes (of text in UTF-8, or of ids)."""
     fingerprint: str = ""
-    """A SHA-256 of the arrays."""
+    """SHA-256 of the arrays."""
 
     def document_edges(self) -> Numbers:
-        """Return the offsets in `tokens` where documents begin and end, shape (documents + 1,)."""
+        """Return the offsets of documents in `tokens`, shape (documents + 1,)."""
         edges: Numbers = np.asarray(self.sentences)[np.asarray(self.documents)]
         return edges
 
@@ -93,11 +93,11 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, Tokeniz
     held out. A preparation that was killed continues after its last chunk of text.
 
     Raises:
-        DataError: the text differs from what the recipe says, is too short, or has no tokens.
-        ResourceError: the cache folder cannot be written, a file cannot be read, or a worker process has ended.
-        UnavailableError: the hub cannot be reached.
+        DataError: If the text does not match the recipe, is too short, or has no tokens.
+        ResourceError: If the cache folder cannot be written, a file cannot be read, or a worker process has ended.
+        UnavailableError: If the Hub cannot be reached.
     """
-    began = time.monotonic()
+    start_time = time.monotonic()
     shards = _find_shards(source, tokenizer)
     folder = cache_folder("corpora") / _corpus_key(source.data, shards)[:32]
     try:
@@ -105,30 +105,30 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, Tokeniz
         if mapped is None:
             splits = {split: shards[split] for split in source_splits(source)}
             _write_shards(source, splits, tokenizer)
-            # once more under the lock: another process may have prepared it while this one was waiting
-            mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, splits, tokenizer, began))
+            # `map_or_write` checks again under the lock: another process may have prepared the corpus in the meantime.
+            mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, splits, tokenizer, start_time))
             sweep(cache_folder("tokens"))
     except OSError as error:
-        what = f"the corpus cannot be prepared: {error.strerror or error}"
-        raise ResourceError(what, "set BERTKIT_CACHE to use another folder", file=folder) from None
+        message = f"the corpus cannot be prepared: {error.strerror or error}"
+        raise ResourceError(message, "set BERTKIT_CACHE to use another folder", file=folder) from None
     return {split: _build_split(split, *mapped) for split in _SPLITS}
 
 
 def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
     """Compute a SHA-256 of everything the tokens depend on: text, tokenizer, settings and code.
 
-    A hub data set is represented by its name, configuration and revision instead of its text.
+    A dataset of the Hub is represented by its name, configuration and revision instead of its text.
     """
     return _corpus_key(source.data, _find_shards(source, tokenizer))
 
 
 def _corpus_key(data: Corpus, shards: Mapping[str, _Shards]) -> str:
-    names = {split: [(shard.folder.name, file.weight) for shard, file in of] for split, of in shards.items()}
+    names = {split: [(shard.folder.name, file.weight) for shard, file in pairs] for split, pairs in shards.items()}
     return json_fingerprint([names, data.deduplicate, data.validation_share])
 
 
 def _find_shards(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, _Shards]:
-    """Find where the tokens of the files of each split are, or will be: in folders named after all they depend on."""
+    """Return the shard of each file per split; its folder's name is a hash of everything that the tokens depend on."""
     data, version = source.data, metadata.version("tokenizers")
     code = [_SCHEMA, bertkit.__version__, package_fingerprint(), version, tokenizer_content(tokenizer)]
     settings = data.model_dump(include={"column", "documents", "encoding", "limit"})
@@ -161,7 +161,7 @@ def _build_split(split: str, arrays: Mapping[str, Numbers], facts: Mapping[str, 
 
 
 def _count_tokens(tokens: Numbers, size: int) -> Numbers:
-    """Count the occurrences of each token id, chunk by chunk, since `bincount` copies its input to int64."""
+    """Count the occurrences of each token id, chunk by chunk, because `bincount` copies its input to int64."""
     counts = np.zeros(size, dtype=np.int64)
     for start in range(0, len(tokens), _AT_ONCE):
         counts += np.bincount(tokens[start : start + _AT_ONCE], minlength=size)
@@ -169,7 +169,7 @@ def _count_tokens(tokens: Numbers, size: int) -> Numbers:
 
 
 def _fingerprint(file: Path) -> list[str]:
-    """Return a file's suffixes and SHA-256; its folder and its name do not matter."""
+    """Return a file's suffixes and SHA-256, which do not depend on its folder and name."""
     try:
         return [*(suffix.lower() for suffix in file.suffixes[-2:]), remembered_fingerprint(file)]
     except PermissionError:
@@ -177,27 +177,27 @@ def _fingerprint(file: Path) -> list[str]:
 
 
 def _write_shards(source: CorpusSource, shards: Mapping[str, _Shards], tokenizer: Tokenizer) -> None:
-    """Tokenize all files that are not in the cache, those last that another process is at, maybe on another machine."""
-    sizes = {split: sum(file.bytes for _, file in of_split) for split, of_split in shards.items()}
+    """Tokenize all files that are not in the cache; files that another process tokenizes come last."""
+    sizes = {split: sum(file.bytes for _, file in files) for split, files in shards.items()}
     processes = _count_processes()
     if source.files is not None:
         # All workers start at once, so there are no more of them than chunks of text.
         processes = min(processes, math.ceil(sum(sizes.values()) / CHUNK))
     with worker_pool(DocumentTokenizer(tokenizer).tokenize, processes) as compute:
-        for split, of_split in shards.items():
+        for split, files in shards.items():
             with stage(f"tokenizing {split}", sizes[split]) as tick:
-                # No lock is waited for while others are held, lest two processes wait for each other.
-                for busy in _write_files(of_split, len(tokenizer), compute, tick, wait=False):
+                # A process that holds locks does not wait for others, so two processes cannot wait for each other.
+                for busy in _write_files(files, len(tokenizer), compute, tick, wait=False):
                     _write_files([busy], len(tokenizer), compute, tick, wait=True)
 
 
 def _write_files(
     files: _Shards, vocabulary: int, compute: KeyedMap, tick: Callable[[int], None], *, wait: bool
 ) -> _Shards:
-    """Tokenize files chunk by chunk, the next file while the last chunks of another are computed.
+    """Tokenize files chunk by chunk; the next file starts while the last chunks of a file are computed.
 
     Returns:
-        those that another process is at, unless it is waited for.
+        Files that another process tokenizes, or an empty list with `wait`.
     """
     busy: _Shards = []
     with ExitStack() as locks:
@@ -206,24 +206,24 @@ def _write_files(
             for shard, file in files:
                 lock = locks.enter_context(ExitStack())
                 try:
-                    lock.enter_context(shard.locked(wait=wait))
+                    lock.enter_context(shard.lock(wait=wait))
                 except ResourceError:
                     busy.append((shard, file))
                     continue
-                if shard.is_whole():
+                if shard.is_complete():
                     lock.close()
                     tick(file.bytes)
                     continue
-                chunks = kept = 0
+                chunks = done = 0
                 for chunk in split_into_chunks(_check_texts(file, vocabulary)):
                     if shard.has(chunks, chunk):
-                        kept += 1
+                        done += 1
                     else:
                         yield (shard, chunks, None), chunk
                     chunks += 1
-                if kept:
-                    log.info(f"the preparation continues: {kept} of {chunks} chunks of text were tokenized before")
-                # behind the last chunk: how many there are, and the lock
+                if done:
+                    log.info(f"resuming: {done} of {chunks} chunks of text are already tokenized")
+                # After the last chunk, the number of chunks and the lock follow.
                 yield (shard, chunks, lock), []
 
         for (shard, number, lock), tokens in compute(read_chunks()):
@@ -237,32 +237,34 @@ def _write_files(
 
 
 def _check_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
-    """Yield the texts of a file, or ids of tokens, which are those of a vocabulary of so many.
+    """Yield the texts or token ids of a file, and check the ids against the size of the vocabulary.
 
     Raises:
-        DataError: an id is none of them, or some documents are text and others ids.
+        DataError: If an id is not in the vocabulary, or some documents are text and others ids.
     """
     first: Text | None = None
     for text, source, line in file.read():
         first = first or text
         if type(text) is not type(first):
-            raise DataError("text and ids of tokens in one column", "write all as one of them", file=source, row=line)
-        if isinstance(text, bytes) and (most := int(np.frombuffer(text, "<u4").max())) >= vocabulary:
-            what = f"token {most:,} of a tokenizer that has {vocabulary:,}"
-            remedy = "name the tokenizer that the ids are from: --tokenizer"
-            raise DataError(what, remedy, file=source, row=line)
+            raise DataError("text and token ids in one column", "use only one of them", file=source, row=line)
+        if isinstance(text, bytes) and (highest := int(np.frombuffer(text, "<u4").max())) >= vocabulary:
+            message = f"token id {highest:,}, but the tokenizer has {vocabulary:,} tokens"
+            raise DataError(message, "name the tokenizer of the ids: --tokenizer", file=source, row=line)
         yield text
 
 
 def _count_processes() -> int:
-    """Return how many worker processes this process may have: its share of the threads of this machine."""
+    """Return the maximum number of worker processes: this process's share of the threads of the machine."""
     return fitting_threads().number // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def _join_shards(folder: Path, data: Corpus, shards: Mapping[str, _Shards], tokenizer: Tokenizer, began: float) -> None:
+def _join_shards(
+    folder: Path, data: Corpus, shards: Mapping[str, _Shards], tokenizer: Tokenizer, start_time: float
+) -> None:
     """Write the arrays of a corpus from the tokens of its files, without duplicates."""
     first_pass = compare_digests(
-        data, {split: (chunk.digests for shard, _ in of for chunk in shard.read()) for split, of in shards.items()}
+        data,
+        {split: (chunk.digests for shard, _ in files for chunk in shard.read()) for split, files in shards.items()},
     )
     duplicates, facts = DuplicateFilter(first_pass), {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}
     with ArrayWriter(folder, _dtypes(tokenizer)) as writer:
@@ -272,25 +274,25 @@ def _join_shards(folder: Path, data: Corpus, shards: Mapping[str, _Shards], toke
         for source_split, files in shards.items():
             for turn, weight, chunk, is_duplicate in _read_turns(files, duplicates):
                 is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
-                of_split = {"train": ~is_held_out & (_draw(chunk.digests, turn) < weight - turn)}
+                members = {"train": ~is_held_out & (_draw(chunk.digests, turn) < weight - turn)}
                 if turn == 0:
-                    of_split["validation"] = is_held_out
-                for split, belongs in of_split.items():
-                    kept = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
-                    _append_tokens(writer, split, facts[split], kept, tokenizer.unk_token_id)
+                    members["validation"] = is_held_out
+                for split, belongs in members.items():
+                    documents = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
+                    _append_tokens(writer, split, facts[split], documents, tokenizer.unk_token_id)
                     facts[split]["duplicates"] += int((belongs & is_duplicate).sum()) if turn == 0 else 0
         _check_tokens(facts, data)
         writer.finish(facts)
-    _log_facts(facts, first_pass, time.monotonic() - began)
+    _log_facts(facts, first_pass, time.monotonic() - start_time)
 
 
 def _read_turns(
     files: _Shards, duplicates: DuplicateFilter
 ) -> Iterator[tuple[int, float, TokenizedDocuments, Numbers]]:
-    """Yield the documents of files once per turn, with the weight of their file, and which occurred before in the turn.
+    """Yield the turn, the weight of the file, its documents, and whether each occurred before in the turn.
 
     Files of weight 2.5 have three turns: all of their documents, all again, and half of them. A document is not written
-    twice in a row, since one block would then hold it twice.
+    twice in a row, because a block would then have it twice.
     """
     seen = duplicates.seen.copy()
     for turn in range(math.ceil(max(file.weight for _, file in files))):
@@ -301,11 +303,11 @@ def _read_turns(
 
 
 def _draw(digests: Numbers, turn: int) -> Numbers:
-    """Return (documents,) numbers in [0, 1) that depend on each document alone, and not on whether it is held out."""
-    # of Fibonacci hashing
+    """Return numbers in [0, 1) per document, shape (documents,), which depend only on its digest and the turn."""
+    # The factor comes from Fibonacci hashing.
     mixed = (digests + np.uint64(turn + 1)) * np.uint64(0x9E3779B97F4A7C15)
-    drawn: Numbers = (mixed >> np.uint64(11)) / 2.0**53
-    return drawn
+    draws: Numbers = (mixed >> np.uint64(11)) / 2.0**53
+    return draws
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
@@ -333,15 +335,15 @@ def _append_tokens(
 def _check_tokens(facts: Mapping[str, Mapping[str, int]], data: Corpus) -> None:
     for split in _SPLITS:
         if not facts[split]["tokens"]:
-            what = f"the text of the {split} split has no tokens"
-            raise DataError(what, "give other text, or another tokenizer", file=data.source or None)
+            message = f"the text of the {split} split has no tokens"
+            raise DataError(message, "give other text, or another tokenizer", file=data.source or None)
 
 
 def _log_facts(facts: Mapping[str, Mapping[str, int]], first_pass: DeduplicationPass, seconds: float) -> None:
     """Log the size of each split, and how long the preparation took."""
     if first_pass.held_out:
-        kept = sum(facts[split]["documents"] for split in _SPLITS)
-        log.info(f"no validation split: {facts['validation']['documents']:,} of {kept:,} documents are held out for it")
+        total = sum(facts[split]["documents"] for split in _SPLITS)
+        log.info(f"no validation split: {facts['validation']['documents']:,} of {total:,} documents are held out")
     for split in _SPLITS:
         counts = facts[split]
         log.info(

@@ -1,1 +1,1 @@
-"""Rows as token ids, and back; tokenizers, and how they are trained."""
+"""Rows as token ids and back, and the training of tokenizers."""

@@ -1,6 +1,6 @@
 """Answers as spans of tokens: windows of a long text, the gold answer in a window, and the n best predicted spans.
 
-Of a window of four tokens, the best spans of at most two:
+A window of four tokens and its best spans of at most two tokens:
 
 >>> starts, ends = np.array([0.0, 3.0, 1.0, 0.0]), np.array([0.0, 1.0, 4.0, 5.0])
 >>> best = find_n_best([starts], [ends], rows=np.array([0]), n_best=2, max_tokens=2)
@@ -21,30 +21,30 @@ import numpy as np
 from bertkit.metrics import Numbers
 
 Logits = Sequence[Numbers]
-"""Numbers of the tokens of each window, one array per window."""
+"""Logits of the tokens, one array per window."""
 
 _WINDOWS_AT_ONCE = 256
-# U+3000 is the last space
+# U+3000 is the last space character.
 _IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])
 
 
 def extend_offsets(text: str, offsets: Numbers) -> Numbers:
-    """Extend tokens over the adjacent characters that have no token, such as combining or zero-width ones.
+    """Extend tokens over the adjacent characters that have no token, such as combining or zero-width characters.
 
-    So an answer of whole words is found whole, whatever the tokenizer leaves out. White space stops the extension, and
-    is cut off the ends of tokens, which include it in byte-level vocabularies: it is no part of an answer.
+    So the tokens of an answer cover all of its characters, even if the tokenizer drops some. Whitespace ends the
+    extension. It is also removed from the ends of tokens, which include it in byte-level vocabularies.
 
     Args:
-        text: the encoded text.
-        offsets: first and last + 1 character of each token, shape (tokens, 2).
+        text: Text that was encoded.
+        offsets: First and last + 1 character of each token, shape (tokens, 2).
 
     Returns:
         New offsets, shape (tokens, 2).
     """
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    # which characters are white space, shape (characters + 1,), with False for the end of the text
+    # Shape (characters + 1,), with False for the end of the text.
     is_space = np.append(_IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
-    # the ends of all tokens move past white space, one character of every token at a time
+    # The ends of all tokens move past whitespace, one character per token at a time.
     starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
     while (leading := (starts < ends) & is_space[starts]).any():
         starts += leading
@@ -52,18 +52,18 @@ def extend_offsets(text: str, offsets: Numbers) -> Numbers:
         ends -= trailing
     offsets = np.stack([starts, ends], axis=1)
     extended = offsets.copy()
-    # (tokens + 1, 2) characters between neighboring tokens, before the first one and after the last one.
+    # Gaps (tokens + 1, 2) are the characters between neighboring tokens, before the first and after the last token.
     # Nearly all are a single space: a running count of visible characters finds the few that need the slow loop.
     gaps = np.stack([np.append(0, offsets[:, 1]), np.append(offsets[:, 0], len(text))], axis=1)
     visible = np.append(0, np.cumsum(~is_space))
-    for number in np.flatnonzero(visible[gaps[:, 1]] > visible[gaps[:, 0]]):
-        gap = text[gaps[number, 0] : gaps[number, 1]]
+    for index in np.flatnonzero(visible[gaps[:, 1]] > visible[gaps[:, 0]]):
+        gap = text[gaps[index, 0] : gaps[index, 1]]
         head, tail = (len(re.search(edge, gap)[0]) for edge in (r"^\S*", r"\S*\Z"))  # type: ignore[index]
-        if number > 0:
-            extended[number - 1, 1] += head
+        if index > 0:
+            extended[index - 1, 1] += head
             tail = 0 if head == len(gap) else tail
-        if number < len(offsets):
-            extended[number, 0] -= tail
+        if index < len(offsets):
+            extended[index, 0] -= tail
     return extended
 
 
@@ -89,7 +89,7 @@ def find_answer_tokens(gold: Mapping[str, Any], offsets: Numbers) -> tuple[int, 
         return -1, -1
     first = offsets[np.searchsorted(offsets[:, 0], start, side="right") - 1, 0]
     last = offsets[np.searchsorted(offsets[:, 1], end, side="left"), 1]
-    # several tokens may have the same characters (the bytes of one letter): the answer includes all of them
+    # Several tokens can have the same characters (the bytes of one letter): the answer includes all of them.
     return (
         int(np.searchsorted(offsets[:, 0], first, side="left")),
         int(np.searchsorted(offsets[:, 1], last, side="right")) - 1,
@@ -103,19 +103,19 @@ def find_n_best(starts: Logits, ends: Logits, rows: Numbers, *, n_best: int, max
     `max_tokens` tokens; then the `n_best` spans of each row are kept.
 
     Args:
-        starts: logits that the answer begins at a token of the window's context, one array per window.
-        ends: logits that it ends there.
-        rows: the row of each window, shape (windows,), ascending.
-        n_best: spans to keep per row.
-        max_tokens: the length of the longest answer.
+        starts: Logits of the first token of the answer, over the window's context, one array per window.
+        ends: Logits of its last token.
+        rows: Row of each window, shape (windows,), ascending.
+        n_best: Number of spans to keep per row.
+        max_tokens: Maximum tokens of an answer.
 
     Returns:
         Arrays of shape (spans,), sorted by row and then best first: ``row``, ``window``, ``start`` and ``end`` (the
         first and the last token in the window's context), ``start_logit``, ``end_logit`` and ``score``, their sum.
     """
     # Windows of similar length go through the array code together: no Python loop over windows or spans, and the
-    # arrays (windows, longest window) and (windows, n_best, n_best) stay small and hardly padded.
-    by_length = sorted(range(len(starts)), key=lambda number: len(starts[number]))
+    # arrays (windows, longest window) and (windows, n_best, n_best) stay small and have little padding.
+    by_length = sorted(range(len(starts)), key=lambda index: len(starts[index]))
     batches = []
     for first in range(0, len(starts), _WINDOWS_AT_ONCE):
         batch = by_length[first : first + _WINDOWS_AT_ONCE]
@@ -124,27 +124,27 @@ def find_n_best(starts: Logits, ends: Logits, rows: Numbers, *, n_best: int, max
         batches.append(spans)
     spans = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     spans["row"] = rows[spans["window"]]
-    order = np.argsort(spans["row"], kind="stable")  # the spans of one window stay best first
-    # only rows with several windows have to be sorted by score; then `rank` counts the spans of each row from 0
+    order = np.argsort(spans["row"], kind="stable")  # The spans of one window stay best first.
+    # Only rows with several windows have to be sorted by score. Then `rank` counts the spans of each row from 0.
     is_shared = np.bincount(rows)[spans["row"][order]] > 1
     shared = order[is_shared]
     order[is_shared] = shared[np.lexsort((-spans["score"][shared], spans["row"][shared]))]
     sorted_rows = spans["row"][order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_rows, sorted_rows)
-    kept = order[rank < n_best]
-    return {name: values[kept] for name, values in spans.items()}
+    best = order[rank < n_best]
+    return {name: values[best] for name, values in spans.items()}
 
 
 def probabilities(scores: Numbers, rows: Numbers, count: int, nulls: Numbers | None) -> Numbers:
     """Compute the softmax of each span's score over the spans of its row, and over no answer if `nulls` are given.
 
     Args:
-        scores: the scores of the spans, shape (spans,), best first in each row.
-        rows: the row of each span, ascending.
-        count: the number of rows.
-        nulls: the score of no answer, shape (rows,), or None.
+        scores: Scores of the spans, shape (spans,), best first in each row.
+        rows: Row of each span, ascending.
+        count: Number of rows.
+        nulls: Score of no answer, shape (rows,), or None.
     """
-    # the highest score of each row is subtracted before `exp`, so that no weight overflows: its first span's, or null's
+    # The highest score of a row is its first span's or the null score. It is subtracted, so that `exp` cannot overflow.
     highest = np.full(count, -np.inf) if nulls is None else nulls.astype(np.float64)
     best = np.flatnonzero(np.diff(rows, prepend=-1))
     highest[rows[best]] = np.maximum(highest[rows[best]], scores[best])
@@ -155,15 +155,15 @@ def probabilities(scores: Numbers, rows: Numbers, count: int, nulls: Numbers | N
 
 def _best_window_spans(starts: Logits, ends: Logits, n_best: int, max_tokens: int) -> dict[str, Numbers]:
     """Find the `n_best` spans of each window, best first, as flat arrays of shape (spans,)."""
-    # logits of all windows in one array (windows, longest window), padded with -inf, which is never among the best
+    # The logits of all windows are in one array (windows, longest window). Its padding, -inf, is never among the best.
     lengths = np.array([len(window) for window in starts])
     is_token = np.arange(max(1, lengths.max())) < lengths[:, None]
     start_logits, end_logits = (np.full(is_token.shape, -np.inf, dtype=np.float32) for _ in range(2))
     start_logits[is_token], end_logits[is_token] = np.concatenate(starts), np.concatenate(ends)
     firsts, lasts = _highest(start_logits, n_best), _highest(end_logits, n_best)
     first_logits, last_logits = np.take_along_axis(start_logits, firsts, 1), np.take_along_axis(end_logits, lasts, 1)
-    # (windows, n_best, n_best) scores of all pairs. As unsigned numbers, negative lengths are huge, so one comparison
-    # excludes spans that end before they begin and spans that are too long.
+    # The scores of all pairs are (windows, n_best, n_best). As unsigned numbers, negative lengths are huge, so one
+    # comparison excludes spans that end before they begin and spans that are too long.
     distances = (lasts[:, None, :] - firsts[:, :, None]).view(np.uint64)
     scores = np.where(distances < max_tokens, first_logits[:, :, None] + last_logits[:, None, :], -np.inf)
     scores = scores.reshape(len(scores), -1)
@@ -185,7 +185,7 @@ def _best_window_spans(starts: Logits, ends: Logits, n_best: int, max_tokens: in
 def _highest(values: Numbers, count: int) -> Numbers:
     """Find the columns of the `count` highest values of each row, highest first, shape (rows, count)."""
     count = min(count, values.shape[1])
-    # linear in the columns; only `count` are sorted
+    # The partition is linear in the columns; only `count` columns are sorted.
     columns = np.argpartition(-values, count - 1, axis=1)[:, :count]
     order = np.argsort(-np.take_along_axis(values, columns, 1), axis=1, kind="stable")
     return np.take_along_axis(columns, order, 1)

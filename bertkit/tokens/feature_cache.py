@@ -41,16 +41,15 @@ Encode = Callable[[Rows, Setup], list[Feature]]
 Arrays = Mapping[str, Numbers]
 
 _SCHEMA = 3  # Version of the files.
-# prompts and lengths
-_BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")
-_LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
-_FEATURES_AT_ONCE = 16  # of those without a file
+_SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
+_MIN_ROWS = 1000  # Fewer rows are encoded faster than a file is found, opened and checked.
+_FEATURES_AT_ONCE = 16  # read together if they have no file
 
 
 class FeatureColumns(Features):
-    """Features that are stored as arrays; their lists of numbers are read as arrays, and none can be changed.
+    """Read-only features in arrays; their lists of numbers are read as arrays.
 
-    ``lengths``, ``longest`` and ``rows``, of shape (features,), are `count_tokens`, `longest_text` and the row of each.
+    ``lengths``, ``longest`` and ``rows`` (features,) have the `count_tokens`, `longest_text` and row of each feature.
     """
 
     def __init__(self, parts: Sequence[Arrays]) -> None:
@@ -67,13 +66,12 @@ class FeatureColumns(Features):
     def __getitem__(self, index: Any) -> Any:
         """Build a feature from the arrays, as a read-only mapping: a key added to it would be lost."""
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        number = range(len(self))[index]
-        part = bisect_right(self._ends, number)
-        within = number - self._ends[part - 1] if part else number
-        feature = {name: read(within) for name, read in self._readers[part].items()}
-        if self._added:
-            feature |= {name: values[number] for name, values in self._added.items()}
+            return [self[position] for position in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        part = bisect_right(self._ends, index)
+        offset = self._ends[part - 1] if part else 0
+        feature = {name: read(index - offset) for name, read in self._readers[part].items()}
+        feature |= {name: values[index] for name, values in self._added.items()}
         return MappingProxyType(feature)
 
     def __iter__(self) -> Iterator[Feature]:
@@ -114,15 +112,15 @@ def longest_of(features: Features) -> Numbers:
 
 
 def rows_of(features: Features) -> Numbers:
-    """Return the number of each feature's row, shape (features,)."""
+    """Return the row index of each feature, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.rows
     return np.fromiter((feature["row"] for feature in features), dtype=np.int64, count=len(features))
 
 
 def items_of(features: Features) -> Numbers | None:
-    """Count the labels of each feature, shape (features,), if labels belong to tokens; None if they belong to rows."""
-    # labels belong to tokens where the first feature has as many whole numbers as tokens
+    """Count the labels of each feature, shape (features,), or return None if labels belong to rows."""
+    # Labels belong to tokens if the first feature has one integer label per token.
     first = np.asarray(features[0].get("labels") if len(features) else None)
     if first.dtype.kind != "i" or first.shape != (len(features[0]["input_ids"]),):
         return None
@@ -132,9 +130,9 @@ def items_of(features: Features) -> Numbers | None:
 
 
 def texts_of(features: Features) -> list[list[int]] | None:
-    """Return the numbers of each feature's texts, none of which may occur twice in a batch; None without numbers."""
-    has_numbers = len(features) > 0 and "texts" in features[0]
-    return [np.asarray(feature["texts"]).tolist() for feature in features] if has_numbers else None
+    """Return the ids of each feature's texts, which must be unique in a batch, or None if features have no such ids."""
+    has_ids = len(features) > 0 and "texts" in features[0]
+    return [np.asarray(feature["texts"]).tolist() for feature in features] if has_ids else None
 
 
 def occurring_tokens_of(features: Features) -> Numbers:
@@ -147,23 +145,23 @@ def occurring_tokens_of(features: Features) -> Numbers:
 def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
     """Encode the rows of a split, or map their features if an earlier run has written them.
 
-    Only features of bertkit's own task families are cached, since a change in the code of another one would go
-    unnoticed; small splits are not, because they are encoded faster than read.
+    Only features of bertkit's task families are cached, because a change in the code of a custom family would not be
+    noticed. Small splits are not cached, because encoding them is faster than reading them.
 
     Args:
-        split: the rows.
-        setup: everything else that `encode` depends on.
-        encode: the function of a task family.
+        split: Rows to encode.
+        setup: Everything else that `encode` depends on.
+        encode: Function of a task family.
     """
     starts = range(0, max(len(split.rows), 1), IN_MEMORY)
-    if is_ours(encode) and len(split.rows) >= _LEAST_ROWS:
+    if is_ours(encode) and len(split.rows) >= _MIN_ROWS:
         key = content_key(split, setup)[:32] if setup.recipe.data.cache else ""
         parts = (_encode_part(split, setup, encode, start, key) for start in starts)
         arrays: list[Any] = list(takewhile(lambda part: part is not None, parts))
         if len(arrays) == len(starts):
             return FeatureColumns(arrays)
     encoded = chain.from_iterable(_encode_rows(split, setup, encode, start) for start in starts)
-    # batches are drawn in any order, so few features are read together
+    # Batches are drawn in any order, so only a few features are read together.
     return spool(encoded, block=_FEATURES_AT_ONCE)
 
 
@@ -190,14 +188,14 @@ def _encode_part(split: Split, setup: Setup, encode: Encode, start: int, key: st
 
 
 def content_key(split: Split, setup: Setup) -> str:
-    """Compute a SHA-256 of everything that features can depend on; in doubt, a setting is included."""
+    """Compute a SHA-256 of everything that features can depend on; settings that may not matter are included."""
     recipe, folder = setup.recipe, Path(setup.tokenizer.name_or_path)
     settings = [
         *(_SCHEMA, bertkit.__version__, package_fingerprint()),
         *map(metadata.version, ("tokenizers", "transformers")),
         *(recipe.task, recipe.training.max_length, recipe.options, recipe.data.columns, setup.labels),
         *(split.fingerprint(), tokenizer_content(setup.tokenizer)),
-        *((folder / name).read_text(encoding="utf-8") for name in _BESIDE if (folder / name).is_file()),
+        *((folder / name).read_text(encoding="utf-8") for name in _SETTINGS if (folder / name).is_file()),
     ]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
@@ -217,7 +215,7 @@ def _encode_rows(split: Split, setup: Setup, encode: Encode, start: int) -> list
 
 
 def is_ours(encode: Encode) -> bool:
-    """Tell whether a task family is one of bertkit's, whose code is part of the content key."""
+    """Return whether a task family belongs to bertkit, so that the content key covers its code."""
     return encode.__module__.startswith("bertkit.")
 
 
@@ -229,7 +227,7 @@ def _write_arrays(folder: Path, arrays: Arrays) -> None:
 
 
 def _as_arrays(features: list[Feature]) -> dict[str, Numbers] | None:
-    """Convert features to arrays; None if their keys differ, or if `_flatten` cannot convert a value."""
+    """Convert features to arrays, or return None if their keys differ or `_flatten` cannot convert a value."""
     names = list(features[0]) if features else []
     if not names or any(list(feature) != names for feature in features):
         return None
@@ -284,8 +282,7 @@ def _reader(arrays: Arrays, name: str) -> Callable[[int], Any]:
     values, edges, outer = arrays[name], arrays.get(f"{name}.1"), arrays.get(f"{name}.2")
     if edges is None:
         return values.item
-    # Numbers are stored as narrow as they fit. A row is widened when it is read, to what `np.array` makes of the lists
-    # of a task's `encode`.
+    # Numbers are stored in the smallest dtype. A row gets the dtype that `np.array` gives to the lists of `encode`.
     dtype = np.float64 if values.dtype == np.float64 else np.int64
 
     def read(index: int) -> Numbers:

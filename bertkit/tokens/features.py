@@ -1,4 +1,4 @@
-"""Features: rows as the token ids an encoder reads, and batches of them as padded tensors."""
+"""Features: rows as the token ids that an encoder reads, and batches of features as padded tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 Feature = dict[str, Any]
-"""One input of a forward pass, by name: ``input_ids`` and the like, ``labels``, and the number of its ``row``.
+"""One input of a forward pass, by name: ``input_ids`` and others, ``labels``, and the index of its ``row``.
 
 Numbers come as lists from a task's ``encode``, and as arrays from `bertkit.tokens.feature_cache`.
 """
@@ -31,20 +31,20 @@ Features = Sequence[Feature]
 Rows = Sequence[Row]
 
 IGNORED = -100
-"""The label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
+"""Label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
 
 _MIN_BUDGET = 4
 TOKENS_AT_ONCE, TOKENS_PER_THREAD = 4096, 1024
-"""Padded tokens of one forward pass without gradients, and how many of them a thread is worth; more is no faster."""
+"""Maximum padded tokens of a forward pass without gradients, and per thread; more tokens are not faster."""
 
 ROW_MASK = "row_mask"
 """Name in a batch: (rows,), False for a row that only fills the batch; see `bertkit.tokens.static_shapes`."""
 
 STATIC_WIDTHS: ContextVar[tuple[int, ...]] = ContextVar("STATIC_WIDTHS", default=())
-"""The widths in tokens, in order, that batches of few shapes have; none where their shapes may be many."""
+"""Widths in tokens, in order, of batches of few shapes; empty if batches can have any shape."""
 
 PADDING_STEPS = ((64, 8), (32, 4), (16, 2))
-"""A batch with more tokens than the first is padded to a multiple of the second, where shapes may change."""
+"""(tokens, step): a longer batch is padded to a multiple of the step, unless batches have few shapes."""
 
 Item = TypeVar("Item")
 
@@ -56,25 +56,25 @@ Collator = Callable[[Features], Tensors]
 
 @dataclass(frozen=True)
 class Setup:
-    """What every step of a run needs to know; `labels` is in the order of the model's outputs."""
+    """Recipe, tokenizer and labels of a run; `labels` is in the order of the model's outputs."""
 
     recipe: Recipe
     tokenizer: Tokenizer
     labels: tuple[str, ...]
     inference: bool = False
-    """Whether the model is there to answer only: not to be trained, and not to be read from inside."""
+    """Whether the model only predicts: it is not trained, and its hidden states are not read."""
     arrays: bool = False
-    """Whether batches are arrays of numpy, for a model that torch does not run."""
+    """Whether batches are numpy arrays, for a model that does not run in torch."""
 
     @property
     def label_ids(self) -> dict[str, int]:
-        """Label name -> the number of the output that stands for it."""
-        return {name: number for number, name in enumerate(self.labels)}
+        """Label name -> index of its output."""
+        return {name: index for index, name in enumerate(self.labels)}
 
 
 @dataclass(frozen=True)
 class SpecialTokenTemplate:
-    """The special tokens around one text or two, and the token types of the texts if the tokenizer has any."""
+    """Special tokens around one text or two, and the token types of the texts if the tokenizer has any."""
 
     before: list[int]
     between: list[int]
@@ -83,7 +83,7 @@ class SpecialTokenTemplate:
 
     @property
     def size(self) -> int:
-        """The number of special tokens."""
+        """Number of special tokens."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def fill(self, first: list[int], second: list[int] | None = None) -> Feature:
@@ -95,8 +95,9 @@ class SpecialTokenTemplate:
             # As in BERT, [CLS], the first text and the [SEP] after it have the first token type, the second text and
             # its [SEP] the second one. A single text has the first type throughout.
             opening = len(start) + (len(self.between) if second is not None else len(rest))
-            one, two = self.segments
-            feature["token_type_ids"] = [one] * opening + [two] * (len(feature["input_ids"]) - opening)
+            first_type, second_type = self.segments
+            rest_size = len(feature["input_ids"]) - opening
+            feature["token_type_ids"] = [first_type] * opening + [second_type] * rest_size
         return feature
 
 
@@ -104,7 +105,7 @@ def find_template(tokenizer: Tokenizer, *, pair: bool) -> SpecialTokenTemplate:
     """Find a tokenizer's special tokens by encoding an example; transformers has no common attribute for them."""
     encoded = tokenizer("a", "a" if pair else None)
     ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
-    # `sides` is 0 or 1 at the tokens of a text, and None at special tokens, which are before, between and after
+    # `sides` is 0 or 1 at the tokens of a text, and None at the special tokens before, between and after the texts.
     first = [position for position, side in enumerate(sides) if side == 0]
     second = [position for position, side in enumerate(sides) if side == 1] or first
     types = encoded.get("token_type_ids")
@@ -150,19 +151,19 @@ def keep_extra_tokens(tokenizer: BackendTokenizer, template: Container[str]) -> 
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:
-    """Return the ids of tokens that stand for no text; the unknown token stands for some."""
+    """Return the ids of special tokens, except the unknown token, which represents text."""
     added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
-    return {number for number, token in added.items() if token.special and number != tokenizer.unk_token_id}
+    return {token_id for token_id, token in added.items() if token.special and token_id != tokenizer.unk_token_id}
 
 
 def count_tokens(feature: Feature) -> int:
-    """Count the tokens that a feature costs, with the padding of several texts (choices) to the longest of them."""
+    """Count the tokens of a feature, including the padding of several texts (choices) to the longest."""
     lengths = text_lengths(feature)
     return len(lengths) * max(lengths)
 
 
 def text_lengths(feature: Feature) -> list[int]:
-    """Count the tokens of each text of a feature: of its only text, or of its choices.
+    """Count the tokens of each text of a feature, which has one text or several choices.
 
     >>> text_lengths({"input_ids": [2, 9, 3]}), text_lengths({"input_ids": [[2, 9, 3], [2, 3]]})
     ([3], [3, 2])
@@ -184,7 +185,7 @@ def split_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """
     batches: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        # the first row of a batch is its longest, so all others are padded to that
+        # The first row of a batch is its longest, so all others are padded to its length.
         if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= tokens:
             batches[-1].append(row)
         else:
@@ -192,16 +193,16 @@ def split_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     return batches
 
 
-def split_by_size(items: Iterable[Item], most: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Split items, in their order, into runs of at most `most` together; a larger item is a run of its own.
+def split_by_size(items: Iterable[Item], max_size: int, get_size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Split items, in their order, into runs whose sizes add up to at most `max_size`, or of one larger item.
 
     >>> list(split_by_size(["a", "bcd", "ef", "g"], 4, len))
     [['a', 'bcd'], ['ef', 'g']]
     """
     run, total = list[Item](), 0
     for item in items:
-        size = size_of(item)
-        if run and total + size > most:
+        size = get_size(item)
+        if run and total + size > max_size:
             yield run
             run, total = [], 0
         run.append(item)
@@ -211,7 +212,7 @@ def split_by_size(items: Iterable[Item], most: int, size_of: Callable[[Item], in
 
 
 def tokens_for(threads: int) -> int:
-    """Return how many padded tokens one forward pass on a CPU has."""
+    """Return the maximum number of padded tokens of a forward pass on a CPU."""
     return min(TOKENS_AT_ONCE, TOKENS_PER_THREAD * threads)
 
 
@@ -224,7 +225,7 @@ def join_ids(feature: Feature) -> np.ndarray[Any, Any]:
 
 
 def are_several(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
-    """Tell whether the ``input_ids`` of a feature are those of several texts, such as choices."""
+    """Return whether the ``input_ids`` of a feature belong to several texts, such as choices."""
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 
 
@@ -243,35 +244,33 @@ def encode_texts(rows: Rows, setup: Setup) -> list[Feature]:
         return_attention_mask=False,
         split_special_tokens=True,
     )
-    return [
-        {"row": number, **{name: values[number] for name, values in encoded.items()}} for number in range(len(rows))
-    ]
+    return [{"row": index, **{name: values[index] for name, values in encoded.items()}} for index in range(len(rows))]
 
 
 def max_tokens(setup: Setup) -> int:
-    """Return the length that inputs are truncated to: the recipe's ``max_length``, or the model's if it is shorter."""
+    """Return the maximum tokens of an input: the recipe's ``max_length``, or the model's if it is shorter."""
     return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
 
 
 def token_budget(setup: Setup, template: SpecialTokenTemplate) -> int:
-    """Compute how many tokens of an input are left for text beside the special tokens.
+    """Return the maximum number of text tokens in an input, without the special tokens.
 
     Raises:
-        RecipeError: fewer than four are left.
+        RecipeError: If it is below four.
     """
     budget = max_tokens(setup) - template.size
     if budget < _MIN_BUDGET:
-        what = f"training.max_length {max_tokens(setup)} leaves {max(budget, 0)} tokens for text"
-        raise RecipeError(what, f"give at least {template.size + _MIN_BUDGET}")
+        message = f"training.max_length {max_tokens(setup)} leaves {max(budget, 0)} tokens for text"
+        raise RecipeError(message, f"give at least {template.size + _MIN_BUDGET}")
     return budget
 
 
 def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
-    """Build the collator that pads a batch on the right to its longest row; a long one to a multiple of up to 8.
+    """Build the collator that pads a batch on the right to its longest row, or to a multiple of up to 8 tokens.
 
     A batch has ``input_ids`` and ``attention_mask`` of shape (rows, tokens), and ``token_type_ids`` if the features
-    have them. If every feature has ``labels``, theirs are of shape (rows,) or (rows, labels); with `label_per_token`
-    they are of shape (rows, tokens), padded with `IGNORED`.
+    have them. If every feature has ``labels``, they have the shape (rows,) or (rows, labels), or with `label_per_token`
+    the shape (rows, tokens), padded with `IGNORED`.
     """
     import numpy as np
 
@@ -290,7 +289,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
 
 
 def to_batch(arrays: Mapping[str, Any], setup: Setup) -> Tensors:
-    """Return arrays as the tensors that a model reads; as they are where that is no model of torch."""
+    """Convert arrays to tensors, unless the model does not run in torch."""
     if setup.arrays:
         return dict(arrays)
     import torch
@@ -299,19 +298,18 @@ def to_batch(arrays: Mapping[str, Any], setup: Setup) -> Tensors:
 
 
 def pad_features(features: Features, padding: Mapping[str, float], limit: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    """Pad features on the right to one width: arrays (rows, tokens), and their ``attention_mask``.
+    """Pad features on the right to one width; return arrays (rows, tokens) and their ``attention_mask``.
 
     Args:
-        features: of one text each.
-        padding: name of what has one number per token -> the number of padding, which is a float where these are; what
-            features lack is left out.
-        limit: the most tokens that a feature can have, up to which the width is rounded; not rounded by default.
+        features: Features of one text.
+        padding: Key with one number per token -> number at padding, a float for float values. Keys that the features
+            do not have are left out.
+        limit: Maximum tokens of a feature; the width is rounded up to at most this limit, or not rounded if it is 0.
     """
     import numpy as np
 
     # Rows are copied into arrays (rows, tokens) full of padding. The mask compares columns (tokens,) with lengths
-    # (rows, 1), since ids do not tell: the token of a missing choice (see `several_collator`) may have the id of
-    # padding.
+    # (rows, 1) instead of ids, because the token of a missing choice (see `several_collator`) can have the padding id.
     lengths = np.array([len(feature["input_ids"]) for feature in features])
     width = _padded_width(int(lengths.max()), limit)
     batch: dict[str, np.ndarray[Any, Any]] = {}
@@ -325,10 +323,10 @@ def pad_features(features: Features, padding: Mapping[str, float], limit: int = 
 
 
 def _padded_width(longest: int, limit: int) -> int:
-    """Return the tokens that a batch is padded to: above 16 a multiple of 2, 4 or 8, up to the limit of its rows.
+    """Return the width of a batch: above 16 tokens a multiple of 2, 4 or 8, up to the limit of its rows.
 
-    oneDNN compiles products for every shape, and never frees a part of what it has compiled: 2 to 7 MB per shape and
-    model. So batches should have few different lengths, most of all where rows are long.
+    oneDNN compiles products for every shape, and never frees a part of the compiled code: 2 to 7 MB per shape and
+    model. So batches should have few different lengths, especially long batches.
 
     >>> [_padded_width(longest, 100) for longest in (5, 17, 33, 64, 65, 97, 100)]
     [5, 18, 36, 64, 72, 100, 100]
@@ -340,18 +338,18 @@ def _padded_width(longest: int, limit: int) -> int:
     return max(longest, min(-(-longest // step) * step, limit))
 
 
-def round_size(number: int) -> int:
-    """Round up to a power of two or 1.5 times one, and to 8 at least: few sizes, which exceed a number by up to half.
+def round_size(size: int) -> int:
+    """Round a size up to one of few sizes: a power of two or 1.5 times a power of two, and at least 8.
 
-    >>> [round_size(number) for number in (1, 9, 13, 47, 65, 128)]
+    >>> [round_size(size) for size in (1, 9, 13, 47, 65, 128)]
     [8, 12, 16, 48, 96, 128]
     """
-    power = 1 << max(number - 1, 7).bit_length()
-    return power * 3 // 4 if number <= power * 3 // 4 and power > 8 else power
+    power = 1 << max(size - 1, 7).bit_length()
+    return power * 3 // 4 if size <= power * 3 // 4 and power > 8 else power
 
 
 def static_width(longest: int, widths: Sequence[int]) -> int:
-    """Return the first width that holds so many tokens; as many where none does.
+    """Return the first width of at least `longest` tokens, or `longest` if all are smaller.
 
     >>> [static_width(longest, (16, 64)) for longest in (5, 17, 65)]
     [16, 64, 65]
@@ -360,16 +358,21 @@ def static_width(longest: int, widths: Sequence[int]) -> int:
 
 
 def count_items(batch: Mapping[str, Any]) -> int:
-    """Count the items that a mean loss averages over: labels other than `IGNORED`, or rows that do not only fill it.
+    """Count the items that a mean loss averages over: labels other than `IGNORED`, or rows that are not filling.
 
     >>> import torch
     >>> count_items({"labels": torch.tensor([[3, -100], [-100, 5]])}), count_items({"input_ids": torch.zeros(4, 2)})
     (2, 4)
     """
-    # labels that are floats (several labels at once, or a number to predict) belong to rows
+    return int(count_on_device(batch))
+
+
+def count_on_device(batch: Mapping[str, Any]) -> Tensor | int:
+    """Count items like `count_items`; a count of tensor values stays on the device, so that nothing waits for it."""
+    # Float labels (several labels at once, or a number to predict) belong to rows.
     labels = batch.get("labels")
     if labels is not None and not labels.is_floating_point():
-        return int((labels != IGNORED).sum())
+        return (labels != IGNORED).sum()  # type: ignore[no-any-return]
     if ROW_MASK in batch:
-        return int(batch[ROW_MASK].sum())
+        return batch[ROW_MASK].sum()  # type: ignore[no-any-return]
     return len(next(iter(batch.values())))

@@ -1,4 +1,4 @@
-"""Tokenizers read without transformers' model code, so that a text is split before torch could be imported."""
+"""Tokenizers that are loaded without transformers, so that texts are split without importing torch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _DEFAULTS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>", "<s
 
 
 def read_light_tokenizer(folder: Path) -> Tokenizer | None:
-    """Read ``tokenizer.json`` as transformers would use it: without truncation and padding, special tokens not read.
+    """Read ``tokenizer.json`` as transformers would use it, without truncation, padding and special tokens in texts.
 
     Returns:
-        the tokenizer; None where a folder has no such file, or settings beside it that change what it does.
+        Tokenizer, or None if the folder has no such file or its settings change the tokenizer.
 
     Raises:
-        ModelError: the file is damaged.
+        ModelError: If the file is damaged.
     """
     file = folder / _FILE
     if not file.is_file() or not _settings_agree(file, read_json(folder / _SETTINGS)):
@@ -42,7 +42,7 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
 
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # The library raises plain Exception.
         raise ModelError(f"the tokenizer does not load: {shorten(str(error))}", file=file) from error
     named = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
     names = {token["content"] if isinstance(token, dict) else token for token in named}
@@ -50,7 +50,7 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:
-    """Let a tokenizer read whole texts, and a text that has ``[SEP]`` in it as these characters; return it."""
+    """Set a tokenizer to read complete texts, and ``[SEP]`` in a text as characters; return the tokenizer."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True
@@ -58,16 +58,16 @@ def plain(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return the object of a JSON file; empty where there is none.
+    """Return the object in a JSON file, or an empty one if the file does not exist.
 
     Raises:
-        ModelError: it is not a JSON object.
+        ModelError: If the file has no JSON object.
     """
     return read_object(file, ModelError("not a JSON object", "restore the file", file=file)) or {}
 
 
 def lowercases(content: Mapping[str, Any]) -> bool:
-    """Tell whether the content of ``tokenizer.json`` lowercases texts.
+    """Return whether the content of ``tokenizer.json`` lowercases texts.
 
     >>> lowercases({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]}})
     True
@@ -78,8 +78,8 @@ def lowercases(content: Mapping[str, Any]) -> bool:
 
 
 def _settings_agree(file: Path, settings: Mapping[str, Any]) -> bool:
-    """Tell whether the settings beside a tokenizer say what it says itself: transformers lets these win."""
-    wanted = settings.get("do_lower_case")
-    if wanted is None or "Bert" not in str(settings.get("tokenizer_class")):
+    """Return whether settings agree with the tokenizer file; if not, transformers uses the settings."""
+    do_lower_case = settings.get("do_lower_case")
+    if do_lower_case is None or "Bert" not in str(settings.get("tokenizer_class")):
         return True
-    return lowercases(read_json(file)) == bool(wanted)
+    return lowercases(read_json(file)) == bool(do_lower_case)

@@ -1,9 +1,9 @@
-"""Typed questions about a text: what may be asked, and the answers that there may be.
+"""Typed questions about a text, and their answers.
 
 A question is ``yes_no``, a ``choice`` of one label, or a ``score``, one of several ordered levels from 0:
 
->>> asked = {"type": "choice", "instructions": "Which team?", "criteria": {"billing": "money", "other": None}}
->>> question = read_question("team", asked)
+>>> record = {"type": "choice", "instructions": "Which team?", "criteria": {"billing": "money", "other": None}}
+>>> question = read_question("team", record)
 >>> question.options, question.texts
 (('billing', 'other'), ('billing: money', 'other'))
 >>> read_answer(question, "other"), read_answer(read_question("urgent", {"type": "yes_no"}), True)
@@ -27,7 +27,7 @@ from bertkit.tokens.features import IGNORED, Feature, SpecialTokenTemplate, Toke
 TYPES = ("yes_no", "choice", "score")
 YES_NO = ("no", "yes")
 NOMINAL, ORDINAL = 0, 1
-"""The label at the mask token of the gold option: its question has labels, or levels in the order of their tokens."""
+"""Label at the mask token of the gold option: NOMINAL for a choice of labels, ORDINAL for ordered levels."""
 _FIELDS = ("type", "instructions", "criteria")
 _SPELLINGS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
 
@@ -40,17 +40,17 @@ class Question:
     type: str
     instructions: str
     options: tuple[str, ...]
-    """Labels of a choice, ``no`` and ``yes``, or the numbers of levels."""
+    """Labels of a choice, ``no`` and ``yes``, or the indices of levels."""
     texts: tuple[str, ...]
     criteria: Any = None
 
     @property
     def record(self) -> dict[str, Any]:
-        """The question as `read_question` reads it."""
+        """Record that `read_question` reads."""
         return {"type": self.type, "instructions": self.instructions, "criteria": self.criteria}
 
     def value(self, option: int) -> Any:
-        """Return the answer that an option stands for: a boolean, a label, or a level."""
+        """Return the answer of an option: a boolean, a label, or a level."""
         return {"yes_no": bool(option), "score": option}.get(self.type, self.options[option])
 
 
@@ -58,52 +58,52 @@ def read_questions(value: object) -> list[Question]:
     """Read questions by name, given as a mapping or as its JSON.
 
     Raises:
-        DataError: there is none, or one is not as it must be; it says which.
+        DataError: If there is no question, or one is wrong.
     """
     questions = parse_json(value)
     if not isinstance(questions, Mapping) or not questions:
         remedy = 'give them by name: {"urgent": {"type": "yes_no"}}'
-        raise DataError(f"{str(value)[:60]!r} is no question", remedy, column="questions")
-    return [read_question(str(name), asked) for name, asked in questions.items()]
+        raise DataError(f"{str(value)[:60]!r} is not a question", remedy, column="questions")
+    return [read_question(str(name), record) for name, record in questions.items()]
 
 
-def read_question(name: str, asked: object) -> Question:
-    """Read one question; raises as `read_questions` does."""
-    if not isinstance(asked, Mapping) or asked.get("type") not in TYPES:
-        given = asked.get("type") if isinstance(asked, Mapping) else asked
-        raise _fault(name, f"the type {str(given)[:40]!r}", f"give one of {', '.join(TYPES)}")
-    if unknown := next((key for key in asked if key not in _FIELDS), None):
-        raise _fault(name, f"the key {unknown!r}", closest(str(unknown), _FIELDS))
-    instructions, criteria = asked.get("instructions") or "", asked.get("criteria")
+def read_question(name: str, record: object) -> Question:
+    """Read a question; raises as `read_questions` does."""
+    if not isinstance(record, Mapping) or record.get("type") not in TYPES:
+        wrong_type = record.get("type") if isinstance(record, Mapping) else record
+        raise _question_error(name, f"the type {str(wrong_type)[:40]!r}", f"give one of {', '.join(TYPES)}")
+    if unknown := next((key for key in record if key not in _FIELDS), None):
+        raise _question_error(name, f"the key {unknown!r}", closest(str(unknown), _FIELDS))
+    instructions, criteria = record.get("instructions") or "", record.get("criteria")
     if not isinstance(instructions, str):
-        raise _fault(name, "instructions that are not text", "give a sentence")
-    descriptions = _describe_options(name, asked["type"], criteria)
-    # a name such as card_arrival reads as the words that it is made of
+        raise _question_error(name, "instructions that are not text", "give a sentence")
+    descriptions = _describe_options(name, record["type"], criteria)
+    # A label such as card_arrival is read as separate words.
     texts = tuple(f"{option}: {text}" if text else option.replace("_", " ") for option, text in descriptions.items())
-    return Question(name, asked["type"], instructions or name, tuple(descriptions), texts, criteria)
+    return Question(name, record["type"], instructions or name, tuple(descriptions), texts, criteria)
 
 
-def _describe_options(name: str, kind: str, given: Any) -> dict[str, str]:
-    """Return the options of a question, in order, with what each means."""
-    criteria: Any = given
+def _describe_options(name: str, kind: str, value: Any) -> dict[str, str]:
+    """Return the options of a question, in order, with their descriptions."""
+    criteria: Any = value
     if kind == "score":
-        remedy = "list what each level means, from 0 on"
-        criteria = dict(zip(map(str, range(len(given))), given, strict=True)) if is_list(given) else None
+        remedy = "list a description of each level, from 0 on"
+        criteria = dict(zip(map(str, range(len(value))), value, strict=True)) if is_list(value) else None
     elif kind == "yes_no":
-        remedy = "say what yes and no mean, or leave it out"
-        if isinstance(given, Mapping) or given is None:
-            spellings = {str(spelled(option)): text for option, text in (given or {}).items()}
+        remedy = "describe yes and no, or leave it out"
+        if isinstance(value, Mapping) or value is None:
+            spellings = {str(spelled(option)): text for option, text in (value or {}).items()}
             criteria = {**dict.fromkeys(YES_NO), **{_yes_or_no(option): text for option, text in spellings.items()}}
     else:
         remedy = "name the labels, with a description or without"
-        is_flat = is_list(given) and all(isinstance(label, (str, int, float)) for label in given)
-        if is_flat and len(set(map(str, given))) == len(given):
-            criteria = dict.fromkeys(given)
+        is_flat = is_list(value) and all(isinstance(label, (str, int, float)) for label in value)
+        if is_flat and len(set(map(str, value))) == len(value):
+            criteria = dict.fromkeys(value)
     if not isinstance(criteria, Mapping) or not criteria or (kind == "yes_no" and len(criteria) > 2):
-        raise _fault(name, f"the criteria {str(given)[:60]!r}", remedy)
+        raise _question_error(name, f"the criteria {str(value)[:60]!r}", remedy)
     described = {str(spelled(option) or ""): text for option, text in criteria.items()}
     if "" in described or any(not (text is None or isinstance(text, str)) for text in described.values()):
-        raise _fault(name, "a label or a description that is not text", remedy)
+        raise _question_error(name, "a label or a description that is not text", remedy)
     return {option: (text or "").strip() for option, text in described.items()}
 
 
@@ -113,27 +113,28 @@ def _yes_or_no(option: str) -> str:
 
 
 def read_answers(value: object, questions: list[Question]) -> dict[str, int]:
-    """Read answers by name, or in the order of the questions, as numbers of options; those not answered are left out.
+    """Read answers by name, or in the order of the questions; return name -> option index of answered questions.
 
     Raises:
-        DataError: an answer is no option, or belongs to no question.
+        DataError: If an answer is not an option, or does not belong to a question.
     """
-    given = parse_json(value)
-    if not isinstance(given, Mapping):
-        listed = given if is_list(given) else [given]
+    answers = parse_json(value)
+    if not isinstance(answers, Mapping):
+        listed = answers if is_list(answers) else [answers]
         if len(listed) != len(questions):
-            what = f"{len(listed)} answers to {len(questions)} questions"
-            raise DataError(what, "give them by name", column="answers")
-        given = {question.name: answer for question, answer in zip(questions, listed, strict=True)}
+            message = f"{len(listed)} answers to {len(questions)} questions"
+            raise DataError(message, "give them by name", column="answers")
+        answers = {question.name: answer for question, answer in zip(questions, listed, strict=True)}
     names = [question.name for question in questions]
-    if unknown := next((name for name in given if name not in names), None):
-        raise DataError(f"an answer to {unknown!r}, which is not asked", closest(str(unknown), names), column="answers")
-    answers = {question.name: read_answer(question, given.get(question.name)) for question in questions}
-    return {name: answer for name, answer in answers.items() if answer is not None}
+    if unknown := next((name for name in answers if name not in names), None):
+        message = f"an answer to {unknown!r}, which is not a question"
+        raise DataError(message, closest(str(unknown), names), column="answers")
+    options = {question.name: read_answer(question, answers.get(question.name)) for question in questions}
+    return {name: option for name, option in options.items() if option is not None}
 
 
 def read_answer(question: Question, value: object) -> int | None:
-    """Return the number of the option that an answer means; None where there is no answer."""
+    """Return the index of an answer's option, or None if the answer is missing."""
     if is_missing(value):
         return None
     spelling = str(spelled(value)).strip()
@@ -154,32 +155,32 @@ def read_state(value: Any) -> str:
     if is_list(value) and all(isinstance(message, Mapping) and "content" in message for message in value):
         return "\n".join(f"{message.get('role', '')}: {message['content']}".removeprefix(": ") for message in value)
     if value is None or isinstance(value, float):
-        raise DataError(f"{value!r} is no state", "give a text, messages or JSON", column="state")
+        raise DataError(f"{value!r} is not a state", "give a text, messages or JSON", column="state")
     return json.dumps(value, ensure_ascii=False)
 
 
 def is_list(value: object) -> bool:
-    """Tell whether a value is a list, as JSON has them or a table."""
+    """Return whether a value from JSON or a table is a list."""
     return isinstance(value, (list, tuple))
 
 
-def _fault(name: str, what: str, remedy: str) -> DataError:
-    return DataError(f"question {name!r} has {what}", remedy, column="questions")
+def _question_error(name: str, problem: str, remedy: str) -> DataError:
+    return DataError(f"question {name!r} has {problem}", remedy, column="questions")
 
 
 class QuestionIds(NamedTuple):
     """A question and its options as token ids."""
 
     number: int
-    """The place of the question in its row."""
+    """Index of the question in its row."""
     ids: list[int]
     places: list[int]
-    """Where the mask token of each option is."""
+    """Position of the mask token of each option."""
     question: Question
 
 
 def lay_out(number: int, question: Question, state: str, ids: Mapping[str, list[int]], marker: int) -> QuestionIds:
-    """Put the token ids of a question's options behind its instructions, each behind a marker."""
+    """Join the token ids of a question's instructions and options, each option after a marker."""
     tokens, places = list(ids[question.instructions]), [0] * len(question.options)
     for option in _order(question, state):
         places[option] = len(tokens)
@@ -188,7 +189,7 @@ def lay_out(number: int, question: Question, state: str, ids: Mapping[str, list[
 
 
 def _order(question: Question, state: str) -> list[int]:
-    """Return the order in which options are read: that of levels, and of labels one that depends on the text alone."""
+    """Return the order in which the model reads options: levels as they are, labels in an order seeded by the text."""
     numbers = range(len(question.options))
     if question.type != "choice":
         return list(numbers)
@@ -198,7 +199,7 @@ def _order(question: Question, state: str) -> list[int]:
 def fill_questions(
     template: SpecialTokenTemplate, state: list[int], parts: Sequence[QuestionIds], answers: Mapping[str, int] | None
 ) -> Feature:
-    """Build the feature of a state with questions behind it, a separator between each and the next."""
+    """Build the feature of a state followed by questions, with a separator between two questions."""
     second, places, gold = list[int](), list[int](), dict[int, int]()
     first = len(template.before) + len(state) + len(template.between)
     for part in parts:
@@ -215,7 +216,7 @@ def fill_questions(
 
 
 def token_ids(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, list[int]]:
-    """Tokenize texts, each once."""
+    """Tokenize texts, repeated ones only once."""
     unique = list(dict.fromkeys(texts))
     encodings = tokenize_texts(tokenizer, unique) if unique else []
     return {text: encoding.ids for text, encoding in zip(unique, encodings, strict=True)}

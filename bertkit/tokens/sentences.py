@@ -17,7 +17,7 @@ _BEFORE_NAMES = re.compile(
     r"|e\.g|i\.e|viz|ca|approx|bzw|z\.b|d\.h|u\.a",
     re.IGNORECASE,
 )
-"""Abbreviations that hardly ever end a sentence."""
+"""Abbreviations that rarely end a sentence."""
 _BEFORE_NUMBERS = re.compile(
     "nos?|nr|figs?|eqs?|vols?|pp?|ch|sec|art|op|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec", re.IGNORECASE
 )
@@ -25,10 +25,10 @@ _INITIALS = re.compile(r"[^\W\d_](\.[^\W\d_])*")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a text into sentences without the white space around them; no other character is lost.
+    """Split a text into sentences without the whitespace around them; no other character is lost.
 
-    A sentence ends with its line, or after ``. ! ? …`` and closing quotes or brackets that white space follows;
-    ``。！？`` need no white space. It continues after an abbreviation or initial, and if the next word begins with a
+    A sentence ends with its line, or after ``. ! ? …`` and closing quotes or brackets that whitespace follows;
+    ``。！？`` need no whitespace. It continues after an abbreviation or initial, and if the next word begins with a
     lowercase letter, unless all letters of the line are lowercase.
 
     >>> split_sentences('Dr. J. Bell paid $3.50. "Why?" he asked. No. 5 was for the U.S. Army!')
@@ -46,14 +46,14 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _ends_sentence(line: str, start: int, mark: re.Match[str], is_lower: bool) -> bool:
-    """Tell whether the sentence that begins at `start` ends with these marks."""
+    """Return whether the sentence that begins at `start` ends with these marks."""
     if mark[0][0] in "。！？｡":
         return True
-    # a slice to the end of the line would take quadratic time in a line of many sentences
+    # A slice to the end of the line would take quadratic time in a line of many sentences.
     after = line[mark.end() : mark.end() + 40].lstrip().lstrip(_OPENING)[:1]
     if after.islower() and not is_lower:
         return False
-    # only a single period may belong to an abbreviation
+    # Only a single period can belong to an abbreviation.
     if mark[0][0] != "." or mark[0].startswith(".."):
         return True
     before = line[max(start, mark.start() - 40) : mark.start()]
@@ -61,7 +61,7 @@ def _ends_sentence(line: str, start: int, mark: re.Match[str], is_lower: bool) -
 
 
 def _is_abbreviation(before: str, after: str) -> bool:
-    """Tell whether a period belongs to the word before it; the next word does not begin with a lowercase letter.
+    """Return whether a period belongs to the word before it; the next word does not begin with a lowercase letter.
 
     >>> _is_abbreviation("by J", "S"), _is_abbreviation("the U.S", "A"), _is_abbreviation("at 5 p.m", "H")
     (True, True, False)
@@ -70,5 +70,5 @@ def _is_abbreviation(before: str, after: str) -> bool:
     if _BEFORE_NAMES.fullmatch(word) or (after.isdigit() and _BEFORE_NUMBERS.fullmatch(word)):
         return True
     if word.isdigit():
-        return before.strip() == word  # the number of an item or a chapter begins the line
+        return before.strip() == word  # The number of an item or a chapter is at the start of a line.
     return word.isupper() and word != "I" and bool(_INITIALS.fullmatch(word))

@@ -1,4 +1,4 @@
-"""How a tokenizer splits texts: tokens per word, words that stay whole, unknown tokens."""
+"""Statistics of a tokenizer: tokens per word, words that are one token, unknown tokens."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Offsets = Sequence[tuple[int, int]]
 
 @dataclass
 class Splitting:
-    """Counts over texts; a word is a run of letters and digits."""
+    """Running counts over texts; a word is a run of letters and digits."""
 
     texts: int = 0
     words: int = 0
     tokens_of_words: int = 0
-    whole_words: int = 0
-    """Those that are one token."""
+    single_token_words: int = 0
+    """Number of words that are one token."""
     seen: Counter[int] = field(default_factory=Counter)
-    """Token id -> how often it occurs."""
+    """Token id -> number of occurrences."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Text -> how often it became the unknown token."""
+    """Text -> number of times that it became the unknown token."""
 
     def add(self, text: str, ids: Sequence[int], offsets: Offsets, unknown_id: int | None) -> None:
         """Count a text, which was tokenized without special tokens."""
@@ -33,7 +33,7 @@ class Splitting:
         self.texts += 1
         self.words += len(counts)
         self.tokens_of_words += sum(counts)
-        self.whole_words += counts.count(1)
+        self.single_token_words += counts.count(1)
         self.seen.update(ids)
         if unknown_id is not None and unknown_id in ids:
             spans = zip(offsets, ids, strict=True)
@@ -41,7 +41,7 @@ class Splitting:
 
     @property
     def tokens(self) -> int:
-        """All tokens, those of punctuation too."""
+        """Number of all tokens, punctuation included."""
         return self.seen.total()
 
     @property
@@ -51,21 +51,21 @@ class Splitting:
 
     @property
     def coverage(self) -> float:
-        """Share of words that are one token."""
-        return self.whole_words / max(self.words, 1)
+        """Fraction of words that are one token."""
+        return self.single_token_words / max(self.words, 1)
 
     @property
     def unknown_rate(self) -> float:
-        """Share of tokens that are the unknown token."""
+        """Fraction of tokens that are the unknown token."""
         return self.unknown.total() / max(self.tokens, 1)
 
     def figures(self) -> dict[str, Any]:
-        """Return the number of words and the shares, by name."""
+        """Return the number of words, the tokens per word and the fractions, by name."""
         return {name: getattr(self, name) for name in ("words", "fertility", "coverage", "unknown_rate")}
 
-    def most_unknown(self, count: int = 5) -> list[tuple[str, int]]:
-        """List the texts that most often became the unknown token."""
-        return sorted(self.unknown.items(), key=lambda entry: (-entry[1], entry[0]))[:count]
+    def frequent_unknown(self) -> list[tuple[str, int]]:
+        """Return the five texts that became the unknown token most often."""
+        return sorted(self.unknown.items(), key=lambda entry: (-entry[1], entry[0]))[:5]
 
 
 def find_words(text: str) -> list[tuple[int, int]]:
@@ -78,15 +78,15 @@ def find_words(text: str) -> list[tuple[int, int]]:
 
 
 def tokens_per_word(text: str, offsets: Offsets) -> list[int]:
-    """Count for each word the tokens that cover some of it.
+    """Count the tokens that overlap with each word.
 
     >>> tokens_per_word("an owl.", [(0, 2), (3, 5), (5, 6), (6, 7)])
     [1, 2]
     """
     import numpy as np
 
-    # Words and tokens are sorted spans of characters, shape (n, 2). The tokens of a word are those between the first
-    # that ends behind its start and the first that starts behind its end: two binary searches instead of a loop.
+    # Words and tokens are sorted spans of characters (n, 2). A word's tokens begin with the first token that ends
+    # after the word's start, and end before the first token that starts after its end: two binary searches.
     words = np.array(find_words(text), dtype=np.int64).reshape(-1, 2)
     tokens = np.array([span for span in offsets if span[0] < span[1]], dtype=np.int64).reshape(-1, 2)
     ended = np.searchsorted(tokens[:, 1], words[:, 0], side="right")

@@ -1,16 +1,17 @@
-"""Batches of few shapes, for devices that compile a graph for each: of few widths, filled with texts and with rows.
+"""Batches of few shapes, for devices that compile a graph per shape: few widths, and filling texts and rows.
 
-A row that fills a batch counts nothing. It repeats the first one, so that all that a model computes of it is finite.
-`ROW_MASK` tells it from others. Where a loss skips labels by their value, its labels are skipped as well.
+A filling row does not count. It repeats the first row, so that everything that a model computes from it is finite.
+`ROW_MASK` marks it. If a loss skips labels by their value, it skips the labels of filling rows as well.
 
-A run of one task compiles at most 12 graphs. Of a training step there is one per width for the gradients, one more for
-the first of all, and two for the optimizer, whose state the first step makes. An evaluation has one per width, and one
-for longer texts than training had. With three widths that is 10. A log line has one, and so have the best weights that
-several devices load in the end. Where the gradients of several micro-batches add up, a width has two graphs, for the
-first and for all others; so there are two widths, and 5 + 2 + 3 + 1 + 1 graphs.
+A run compiles at most 12 graphs. A training step has one graph per width for the gradients, another one for the first
+step, and two for the optimizer, whose state is created in the first step. An evaluation has one graph per width, and
+one for texts that are longer than in training. With three widths, these are 10 graphs. A log line has one graph, and
+several devices need one more to load the best weights. If a step adds up the gradients of several micro-batches, each
+width has two graphs, for the first micro-batch and for the others; so there are only two widths, and 5 + 2 + 3 + 1 + 1
+graphs.
 
-Rows of several texts, such as choices, all have as many as the row with the most. Where these are windows of one text,
-only those that a row has are computed: micro-batches of as many windows as they have rows, or as one row may have.
+Rows of several texts, such as choices, all have as many texts as the longest row. If texts are windows, only the
+windows of a row are computed, in micro-batches of as many windows as they have rows, or as one row can have.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 WIDTHS, WIDTHS_OF_SHARES, WIDTHS_OF_GRAPHS = 3, 2, 8
-"""How many widths batches have, how many where one step has several micro-batches, and how many with CUDA graphs."""
+"""Maximum number of widths: in general, with several micro-batches per step, and with CUDA graphs."""
 
 _CANDIDATES = 64  # widths to choose from
-_BEYOND = 2**20  # transformers ignores the ends of answers that are behind the last token
+_BEYOND = 2**20  # transformers ignores answers that end after the last token.
 _FILLING: dict[str, float] = {
     "labels": IGNORED,
     "pair_labels": IGNORED,
@@ -46,14 +47,14 @@ _FILLING: dict[str, float] = {
     "is_text": False,
     "draws": -1.0,
 }
-"""Name of a tensor -> its values in rows that fill a batch; of others they are those of the first row."""
+"""Name of a tensor -> its value in filling rows; other tensors repeat the first row."""
 
 Order = list[int]
-"""The rows of a filled batch: numbers of rows of the batch before, -1 for one that only fills it."""
+"""Rows of a filled batch: indices of rows of the original batch, or -1 for filling rows."""
 
 
 class Texts(NamedTuple):
-    """The texts of each row of a batch: how many, and whether they are windows of one text."""
+    """Maximum number of texts per row, and whether they are windows of one text."""
 
     most: int = 1
     are_windows: bool = False
@@ -62,8 +63,8 @@ class Texts(NamedTuple):
 ONE_TEXT = Texts()
 
 
-def choose_widths(lengths: Sequence[int] | np.ndarray, most: int = WIDTHS) -> tuple[int, ...]:
-    """Choose the widths, in order and at most so many, to which texts of these lengths are padded with least padding.
+def choose_widths(lengths: Sequence[int] | np.ndarray, max_widths: int = WIDTHS) -> tuple[int, ...]:
+    """Choose the widths, in order, with the smallest total padding for texts of these lengths.
 
     >>> choose_widths([5, 6, 30, 31, 90]), choose_widths([5, 6, 30, 31, 90], 2), choose_widths([12])
     ((8, 32, 96), (32, 96), (16,))
@@ -72,10 +73,10 @@ def choose_widths(lengths: Sequence[int] | np.ndarray, most: int = WIDTHS) -> tu
 
     step = max(8, round_size(int(np.max(lengths))) // _CANDIDATES)
     ends = -(-np.asarray(lengths) // step)  # (texts,)
-    texts = np.bincount(ends).cumsum()  # end -> texts that are not longer
-    # end -> cost and ends of the best widths up to there
+    texts = np.bincount(ends).cumsum()  # end -> number of texts that are not longer
+    # `best` maps an end to the cost and the ends of the best widths up to it.
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
-    for _ in range(most):
+    for _ in range(max_widths):
         best |= {
             end: min(
                 (cost + int(texts[end] - texts[start]) * end, (*before, end))
@@ -93,10 +94,10 @@ def static_collator(
     """Build the collator of batches of few shapes.
 
     Args:
-        collate: builds a batch of any shape.
-        order: returns the rows of a filled batch; None for those that it has.
-        widths: tokens that a batch has, in order.
-        texts: of each row.
+        collate: Function that builds a batch of any shape.
+        order: Function that returns the rows of a filled batch, or None to add no rows.
+        widths: Widths of batches in tokens, in order.
+        texts: Texts per row.
     """
 
     def collate_static(features: Features) -> Tensors:
@@ -112,43 +113,43 @@ def static_collator(
 
 
 def _fill_texts(batch: Tensors, texts: Texts) -> Tensors:
-    """Add to the rows of a batch the texts that they lack, each a single token as that of `several_collator`."""
+    """Add missing texts to the rows of a batch, as single tokens like in `several_collator`."""
     from torch.nn.functional import pad
 
     present = batch["input_ids"].shape[1]
-    lacking = max(0, texts.most - present)
-    filled = {name: pad(values, (0, 0, 0, lacking)) if values.dim() == 3 else values for name, values in batch.items()}
-    filled["attention_mask"][:, present:, 0] = 1
-    # one per text, or nearly
+    missing = max(0, texts.most - present)
+    padded = {name: pad(values, (0, 0, 0, missing)) if values.dim() == 3 else values for name, values in batch.items()}
+    padded["attention_mask"][:, present:, 0] = 1
+    # Two-dimensional labels belong to the texts.
     if "labels" in batch and batch["labels"].dim() == 2 and not texts.are_windows:
-        filled["labels"] = pad(batch["labels"], (0, lacking))
-    return filled
+        padded["labels"] = pad(batch["labels"], (0, missing))
+    return padded
 
 
 def fill_rows(batch: Tensors, order: Order) -> Tensors:
-    """Fill a batch with rows that count nothing, and add its `ROW_MASK`."""
+    """Add filling rows to a batch, and its `ROW_MASK`."""
     import torch
 
     rows = torch.tensor(order)
     is_row = rows >= 0
 
     def fill(name: str, values: Tensor) -> Tensor:
-        if values.dim() == 0:  # of the whole batch
+        if values.dim() == 0:  # A scalar belongs to the batch, not to a row.
             return values
-        filled = values[rows.clamp(min=0)]
+        row_values = values[rows.clamp(min=0)]
         if name in _FILLING:
-            # float labels have no value that a loss skips
+            # Float labels have no value that a loss skips.
             is_gold_number = name == "labels" and values.is_floating_point()
-            filled[~is_row] = 0.0 if is_gold_number else _FILLING[name]
-        return filled
+            row_values[~is_row] = 0.0 if is_gold_number else _FILLING[name]
+        return row_values
 
     return {**{name: fill(name, values) for name, values in batch.items()}, ROW_MASK: is_row}
 
 
 def training_rows(share: int, texts: Texts = ONE_TEXT) -> Callable[[Tensors], Order]:
-    """Return what fills the micro-batches of a training batch, each to the usual `share` of rows.
+    """Return a function that fills each micro-batch of a training batch to the usual `share` of rows.
 
-    Where rows have windows, a micro-batch has at most as many of them as it has rows, or as one row may have.
+    If rows have windows, a micro-batch has at most as many windows as it has rows, or as one row can have.
 
     >>> import torch
     >>> [len(training_rows(20)({"input_ids": torch.zeros(rows, 1)})) for rows in (20, 18, 5, 30)]
@@ -157,21 +158,21 @@ def training_rows(share: int, texts: Texts = ONE_TEXT) -> Callable[[Tensors], Or
     >>> training_rows(3, Texts(2, are_windows=True))({"input_ids": windows, "attention_mask": windows})
     [0, 1, -1, 2, -1, -1]
     """
-    most = max(share, texts.most)
+    max_windows = max(share, texts.most)
 
     def order(batch: Tensors) -> Order:
-        sizes = [most] * len(batch["input_ids"])  # in windows, times the share of rows
+        sizes = [max_windows] * len(batch["input_ids"])  # in windows, times the share of rows
         if texts.are_windows and batch["input_ids"].dim() == 3:
             windows = (batch["attention_mask"].sum(dim=-1) > 1).sum(dim=-1)
-            sizes = (windows * share).clamp(min=most).tolist()
-        blocks = split_by_size(range(len(sizes)), most * share, sizes.__getitem__)
+            sizes = (windows * share).clamp(min=max_windows).tolist()
+        blocks = split_by_size(range(len(sizes)), max_windows * share, sizes.__getitem__)
         return [row for block in blocks for row in [*block, *[-1] * (share - len(block))]]
 
     return order
 
 
 def evaluation_rows(tokens: int, texts: Texts = ONE_TEXT, devices: int = 1) -> Callable[[Tensors], Order]:
-    """Return what fills a batch to as many rows, or windows, as so many tokens have, in equal shares of the devices."""
+    """Return a function that fills a batch to `tokens` tokens, with the same number of rows per device."""
 
     def order(batch: Tensors) -> Order:
         shape = batch["input_ids"].shape

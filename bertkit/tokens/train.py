@@ -1,4 +1,4 @@
-"""Train tokenizers from text: the same text gives the same tokenizer, byte for byte."""
+"""Training of tokenizers: the same text gives the same tokenizer, byte for byte."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tokenizers.normalizers import Normalizer
 
 ReadTexts = Callable[[], Iterable[str]]
-"""Starts a new pass over the documents: they are read more than once and never all in memory."""
+"""Function that starts a new pass over the documents, which are read more than once and never all in memory."""
 
 _BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -27,22 +27,22 @@ _BYTES = 256
 
 @dataclass(frozen=True)
 class TokenizerSpec:
-    """The settings of a new tokenizer."""
+    """Settings of a new tokenizer."""
 
     type: str
     """A key of `TOKENIZER_TYPES`."""
     vocabulary_size: int
     lowercase: bool
     min_frequency: int
-    """How often a letter (unless tokens are bytes) and a pair to merge must occur."""
+    """Minimum count of a letter (unless tokens are bytes) and of a pair to merge."""
     special: tuple[str, ...]
-    """Special tokens beside those of the type."""
+    """Special tokens in addition to the type's."""
     max_length: int
 
 
 @dataclass(frozen=True)
 class TokenizerType:
-    """A type of tokenizer: the defaults of the model that is known for it, and how it is trained."""
+    """A type of tokenizer: the defaults of the model that introduced it, and its training function."""
 
     special: tuple[str, ...]
     vocabulary_size: int
@@ -59,10 +59,10 @@ def make_spec(
     special: Sequence[str] = (),
     max_length: int = 512,
 ) -> TokenizerSpec:
-    """Return the settings of a new tokenizer; those that are None have the defaults of its type.
+    """Return the settings of a new tokenizer; None stands for the default of its type.
 
     Raises:
-        UsageError: there is no such type, a special token is empty, repeated or already there, or the vocabulary is
+        UsageError: If the type is unknown, a special token is empty, repeated or exists already, or the vocabulary is
             too small for letters.
     """
     if type not in TOKENIZER_TYPES:
@@ -79,10 +79,10 @@ def make_spec(
     for token in spec.special:
         if token in defaults.special or spec.special.count(token) > 1 or not token or token != token.strip():
             raise UsageError(f"--special {token!r}", f"give new tokens; there are: {', '.join(defaults.special)}")
-    least = len(defaults.special) + len(spec.special) + (_BYTES if type == "bpe" else 4)
-    if spec.vocabulary_size < least:
-        what = "special tokens and one per byte" if type == "bpe" else "special tokens and letters"
-        raise UsageError(f"--vocabulary-size {spec.vocabulary_size}", f"{what} need at least {least}")
+    min_size = len(defaults.special) + len(spec.special) + (_BYTES if type == "bpe" else 4)
+    if spec.vocabulary_size < min_size:
+        contents = "special tokens and one per byte" if type == "bpe" else "special tokens and letters"
+        raise UsageError(f"--vocabulary-size {spec.vocabulary_size}", f"{contents} need at least {min_size}")
     return spec
 
 
@@ -90,7 +90,7 @@ def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a tokenizer on text.
 
     Raises:
-        DataError: the text has too few letters to train on.
+        DataError: If the text has too few letters to train on.
     """
     return TOKENIZER_TYPES[spec.type].train(spec, read_texts)
 
@@ -123,7 +123,7 @@ def _train_wordpiece(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
 
     inner = sorted(token for token in train(special, 0) if len(token) == 3 and token.startswith("##"))
     tokens = train([*special, *inner], spec.vocabulary_size)
-    vocabulary = {token: number for number, token in enumerate(tokens)}
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
     return BertTokenizer(vocab=vocabulary, do_lower_case=spec.lowercase, **_settings(spec))
 
 
@@ -136,8 +136,8 @@ def _frequent_letters(normalizer: Normalizer, texts: Iterable[str], spec: Tokeni
     for text in texts:
         counts.update(normalizer.normalize_str(text))
     frequent = sorted((-count, letter) for letter, count in counts.items() if count >= spec.min_frequency)
-    most = (spec.vocabulary_size - len(TOKENIZER_TYPES[spec.type].special) - len(spec.special)) // 4
-    letters = [letter for _, letter in frequent if not letter.isspace()][:most]
+    max_letters = (spec.vocabulary_size - len(TOKENIZER_TYPES[spec.type].special) - len(spec.special)) // 4
+    letters = [letter for _, letter in frequent if not letter.isspace()][:max_letters]
     if not letters:
         raise DataError("no letter of the text is frequent enough", "use more text, or a lower --min-frequency")
     return letters
@@ -160,13 +160,13 @@ def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     )
     backend.train_from_iterator(read_texts(), trainer)
     model = json.loads(backend.to_str())["model"]
-    # the space before it belongs to the masked word
+    # The space before <mask> belongs to the masked word.
     mask = AddedToken("<mask>", lstrip=True, special=True)
     settings = {"mask_token": mask, **_settings(spec)}
     tokenizer = RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **settings)
     if not spec.lowercase:
         return tokenizer
-    # RobertaTokenizer has no normalizer and would drop it
+    # RobertaTokenizer has no normalizer and would drop it.
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token"), _ROBERTA[:4], strict=True))
     names |= {"cls_token": "<s>", "sep_token": "</s>"}
@@ -189,7 +189,7 @@ def _train_unigram(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     trainer = trainers.UnigramTrainer(
         vocab_size=spec.vocabulary_size, special_tokens=special, unk_token="<unk>", show_progress=False
     )
-    # the trainer makes a token of every letter it sees, so rare ones are replaced by spaces
+    # The trainer makes a token of every letter it sees, so rare letters are replaced by spaces.
     texts = ("".join(letter if letter in letters else " " for letter in normalize(text)) for text in read_texts())
     backend.train_from_iterator(texts, trainer)
     tokens = _settled_scores(json.loads(backend.to_str())["model"]["vocab"], special)
@@ -203,7 +203,7 @@ def _settled_scores(tokens: Sequence[tuple[str, float]], special: Sequence[str])
     that it had dropped, with scores near the lowest that follow that order.
 
     Raises:
-        DataError: the text is too small, so no score is finite.
+        DataError: If the text is too small, so that no score is finite.
     """
     scores = {token: round(score, 6) for token, score in tokens if token not in special}
     if not scores or not all(map(math.isfinite, scores.values())):

@@ -1,8 +1,8 @@
-"""Tokenizers with fewer tokens, which split the texts that they are trimmed to into the very tokens of before.
+"""Tokenizers with fewer tokens, which split the texts that they are trimmed to into the same tokens as before.
 
-That holds by construction. WordPiece takes the longest token that matches, and every token that it took is kept. BPE
-applies the first merge that it can, and every merge that leads to a token that is kept stays. Unigram takes the most
-probable tokens, and removing others makes no other split more probable.
+This follows from the algorithms. WordPiece takes the longest token that matches, and every token that it took is kept.
+BPE applies the first possible merge, and every merge that leads to a kept token is kept. Unigram takes the most
+probable tokens, and without the removed tokens no other split becomes more probable.
 
 To keep ``ab`` of five tokens, BPE needs the letters that it is merged from:
 
@@ -31,7 +31,7 @@ _BYTES = [f"<0x{number:02X}>" for number in range(256)]
 
 
 def collect_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
-    """Return the ids of all tokens of some texts, and those that a word is matched with before it turns out unknown."""
+    """Return the ids of all tokens of some texts, and of tokens that match the start of an unknown word."""
     used, unknown = set[int](), tokenizer.unk_token_id
     backend = tokenizer.backend_tokenizer
     model = json.loads(backend.to_str())["model"]
@@ -46,19 +46,19 @@ def collect_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
 
 
 def trim_files(folder: Path, tokenizer: Tokenizer, used: Iterable[int], first: int = 0) -> list[int]:
-    """Trim the tokenizer that `save_pretrained` has written to a folder; return the ids that are kept, in order.
+    """Trim the tokenizer that `save_pretrained` wrote to a folder; return the ids that are kept, in order.
 
-    A token's new id is its index among them. Beside the tokens that are used, special and added tokens are kept, and
-    letters and bytes, so that other texts can still be split.
+    A token's new id is its index in this list. Special and added tokens are kept too, and letters and bytes, so that
+    other texts can still be split.
 
     Args:
-        folder: its ``tokenizer.json`` is replaced, and other files of a vocabulary are deleted.
-        tokenizer: the one that is written there.
-        used: ids of tokens.
-        first: ids below this one keep their numbers.
+        folder: Folder whose ``tokenizer.json`` is replaced, and whose other vocabulary files are deleted.
+        tokenizer: Tokenizer that was written to the folder.
+        used: Ids of tokens to keep.
+        first: Ids below this one do not change.
 
     Raises:
-        ModelError: a tokenizer of a type that cannot be trimmed.
+        ModelError: If this type of tokenizer cannot be trimmed.
     """
     content = json.loads((folder / _TOKENIZER).read_text(encoding="utf-8"))
     trimmed, kept_ids = trim(content, {*used, *tokenizer.all_special_ids, *range(first)})
@@ -74,16 +74,16 @@ def trim_files(folder: Path, tokenizer: Tokenizer, used: Iterable[int], first: i
 
 
 def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
-    """Return the content of a ``tokenizer.json`` with the tokens of some ids and those they need, and all ids kept.
+    """Return the content of a ``tokenizer.json`` with some tokens and the tokens that they need, and all kept ids.
 
     Raises:
-        ModelError: a model of tokens that is none of `_NEEDED`.
+        ModelError: If `_NEEDED` has no entry for the type of the tokenizer.
     """
     model, added = content["model"], [token["id"] for token in content["added_tokens"]]
     if model["type"] not in _NEEDED:
-        what = f"a {model['type']} tokenizer cannot be trimmed"
-        raise ModelError(what, f"prune the vocabulary of a model with {', '.join(_NEEDED)}")
-    is_list = isinstance(model["vocab"], list)  # of tokens and scores
+        message = f"a {model['type']} tokenizer cannot be trimmed"
+        raise ModelError(message, f"prune the vocabulary of a model with {', '.join(_NEEDED)}")
+    is_list = isinstance(model["vocab"], list)  # Unigram has a list of tokens and scores.
     ids = {token: number for number, (token, _) in enumerate(model["vocab"])} if is_list else model["vocab"]
     tokens = {number: token for token, number in ids.items()}
     needed = _NEEDED[model["type"]](model, {tokens[number] for number in used if number in tokens})
@@ -108,44 +108,44 @@ def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any
     }, kept_ids
 
 
-def refuse_changed(before: Tokenizer, now: Tokenizer, kept: Sequence[int], texts: Iterable[str]) -> int:
-    """Check that a trimmed tokenizer splits texts into the tokens of before; return how many texts there are.
+def check_unchanged(before: Tokenizer, now: Tokenizer, kept_ids: Sequence[int], texts: Iterable[str]) -> int:
+    """Check that a trimmed tokenizer splits texts into the same tokens as before; return the number of texts.
 
     Raises:
-        ModelError: it does not; the message has the first text.
+        ModelError: If a text has other tokens; the message has the first such text.
     """
     count = 0
     for batch in split_by_size(texts, _BATCH, lambda _: 1):
         encodings = zip(batch, tokenize_texts(before, batch), tokenize_texts(now, batch), strict=True)
         for text, old, new in encodings:
-            if old.ids != [kept[number] for number in new.ids]:
-                what = f"the trimmed tokenizer splits {text[:60]!r} into other tokens than before"
-                raise ModelError(what, "leave --vocabulary out, and report this tokenizer")
+            if old.ids != [kept_ids[number] for number in new.ids]:
+                message = f"the trimmed tokenizer splits {text[:60]!r} into other tokens than before"
+                raise ModelError(message, "leave --vocabulary out, and report this tokenizer")
         count += len(batch)
     return count
 
 
 def _match_word(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
-    """Yield the ids of the tokens that WordPiece matches a word with, until nothing matches."""
+    """Yield the ids of the tokens that WordPiece finds in a word, until no token matches."""
     start = 0
     while start < len(word):
         candidates = ((end, (prefix if start else "") + word[start:end]) for end in range(len(word), start, -1))
-        found = next(((end, token) for end, token in candidates if token in ids), None)
-        if found is None:
+        match = next(((end, token) for end, token in candidates if token in ids), None)
+        if match is None:
             return
-        start, token = found
+        start, token = match
         yield ids[token]
 
 
 def _for_wordpiece(model: Mapping[str, Any], used: set[str]) -> set[str]:
-    """Add the letters of tokens, so that other words of these letters are not unknown."""
+    """Add the letters of tokens, so that other words with these letters are not unknown."""
     prefix = model["continuing_subword_prefix"]
     letters = {letter for token in used for letter in token.removeprefix(prefix)}
     return used | {token for token in (*letters, *(prefix + letter for letter in letters)) if token in model["vocab"]}
 
 
 def _for_bpe(model: Mapping[str, Any], used: set[str]) -> set[str]:
-    """Add bytes, and the tokens that merges make others of, down to letters."""
+    """Add bytes, and the tokens that merges join, down to letters."""
     from tokenizers import pre_tokenizers
 
     made_of = defaultdict(list)
@@ -162,7 +162,7 @@ def _for_bpe(model: Mapping[str, Any], used: set[str]) -> set[str]:
 
 
 def _for_unigram(model: Mapping[str, Any], used: set[str]) -> set[str]:
-    """Add letters and bytes; and the token of the lowest score, which the score of the unknown token follows from."""
+    """Add letters, bytes, and the token of the lowest score, which defines the score of the unknown token."""
     scores = dict(model["vocab"])
     letters = {letter for token in used for letter in token}
     unknown = {model["vocab"][model["unk_id"]][0]} if model.get("unk_id") is not None else set()
@@ -181,11 +181,11 @@ _NEEDED: Mapping[str, Callable[[Mapping[str, Any], set[str]], set[str]]] = {
     "Unigram": _for_unigram,
     "WordLevel": _for_words,
 }
-"""Type of a tokenizer's model -> what finds the tokens that it needs to split a text into those that are used."""
+"""Type of a tokenizer's model -> function that adds the tokens that it needs to produce the used tokens."""
 
 
 def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
-    # older files have one string
+    # Older files have one string.
     first, second = merge.split(" ") if isinstance(merge, str) else merge
     return first, second
 
@@ -197,15 +197,15 @@ def _merged(model: Mapping[str, Any], merge: str | Sequence[str]) -> str:
 
 
 def _renumber_ids(part: Any, numbers: Mapping[int, int]) -> Any:
-    """Return a post-processor with the new ids of its special tokens, however it nests templates."""
+    """Return a post-processor, which can nest templates, with the new ids of its special tokens."""
     if isinstance(part, list):
         return [_renumber_ids(inner, numbers) for inner in part]
     if not isinstance(part, dict):
         return part
     renumbered = {name: _renumber_ids(inner, numbers) for name, inner in part.items()}
-    if isinstance(part.get("ids"), list):  # of a template
+    if isinstance(part.get("ids"), list):  # A template has lists of ids.
         renumbered["ids"] = [numbers[number] for number in part["ids"]]
-    for name in ("sep", "cls"):  # of BERT's and RoBERTa's
+    for name in ("sep", "cls"):  # BERT and RoBERTa have pairs (token, id).
         if isinstance(part.get(name), list):
             renumbered[name] = [part[name][0], numbers[part[name][1]]]
     return renumbered

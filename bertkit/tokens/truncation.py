@@ -1,4 +1,4 @@
-"""Texts that do not fit the model: the tokens that are read, in one input or several windows, and the losses."""
+"""Texts that are longer than the maximum length: truncation, windows, and the tokens that are lost."""
 
 from __future__ import annotations
 
@@ -37,42 +37,43 @@ WAYS = (*SHORTENED, *WINDOWS, HIERARCHICAL)
 
 OPTIONS: Mapping[str, object] = {
     "long_text": Option("head", choices=WAYS),
-    # 128 of 510 tokens, as in Sun et al. 2019, section 5.3.1
+    # Sun et al. (2019, section 5.3.1) read the first 128 of 510 tokens.
     "head_share": Option(0.25, minimum=0.01, maximum=0.99),
     "overlap": 64,
 }
-"""Options of the families that read a text or a pair as one row of classes or as a number."""
+"""Options of the families for text classification and text regression."""
 
 
 def long_text(recipe: Recipe) -> str:
-    """Return how the recipe of such a family reads a text that does not fit."""
+    """Return how the recipe of such a family reads a text that is too long."""
     return str(read_option(OPTIONS, recipe, "long_text"))
 
 
 def reads_windows(recipe: Recipe) -> bool:
-    """Tell whether a text becomes a feature of several windows, whatever its length."""
+    """Return whether a text becomes a feature of windows."""
     return long_text(recipe) not in SHORTENED
 
 
 def encode_long(rows: Rows, setup: Setup) -> list[Feature]:
-    """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, as `long_text` says where it does not fit.
+    """Encode ``text`` or the pair ``text``, ``text_pair`` of each row; `long_text` decides how long texts are read.
 
-    With windows, ``input_ids`` and the like are one list of numbers per window, and there is one where a text fits.
+    With windows, ``input_ids`` and other keys have one list of numbers per window; a text that fits has one window.
 
-    Of a pair that does not fit, a text that takes no more than half of the tokens stays whole, and the longer one (the
-    second, if both are equally long) gets what is left. If both are longer, each gets half. With windows, the longer
-    one is read in windows, each beside the other, of which no more than that half is read.
+    If a pair is too long, a text of at most half of the tokens stays complete, and the longer text (the second one in a
+    tie) gets the remaining tokens. If both texts are longer, each gets half. With windows, the longer text is split
+    into windows, and each is paired with the other text, of at most half of the tokens.
     """
-    way, overlap, share = (read_option(OPTIONS, setup.recipe, name) for name in ("long_text", "overlap", "head_share"))
+    names = ("long_text", "overlap", "head_share")
+    strategy, overlap, share = (read_option(OPTIONS, setup.recipe, name) for name in names)
     if not rows:
         return []
-    if way == "head":
+    if strategy == "head":
         return encode_texts(rows, setup)
     tokens_of_rows, template, budget = _tokenize_rows(rows, setup)
-    shorten = partial(_last, share=share if way == "head_tail" else 0.0)
+    shorten = partial(_last, share=share if strategy == "head_tail" else 0.0)
     features = []
     for number, tokens in enumerate(tokens_of_rows):
-        if way in SHORTENED:
+        if strategy in SHORTENED:
             features.append({"row": number, **template.fill(*shorten_texts(tokens, budget, shorten))})
             continue
         windows = [template.fill(*window) for window in _split_texts(tokens, budget, overlap)]
@@ -81,7 +82,7 @@ def encode_long(rows: Rows, setup: Setup) -> list[Feature]:
 
 
 def _tokenize_rows(rows: Rows, setup: Setup) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
-    """Return the tokens of the one or two texts of each row, the template around them, and how many it has room for."""
+    """Return the tokens of the one or two texts of each row, the template around them, and the token budget."""
     columns = ["text", "text_pair"] if "text_pair" in rows[0] else ["text"]
     template = find_template(setup.tokenizer, pair=len(columns) == 2)
     encoded = [tokenize_texts(setup.tokenizer, [row[column] for row in rows]) for column in columns]
@@ -90,15 +91,15 @@ def _tokenize_rows(rows: Rows, setup: Setup) -> tuple[list[list[list[int]]], Spe
 
 
 def shares_read(rows: Rows, setup: Setup) -> tuple[float, float, float]:
-    """Return the share of the tokens of rows that is read of one input, that of windows, and the windows per row."""
+    """Return the fractions of tokens that one input and that windows read, and the number of windows per row."""
     tokens_of_rows, _, budget = _tokenize_rows(rows, setup)
     overlap = read_option(OPTIONS, setup.recipe, "overlap")
     in_all = in_one = in_windows = windows = 0
     for tokens in tokens_of_rows:
-        sizes, own = _sizes(tokens, budget), _split_texts(tokens, budget, overlap)
+        sizes, row_windows = _sizes(tokens, budget), len(_split_texts(tokens, budget, overlap))
         lengths = [len(text) for text in tokens]
-        in_all, in_one, windows = in_all + sum(lengths), in_one + sum(sizes), windows + len(own)
-        in_windows += max(lengths) + sum(sizes) - max(sizes) if len(own) > 1 else sum(lengths)
+        in_all, in_one, windows = in_all + sum(lengths), in_one + sum(sizes), windows + row_windows
+        in_windows += max(lengths) + sum(sizes) - max(sizes) if row_windows > 1 else sum(lengths)
     return in_one / in_all, in_windows / in_all, windows / len(rows)
 
 
@@ -110,7 +111,7 @@ def shorten_texts(
 
 
 def _sizes(texts: Sequence[list[int]], budget: int) -> list[int]:
-    """Return how many tokens each text keeps.
+    """Return the number of tokens that each text keeps.
 
     >>> _sizes([[0] * 9], 6), _sizes([[0] * 2, [0] * 9], 7), _sizes([[0] * 9, [0] * 8], 7)
     ([6], [2, 5], [4, 3])
@@ -125,7 +126,7 @@ def _sizes(texts: Sequence[list[int]], budget: int) -> list[int]:
 
 
 def _last(tokens: list[int], size: int, *, share: float) -> list[int]:
-    """Keep `size` tokens: this share of them from the beginning, at least one if there is any, the rest from the end.
+    """Keep `size` tokens: a fraction from the beginning (at least one token unless it is 0), the rest from the end.
 
     >>> _last([1, 2, 3, 4, 5, 6], 4, share=0.25), _last([1, 2, 3, 4, 5, 6], 4, share=0.0), _last([1, 2], 4, share=0.5)
     ([1, 4, 5, 6], [3, 4, 5, 6], [1, 2])
@@ -137,7 +138,7 @@ def _last(tokens: list[int], size: int, *, share: float) -> list[int]:
 
 
 def _split_texts(texts: Sequence[list[int]], budget: int, overlap: int) -> list[list[list[int]]]:
-    """Split the longer text into windows, and put the beginning of the other beside each."""
+    """Split the longer text into windows, and pair each with the beginning of the other text."""
     if sum(map(len, texts)) <= budget:
         return [list(texts)]
     sizes = _sizes(texts, budget)
@@ -149,16 +150,16 @@ def _split_texts(texts: Sequence[list[int]], budget: int, overlap: int) -> list[
     ]
 
 
-def combine_windows(values: Numbers, way: str) -> Numbers:
-    """Combine what the windows of a row came to, (windows, labels), to one value per label, (labels,).
+def combine_windows(values: Numbers, strategy: str) -> Numbers:
+    """Combine the outputs of a row's windows, (windows, labels), to one value per label, (labels,).
 
-    ``windows_vote`` has the mean as well.
+    ``windows_vote`` uses the mean as well.
     """
-    combined: Numbers = values.max(axis=0) if way == "windows_max" else values.mean(axis=0)
+    combined: Numbers = values.max(axis=0) if strategy == "windows_max" else values.mean(axis=0)
     return combined
 
 
-# --- What is lost ---
+# --- Tokens, answers and words that are lost ---
 
 
 Encode = Callable[[Sequence[Row], Setup], Sequence[Feature]]
@@ -168,18 +169,18 @@ _UNENDING = 10**9  # tokens
 
 @dataclass
 class Truncation:
-    """How many rows are longer than the maximum length, and how many tokens they lose; counted chunk by chunk."""
+    """Running counts of the rows that are longer than the maximum length, and of the tokens that they lose."""
 
     setup: Setup
     encode: Encode
     rows: int = 0
     long: int = 0
     read: int = 0
-    """Tokens of each row's longest text, as far as they are read."""
+    """Number of tokens that are read, of the longest text per row."""
     lost_tokens: int = 0
 
     def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
-        """Count rows by their features; only those that reach the maximum length are encoded again, whole."""
+        """Count rows by their features; only rows of the maximum length are encoded again, without truncation."""
         lengths, limit = longest_of(features), max_tokens(self.setup)
         self.rows += len(rows)
         self.read += int(lengths.sum())
@@ -190,7 +191,7 @@ class Truncation:
             self.lost_tokens += int((complete - limit).clip(0).sum())
 
     def say(self) -> None:
-        """Log the share of tokens that is lost, if any."""
+        """Log the fraction of tokens that is lost, if any."""
         if self.long:
             many = f"{share_of(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
             say_once(
@@ -224,7 +225,7 @@ def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row], max_leng
         for feature in features
         if feature.get("end_positions", 0) and feature["end_positions"] - feature["start_positions"] < max_length
     }
-    return [number for number, row in enumerate(rows) if row["answers"]["text"] and number not in answered]
+    return [index for index, row in enumerate(rows) if row["answers"]["text"] and index not in answered]
 
 
 def describe_lost_gold(lost_count: int, count: int, options: Mapping[str, Any]) -> str:
@@ -239,7 +240,7 @@ def find_unread_words(features: Sequence[Feature], rows: Sequence[Row], setup: S
     for feature in features:
         words.setdefault(feature["row"], set()).update(feature["words"])
     return [
-        number
-        for number, row in enumerate(rows)
-        if any(tag is not None and word not in words.get(number, ()) for word, tag in enumerate(row["tags"]))
+        index
+        for index, row in enumerate(rows)
+        if any(tag is not None and word not in words.get(index, ()) for word, tag in enumerate(row["tags"]))
     ]

@@ -63,7 +63,7 @@ def read_words(value: object) -> list[str]:
     Text that begins with a bracket, as ``[1] shows`` does, is a sentence unless it is written as a list.
 
     Raises:
-        DataError: the value is no list of strings.
+        DataError: If the value is not a list of strings.
     """
     if isinstance(value, str) and not _LIST.fullmatch(value):
         return value.split()
@@ -74,10 +74,10 @@ def read_words(value: object) -> list[str]:
 
 
 def read_target(value: Any, count: int) -> list[int]:
-    """Read the position of a target word: `count` whole numbers, given as numbers or as text with ``:`` between them.
+    """Read the position of a target word: `count` integers, as numbers or as text with ``:`` between them.
 
     Raises:
-        DataError: the value is something else.
+        DataError: If the value is anything else.
     """
     values = value.split(":") if isinstance(value, str) else value
     values = list(values) if isinstance(values, (list, tuple)) else [values]
@@ -97,15 +97,15 @@ def read_target_word(row: Mapping[str, Any]) -> tuple[list[str], int]:
     The target is a word's index from 0 in ``tokens``, or the first and last + 1 character in ``text``.
 
     Raises:
-        DataError: it is outside the words or the text.
+        DataError: If the target is outside the words or the text.
     """
     if "tokens" not in row:
         return _split_around_target(row["text"], row["target"])
     words = read_words(row["tokens"])
     target = read_target(row["target"], count=1)[0]
     if not 0 <= target < len(words):
-        what = f"the target {target} is beyond the {len(words)} words"
-        raise DataError(what, "count words from 0", column="target")
+        message = f"the target {target} is beyond the {len(words)} words"
+        raise DataError(message, "count words from 0", column="target")
     return words, target
 
 
@@ -114,14 +114,14 @@ def _split_around_target(text: object, target: object) -> tuple[list[str], int]:
     start, end = read_target(target, count=2)
     if not isinstance(text, str) or not 0 <= start < end <= len(text) or not text[start:end].strip():
         size = len(text) if isinstance(text, str) else 0
-        what = f"the target {start}:{end} is not a word of the text, which has {size} characters"
-        raise DataError(what, "write its first and last + 1 character", column="target")
+        message = f"the target {start}:{end} is not a word of the text, which has {size} characters"
+        raise DataError(message, "write its first and last + 1 character", column="target")
     before, after = text[:start].split(), text[end:].split()
     return [*before, text[start:end].strip(), *after], len(before)
 
 
 def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_tokens: int) -> list[list[list[int]]]:
-    """Tokenize the words of each row; a word without tokens (a zero-width character, say) has an empty list.
+    """Tokenize the words of each row; a word without tokens, such as a zero-width character, has an empty list.
 
     A byte-level tokenizer marks the beginning of a word by the space before it. Unless it adds that space itself, it
     silently tokenizes the list ``["hello", "world"]`` as "helloworld". So a probe sentence and the first rows are
@@ -129,42 +129,42 @@ def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_toke
     their tokens are assigned to words by character offsets.
 
     Args:
-        tokenizer: a fast tokenizer.
-        rows: lists of words.
-        max_tokens: how many tokens of a word are kept; the first ones, since a word's first token represents it.
+        tokenizer: Fast tokenizer.
+        rows: Lists of words.
+        max_tokens: Maximum tokens per word; the first tokens are kept, because a word's first token represents it.
 
     Raises:
-        ModelError: the tokenizer joins words, so its tokens cannot be assigned to them.
+        ModelError: If the tokenizer joins words, so that its tokens cannot be assigned to them.
     """
-    filled = [number for number, words in enumerate(rows) if words]
-    texts = [rows[number] for number in filled]
+    rows_with_words = [index for index, words in enumerate(rows) if words]
+    texts = [rows[index] for index in rows_with_words]
     if _share_aligned(tokenizer, [_PROBE]) == 1:
-        # The probe is English, and a tokenizer may still join the words of these rows. Blank words, and those with
-        # spaces inside, are left out, since running text splits them in other ways.
+        # The probe is English, and a tokenizer can still join the words of these rows. Blank words, and words with
+        # spaces inside, are left out, because running text splits them differently.
         probes = [[word for word in words if len(word.split()) == 1] for words in texts[:_TESTED_ROWS]]
         if any(probes) and _share_aligned(tokenizer, [words for words in probes if words]) <= 0.5:
             raise _joined_words_error()
         encodings = zip(_encode_words(tokenizer, texts), texts, strict=True)
         tokens = [_split_by_word_ids(encoding, len(words)) for encoding, words in encodings]
     else:
-        # raises if a token spans two words
+        # This raises if a token spans two words.
         _split_by_offsets(_encode_text(tokenizer, [_PROBE])[0], _PROBE)
         encodings = zip(_encode_text(tokenizer, texts), texts, strict=True)
         tokens = [_split_by_offsets(encoding, words) for encoding, words in encodings]
     tokens_of_rows: list[list[list[int]]] = [[] for _ in rows]
-    for number, words_of_row in zip(filled, tokens, strict=True):
-        tokens_of_rows[number] = [word[:max_tokens] for word in words_of_row]
+    for index, row_words in zip(rows_with_words, tokens, strict=True):
+        tokens_of_rows[index] = [word[:max_tokens] for word in row_words]
     return tokens_of_rows
 
 
 def tokenize_subwords(tokenizer: Tokenizer, rows: Sequence[Mapping[str, Any]]) -> list[list[list[int]]]:
-    """Tokenize the text of each row, and assign the tokens to its words, which `split_subwords` has made of them."""
+    """Tokenize the text of each row, and assign the tokens to its words, which `split_subwords` found."""
     tokens: list[list[list[int]]] = []
     for row, encoding in zip(rows, tokenize_texts(tokenizer, [row["text"] for row in rows]), strict=True):
         starts = [start for start, _ in row["offsets"]]
         tokens.append([[] for _ in starts])
         for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            # A token may begin with the space before its word; a token of whitespace alone goes with the word before.
+            # A token can begin with the space before its word; a token of only whitespace belongs to the word before.
             word = bisect_right(starts, end - len(row["text"][start:end].lstrip())) - 1
             if starts:
                 tokens[-1][max(word, 0)].append(token)
@@ -181,9 +181,9 @@ def _encode_text(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[En
 
 
 def _share_aligned(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> float:
-    """Compute the share of rows, in [0, 1], that have the same tokens as words and as running text."""
+    """Compute the fraction of rows that have the same tokens as words and as running text."""
     pairs = zip(_encode_words(tokenizer, rows), _encode_text(tokenizer, rows), strict=True)
-    # SentencePiece may begin running text with a token for the bare space
+    # SentencePiece can begin running text with a token for the space alone.
     return float(np.mean([words.ids == text.ids or words.ids == text.ids[1:] for words, text in pairs]))
 
 
@@ -198,9 +198,9 @@ def _split_by_offsets(encoding: Encoding, words: Sequence[str]) -> list[list[int
     """Assign the tokens of running text (a space before every word) to words by their characters.
 
     Raises:
-        ModelError: a token covers characters of two words.
+        ModelError: If a token covers characters of two words.
     """
-    # a token belongs to the word after the last space at or before its start: byte-level tokens include that space
+    # A token belongs to the word after the last space at or before its start: byte-level tokens include that space.
     spaces = np.cumsum([0, *(len(word) + 1 for word in words)])
     text = f" {' '.join(words)}"
     tokens: list[list[int]] = [[] for _ in words]
@@ -215,15 +215,15 @@ def _split_by_offsets(encoding: Encoding, words: Sequence[str]) -> list[list[int
 
 
 def _joined_words_error() -> ModelError:
-    what = "the tokenizer splits a list of words differently from the same text"
-    return ModelError(what, "use a checkpoint whose tokenizer keeps words apart")
+    message = "the tokenizer splits a list of words differently from the same text"
+    return ModelError(message, "use a checkpoint whose tokenizer keeps words apart")
 
 
 def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) -> list[Window]:
     """Split a row's words into windows of at most `budget` tokens that overlap by at least `overlap` if they can.
 
-    Every word with tokens belongs to exactly one window: the one whose smaller side of context is largest (Devlin
-    et al. 2018, `run_squad.py`, which chooses answers so). Words are never split, so none may exceed `budget`.
+    Every word with tokens belongs to exactly one window, in which the smaller side of its context is largest (as for
+    answers in `run_squad.py`, Devlin et al. 2018). Words are never split, so no word can exceed `budget`.
 
     >>> [(w.words, w.positions) for w in split_windows([[1], [2], [3, 4], [5], [6]], budget=4, overlap=2)]
     [([0, 1, 2], [0, 1, 2]), ([3, 4], [2, 3])]
@@ -233,8 +233,8 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
     spans = _find_window_spans(ends, budget, max(0, overlap))
     if not spans:
         return []
-    # (words,) the window with the most context so far, and that context: tokens on the smaller side of the word.
-    # Each window updates its own words at once; comparing every word with every window would be quadratic.
+    # For each word (words,), the best window so far and its context: the tokens on the smaller side of the word. A
+    # window updates all its words at once; comparing every word with every window would be quadratic.
     best_windows = np.full(len(tokens), -1)
     best_context = np.full(len(tokens), -1)
     for number, (first, last) in enumerate(spans):
@@ -244,9 +244,9 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
         best_windows[words[is_better]], best_context[words[is_better]] = number, context[is_better]
     windows = []
     for number, (first, last) in enumerate(spans):
-        own = [word for word in range(first, last) if best_windows[word] == number and sizes[word]]
+        chosen = [word for word in range(first, last) if best_windows[word] == number and sizes[word]]
         window_tokens = [token for word in tokens[first:last] for token in word]
-        windows.append(Window(window_tokens, own, [int(ends[word] - ends[first]) for word in own]))
+        windows.append(Window(window_tokens, chosen, [int(ends[word] - ends[first]) for word in chosen]))
     return windows
 
 
@@ -263,7 +263,7 @@ def _find_window_spans(ends: Numbers, budget: int, overlap: int) -> list[tuple[i
         if last == count:
             break
         first = max(first + 1, int(np.searchsorted(ends, ends[last] - overlap, side="right")) - 1)
-        # the next window must reach at least one word further
+        # The next window must contain at least one more word.
         while ends[last + 1] - ends[first] > budget:
             first += 1
     return spans

@@ -1,1 +1,1 @@
-"""The one Trainer: its batches, losses and callbacks, and a clean stop at a signal."""
+"""The Trainer: its batches, losses and callbacks, and a clean stop at a signal."""

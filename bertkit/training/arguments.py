@@ -26,15 +26,16 @@ from bertkit.tokens.static_shapes import (
     static_collator,
     training_rows,
 )
-from bertkit.training.batching import Batches, InMemoryBatches, check_batch
-from bertkit.training.pretrain_batches import PretrainBatches
+from bertkit.training.batching import InMemoryBatches, check_batch
+from bertkit.training.pretrain_batches import Batches, PretrainBatches
 from bertkit.training.trackers import session_of
 
-_BUSY_TOKENS = 4096  # of a step; an H100 computes fewer in less time than launching their kernels takes
+# With fewer tokens per step, an H100 computes a step faster than the CPU launches its kernels.
+_BUSY_TOKENS = 4096
 
 
 def make_arguments(training: CommonTraining, machine: Machine, folder: Path, rows: int | None) -> TrainingArguments:
-    """Build the arguments of one process; their batch size is its share of a micro-batch.
+    """Build the arguments of a process, whose batch size is the process's share of a micro-batch.
 
     Raises:
         RecipeError: If `training.extra` is wrong.
@@ -104,7 +105,7 @@ def check_extra(training: CommonTraining) -> None:
     """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
 
     Raises:
-        RecipeError: an unknown field, or one that a recipe key sets.
+        RecipeError: If a field is unknown, or a recipe key sets it.
     """
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
@@ -124,25 +125,25 @@ def fitting_collator(
     *,
     graphs: bool,
 ) -> Collator:
-    """Return a collator of batches of few shapes where there is a graph for each; else as it is.
+    """Return a collator of batches of few shapes if each shape needs a graph, or `collate` itself.
 
-    The model then knows the widths, for its evaluations.
+    The widths are also stored for the model, whose evaluations use them.
     """
     device = Device(arguments.device.type)
     if device.shapes_may_change and not (training.torch_compile or graphs):
         return collate
-    most, texts = training.max_length, ONE_TEXT
+    max_length, texts = training.max_length, ONE_TEXT
     if isinstance(batches, InMemoryBatches):
         texts = texts_of_rows(model, batches.features)
         adds_up = training.gradient_accumulation > 1 or batches.items is not None
         adds_up = adds_up or (texts.are_windows and texts.most > 1)
-        few = WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS
-        widths = choose_widths(longest_of(batches.features), few)
+        max_widths = WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS
+        widths = choose_widths(longest_of(batches.features), max_widths)
     else:
-        widths = tuple(sorted({most, getattr(training, "short_length", None) or most}))
-    # texts of evaluations may be longer
-    get_static_shapes(model).widths = tuple(sorted({*widths, most}))
-    # those of pretraining have equally many rows anyway
+        widths = tuple(sorted({max_length, getattr(training, "short_length", None) or max_length}))
+    # Texts of evaluations can be longer than the training rows.
+    get_static_shapes(model).widths = tuple(sorted({*widths, max_length}))
+    # Pretraining batches all have the same number of rows, so they are not filled.
     share = device.padded_rows(arguments.per_device_train_batch_size)
     order = None if isinstance(batches, PretrainBatches) else training_rows(share, texts)
     return static_collator(collate, order, widths, texts)
@@ -151,38 +152,39 @@ def fitting_collator(
 def captures_steps(
     model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments, batches: Batches
 ) -> bool:
-    """Tell whether the steps of a run are captured as CUDA graphs; log where they could be, and hardly keep a GPU busy.
+    """Return whether the steps of a run are captured as CUDA graphs; if not, log when graphs would be faster.
 
     Raises:
-        RecipeError: they cannot be, since they differ from step to step, or in several processes.
+        RecipeError: If the recipe requires graphs, but the steps differ or the run has several processes.
     """
     device = Device(arguments.device.type)
     if not device.has_graphs:
         if training.cuda_graphs:
-            log.info(f"cuda_graphs: the {device.name} launches no graphs; steps are as without it")
+            log.info(f"cuda_graphs has no effect: the {device.name} does not support graphs")
         return False
     stages = ("gradual_unfreezing", "head_only_epochs")
     reasons = {
-        "in several processes": arguments.world_size > 1,
-        "of layers that are trained one after the other": any(getattr(training, key, None) for key in stages),
-        "whose loss compares the texts of a batch": getattr(model, "compares_rows", False),
+        "the run has several processes": arguments.world_size > 1,
+        "layers are unfrozen in stages": any(getattr(training, key, None) for key in stages),
+        "the loss compares the texts of a batch": getattr(model, "compares_rows", False),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     if training.cuda_graphs and reason:
-        raise RecipeError(f"training.cuda_graphs: the steps of a run {reason} cannot be captured", "leave it out")
+        raise RecipeError(f"training.cuda_graphs: steps cannot be captured if {reason}", "leave it out")
     excluded = any(getattr(training, name) is True for name in NOT_CAPTURED)
     if not (training.cuda_graphs or reason or excluded) and batches.step_size()[1] < _BUSY_TOKENS:
         log.info(
-            "cuda_graphs: off; with so few tokens a step, --set training.cuda_graphs=true may be several times as fast"
+            "cuda_graphs is off; steps with few tokens can be several times faster with --set training.cuda_graphs=true"
         )
     return training.cuda_graphs
 
 
 def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int) -> set[int] | None:
-    """Return the ids whose word embeddings are trained; None for all, as where looking them up takes a trip to the CPU.
+    """Return the token ids whose word embeddings are trained, or None for all.
 
-    An embedding that does not occur has no gradient, and AdamW changes it by weight decay alone; other optimizers may
-    do more. Features have no padding, but batches look it up.
+    The embedding of a token that does not occur has no gradient, so AdamW only applies weight decay to it; other
+    optimizers can do more. On devices with fixed shapes, the lookup would need a copy to the CPU. Features have no
+    padding, but batches do.
     """
     looks_up = "adamw" in arguments.optim and Device(arguments.device.type).shapes_may_change
     tokens = batches.occurring_tokens() if looks_up else None

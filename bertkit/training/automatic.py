@@ -15,12 +15,13 @@ from bertkit.modeling.layers import count_layers
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Auto
 
-STEPS, STEPS_PER_LABEL = 600, 20  # that a run should have, whichever is more
-FEWEST_EPOCHS, MOST_EPOCHS, MOST_OF_LABELS = 3, 20, 30
-EVALUATIONS = 10  # of a run, where its epochs are short
+# A run should have this number of steps, or of steps per label if that is larger.
+STEPS, STEPS_PER_LABEL = 600, 20
+MIN_EPOCHS, MAX_EPOCHS, MAX_EPOCHS_FOR_LABELS = 3, 20, 30
+EVALUATIONS = 10  # per run with short epochs
 PATIENCE = 4  # evaluations without improvement
-# validation rows; of fewer, the best of ten scores is the luckiest one
-FEWEST_TO_CHOOSE = 300
+# With fewer validation rows, the best of ten scores is mostly luck, so no step is chosen by them.
+MIN_VALIDATION_ROWS = 300
 _BASE_RATE, _BASE_WIDTH, _BASE_LAYERS = 3e-5, 768, 12
 _LOWEST_RATE, _HIGHEST_RATE = 1e-5, 5e-4
 MIN_PRETRAINING_BATCH = 8
@@ -29,16 +30,16 @@ _MAX_PRETRAINING_RATE = 2e-3
 
 
 def choose_epochs(steps_per_epoch: int, labels: int = 0) -> int:
-    """Return the number of epochs that makes enough steps, from 3 to 20, or up to 30 where there are many labels.
+    """Return the number of epochs that makes enough steps: 3 to 20, or up to 30 with many labels.
 
-    Few steps are what makes fine-tuning on few rows fail (Mosbach et al. 2021, section 6, who advise 20 epochs).
+    Fine-tuning on few rows fails if it has few steps (Mosbach et al. 2021, section 6, who advise 20 epochs).
 
     >>> [choose_epochs(steps) for steps in (7, 32, 157, 2105)], choose_epochs(57, labels=77)
     ([20, 19, 4, 3], 28)
     """
-    for_rows = min(math.ceil(STEPS / steps_per_epoch), MOST_EPOCHS)
-    for_labels = min(math.ceil(STEPS_PER_LABEL * labels / steps_per_epoch), MOST_OF_LABELS)
-    return max(for_rows, for_labels if STEPS_PER_LABEL * labels > STEPS else 0, FEWEST_EPOCHS)
+    for_rows = min(math.ceil(STEPS / steps_per_epoch), MAX_EPOCHS)
+    for_labels = min(math.ceil(STEPS_PER_LABEL * labels / steps_per_epoch), MAX_EPOCHS_FOR_LABELS)
+    return max(for_rows, for_labels if STEPS_PER_LABEL * labels > STEPS else 0, MIN_EPOCHS)
 
 
 def choose_rate(width: int, layers: int) -> float:
@@ -57,21 +58,20 @@ def choose_rate(width: int, layers: int) -> float:
 def choose_training(
     recipe: Recipe, rows: Mapping[str, int], labels: int, config: Mapping[str, Any]
 ) -> tuple[Recipe, str]:
-    """Return a recipe with numbers in place of `auto`, and what was chosen and why, in one line; empty without `auto`.
+    """Replace each `auto` in a recipe by a number; return the recipe and one line of reasons, empty without `auto`.
 
-    Where the number of epochs is chosen, so are the steps between evaluations and the patience, unless they are given.
+    If the number of epochs is chosen, the steps between evaluations and the patience are chosen as well, unless the
+    recipe sets them.
 
     Args:
-        recipe: as it was loaded.
-        rows: how many each split has.
-        labels: how many there are; 0 for numbers and other answers.
-        config: of the encoder; where it names no sizes, these count as BERT base's.
+        recipe: Recipe as it was loaded.
+        rows: Number of rows per split.
+        labels: Number of labels, or 0 for numbers and other answers.
+        config: Config of the encoder; BERT base's sizes replace missing ones.
     """
     training, chosen, reasons = recipe.training, dict[str, Any](), list[str]()
     if isinstance(training.epochs, Auto):
-        epochs, why = _choose_length(recipe, rows, labels)
-        chosen |= epochs
-        reasons += why
+        chosen, reasons = _choose_length(recipe, rows, labels)
     if isinstance(training.learning_rate, Auto):
         width, _ = product_widths(config) or (_BASE_WIDTH, 0)
         student = recipe.distillation.student_layers if recipe.distillation else None
@@ -88,13 +88,13 @@ def _choose_length(recipe: Recipe, rows: Mapping[str, int], labels: int) -> tupl
     """Choose the epochs, how often a run is evaluated, and when it stops early; return them with the reasons."""
     training, count = recipe.training, rows["train"]
     if training.steps is not None:
-        return {"epochs": FEWEST_EPOCHS}, []  # which do not count
+        return {"epochs": MIN_EPOCHS}, []  # The recipe counts steps, so this number has no effect.
     per_epoch = training.steps_per_epoch(count)
     epochs = choose_epochs(per_epoch, labels)
     chosen: dict[str, Any] = {"epochs": epochs}
-    of_labels = f", {labels} labels" if STEPS_PER_LABEL * labels > STEPS else ""
-    reasons = [f"{epochs} epochs of {per_epoch:,} steps ({count:,} training rows{of_labels})"]
-    can_choose = rows["validation"] >= FEWEST_TO_CHOOSE
+    label_reason = f", {labels} labels" if STEPS_PER_LABEL * labels > STEPS else ""
+    reasons = [f"{epochs} epochs of {per_epoch:,} steps ({count:,} training rows{label_reason})"]
+    can_choose = rows["validation"] >= MIN_VALIDATION_ROWS
     if training.evaluate_every == "epoch" and (epochs > EVALUATIONS or not can_choose):
         chosen["evaluate_every"] = math.ceil(epochs * per_epoch / (EVALUATIONS if can_choose else 1))
     if not can_choose:

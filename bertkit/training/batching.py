@@ -1,10 +1,10 @@
-"""Batches of rows of similar length, in an order that depends on nothing but the seed and the epoch."""
+"""Batches of rows of similar length, in an order that depends only on the seed and the epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from bertkit.progress import log
 from bertkit.recipe.sections import CommonTraining, Training
 from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
 from bertkit.tokens.features import Collator, Feature, Features
-from bertkit.training.stopping import Budget
 
 SORT_WINDOW = 50
 """Number of batches whose rows are sorted by length together: little padding, and an order that stays random."""
@@ -27,25 +26,25 @@ _Batch = TypeVar("_Batch", range, Numbers)
 
 @dataclass(frozen=True)
 class Shares:
-    """How a batch is shared out: among processes, and into micro-batches that one process computes in turn.
+    """Division of a batch among processes, and into micro-batches that a process computes in turn.
 
-    Whatever their numbers, the optimizer sees the same rows in the same step.
+    The optimizer sees the same rows in the same step for any number of processes and micro-batches.
     """
 
     micro_batches: int = 1
     processes: int = 1
     process: int = 0
-    """The number of this process, from 0."""
+    """Index of this process."""
 
     @property
     def count(self) -> int:
-        """The number of shares of a batch."""
+        """Number of shares of a batch."""
         return self.micro_batches * self.processes
 
-    def of(self, batch: _Batch, micro_batch: int) -> _Batch:
+    def take(self, batch: _Batch, micro_batch: int) -> _Batch:
         """Return this process's share of a batch, a sequence, in a micro-batch.
 
-        Every n-th row belongs to a share: rows of a batch are sorted by length, so all shares get long and short ones.
+        A share has every n-th row. The rows of a batch are sorted by length, so all shares get long and short rows.
         """
         return batch[micro_batch * self.processes + self.process :: self.count]
 
@@ -60,20 +59,20 @@ def plan_epoch(
     items: Lengths | None = None,
     min_rows: int = 1,
 ) -> list[np.ndarray[Any, Any]]:
-    """Plan the row numbers of every batch of an epoch; each row comes once.
+    """Plan the row indices of every batch of an epoch; each row occurs once.
 
     Rows are shuffled, sorted by length inside windows of several batches, split into batches of equally many items (so
     there is no small last batch), and the batches are shuffled. With a sort window of one batch, batches are random.
 
     Args:
-        lengths: tokens of each row.
-        batch_size: rows of a batch, on average.
-        seed: of the order.
-        epoch: of the order.
-        sort_window: batches whose rows are sorted together.
-        items: labels of each row that the loss is a mean over; one each when absent. Sorted batches of equally many
-            rows would have few labels where texts are short, and the mean would give those too much weight.
-        min_rows: rows that every batch has at least.
+        lengths: Number of tokens per row.
+        batch_size: Mean number of rows per batch.
+        seed: Seed of the random order.
+        epoch: Epoch, which is part of the seed.
+        sort_window: Number of batches whose rows are sorted together.
+        items: Number of labels per row that the loss is a mean over; 1 by default. If sorted batches had equally many
+            rows, batches of short texts would have few labels, and the mean would give these labels too much weight.
+        min_rows: Minimum number of rows per batch.
     """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(lengths))
@@ -81,24 +80,24 @@ def plan_epoch(
     sizes = np.asarray(lengths)
     weights = np.ones(len(lengths), dtype=np.int64) if items is None or sort_window == 1 else np.asarray(items)
     planned = []
-    # `edges` (batches + 1,) are the offsets in `order` where batches of nearly equal size begin and end. They bound the
-    # windows; `_split_evenly` decides about the batches inside.
+    # `edges` (batches + 1,) are offsets in `order`, the bounds of batches of nearly equal size. They bound the windows;
+    # `_split_evenly` splits a window into batches.
     edges = np.linspace(0, len(order), count + 1).round().astype(int)
     for start in range(0, count, sort_window):
         window = edges[start : start + sort_window + 1]
         rows = order[window[0] : window[-1]]
-        # The rows of a window from short to long, so that a batch needs little padding. The sort is stable, so rows of
+        # Rows of a window go from short to long, so that a batch needs little padding. The sort is stable, so rows of
         # equal length stay shuffled.
         rows = rows[np.argsort(sizes[rows], kind="stable")]
         planned += np.split(rows, _split_evenly(weights[rows], len(window) - 1, min_rows))
-    # the batches of a window go from short to long texts, so they are shuffled too
+    # The batches of a window go from short to long texts, so batches are shuffled too.
     return [planned[number] for number in random.permutation(len(planned))]
 
 
 def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> list[int]:
     """Return the indices that split weights, (rows,), into `count` runs of nearly equal sums and at least `min_size`.
 
-    Where weights differ, sizes are rounded to four binary digits: oneDNN compiles its matrix products for every shape
+    If weights differ, sizes are rounded to four binary digits: oneDNN compiles its matrix products for every shape
     that it meets, so batches of one length should have few sizes.
 
     >>> _split_evenly(np.array([1, 1, 1, 1, 2, 2, 4]), 3, 1), _split_evenly(np.ones(7), 3, 1)
@@ -115,7 +114,7 @@ def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> l
     for number, goal in enumerate(goals, start=1):
         size = int(np.abs(sums - goal).argmin()) - ends[-1]
         step = 2 ** max(size.bit_length() - 4, 0) if differ else 1
-        # leaves enough rows for the runs after this one
+        # The later runs need at least `min_size` rows each.
         latest = len(weights) - (count - number) * min_size
         ends.append(min(ends[-1] + max(round(size / step) * step, min_size), latest))
     return ends[1:]
@@ -124,25 +123,24 @@ def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> l
 def plan_distinct(
     texts: Sequence[Sequence[int]], batch_size: int, seed: int, epoch: int, min_rows: int = 1
 ) -> list[np.ndarray[Any, Any]]:
-    """Plan the row numbers of every batch of an epoch, in random order; rows of one batch have no text in common.
+    """Plan the row indices of every batch of an epoch, in random order; rows of one batch have no text in common.
 
-    Batches are as many, and nearly as large, as those of `plan_epoch`. A row whose text is in
-    a batch goes to a later one. The few that find none at the end are left out of this epoch; another epoch leaves out
-    others.
+    There are as many batches as in `plan_epoch`, of nearly the same sizes. A row whose text is already in a batch goes
+    to a later batch. The few rows that fit into no batch are left out of this epoch; another epoch leaves out others.
 
     Args:
-        texts: numbers of the texts of each row.
-        batch_size: rows of a batch, on average.
-        seed: of the order.
-        epoch: of the order.
-        min_rows: rows that every batch has at least, even if texts occur twice.
+        texts: Ids of the texts of each row.
+        batch_size: Mean number of rows per batch.
+        seed: Seed of the random order.
+        epoch: Epoch, which is part of the seed.
+        min_rows: Minimum number of rows per batch, even if texts occur twice.
     """
     order = np.random.default_rng((seed, epoch)).permutation(len(texts))
     count = -(-len(texts) // batch_size)
     sizes = np.diff(np.linspace(0, len(texts), count + 1).round().astype(int)).tolist()
     batches: list[list[int]] = [[] for _ in range(count)]
     last: dict[int, int] = {}  # text -> the last batch that has it
-    left_out, opened = [], 0
+    left_out, opened = [], 0  # `opened` is the first batch that has room
     for row in order.tolist():
         while opened < count and len(batches[opened]) == sizes[opened]:
             opened += 1
@@ -161,13 +159,13 @@ def plan_distinct(
 
 
 def choose_batching(batching: str, items: Lengths | None, padding_reason: str | None) -> str:
-    """Return ``sorted`` or ``random`` for the recipe's `batching`; a line says what ``auto`` is for labels of tokens.
+    """Return ``sorted`` or ``random`` for the recipe's `batching`; the choice for taggers is logged.
 
-    Taggers learn a little more from random batches, which are no slower where padding is not computed.
+    Taggers learn a little more from random batches, which cost no time if padding is not computed.
 
     Args:
-        batching: of the recipe.
-        items: labels of each row; None where a row has one.
+        batching: Value in the recipe.
+        items: Number of labels per row, or None if each row has one.
         padding_reason: Reason why the padding of batches is computed, or None if it is not.
     """
     if batching != "auto":
@@ -175,14 +173,14 @@ def choose_batching(batching: str, items: Lengths | None, padding_reason: str | 
     if items is None:
         return "sorted"
     if padding_reason:
-        log.info(f"batching: sorted by length, since {padding_reason}")
+        log.info(f"batching: sorted by length, because {padding_reason}")
         return "sorted"
-    log.info("batching: random, since padding is not computed here")
+    log.info("batching: random, because padding is not computed")
     return "random"
 
 
 def longest_rows(lengths: Lengths, count: int) -> list[int]:
-    """Return the numbers of the longest rows, the longest first.
+    """Return the indices of the longest rows, the longest first.
 
     >>> longest_rows([3, 9, 4], 2)
     [1, 2]
@@ -191,23 +189,18 @@ def longest_rows(lengths: Lengths, count: int) -> list[int]:
     return rows
 
 
+@dataclass(eq=False)
 class SeededBatches(Sampler[list[int]]):
-    """The rows of one process's share of every batch, micro-batch by micro-batch."""
+    """Row indices of one process's share of every batch, micro-batch by micro-batch."""
 
-    def __init__(
-        self,
-        lengths: Lengths,
-        batch_size: int,
-        seed: int,
-        *,
-        sort_window: int = SORT_WINDOW,
-        items: Lengths | None = None,
-        texts: Sequence[Sequence[int]] | None = None,
-        shares: Shares = Shares(),
-    ) -> None:
-        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
-        self.sort_window, self.items, self.texts, self.shares = sort_window, items, texts, shares
-        self.epoch = 0
+    lengths: Lengths
+    batch_size: int
+    seed: int
+    sort_window: int = SORT_WINDOW
+    items: Lengths | None = None
+    texts: Sequence[Sequence[int]] | None = None
+    shares: Shares = Shares()
+    epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration plans."""
@@ -226,7 +219,7 @@ class SeededBatches(Sampler[list[int]]):
             plan = plan_distinct(self.texts, *order, min_rows=min_rows)
         for batch in plan:
             for micro_batch in range(self.shares.micro_batches):
-                yield self.shares.of(batch, micro_batch).tolist()
+                yield self.shares.take(batch, micro_batch).tolist()
 
 
 class SeededLoader(DataLoader[Feature]):
@@ -240,51 +233,19 @@ class SeededLoader(DataLoader[Feature]):
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
-class Batches(Protocol):
-    """The batches of a run; their rows and order follow from the seed."""
-
-    rows: int | None
-    """Rows of an epoch; None where epochs are not counted."""
-    budget: Budget | None
-    """The clock that ends the run; None where steps are counted."""
-
-    def loader(
-        self, collate: Collator, *, processes: int, process: int, padding_reason: str | None = None
-    ) -> DataLoader[Any]:
-        """Build the loader of one process's share; `padding_reason` states why padding is computed, if it is."""
-
-    def __len__(self) -> int: ...
-
-    def occurring_tokens(self) -> Iterable[int] | None:
-        """Return the token ids that occur; None where all embeddings are trained."""
-
-    def longest(self) -> list[Feature]:
-        """Return as many rows as a loader's largest batch has, the longest that it may meet."""
-
-    def step_size(self) -> tuple[float, float]:
-        """Return the mean number of rows and of tokens per step."""
-
-    def state(self, step: int) -> dict[str, Any]:
-        """Return what a checkpoint must keep to go on after a step."""
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
-
-
 class InMemoryBatches:
-    """Batches of features that are all in memory."""
+    """Batches of features in memory."""
 
     def __init__(self, features: Features, training: Training) -> None:
         self.features, self.training = features, training
-        self.rows: int | None = len(features)
-        self.budget: Budget | None = None
+        self.rows, self.budget = len(features), None
         self.lengths, self.items, self.texts = lengths_of(features), items_of(features), texts_of(features)
         self.batching: str = training.batching
         if self.texts is not None:
             # The texts of a batch are each other's negatives. Sorting would choose them by length, not at random.
             if training.batching == "sorted":
-                message = "training.batching = sorted does not go with a loss that takes the other texts of a batch for"
-                raise RecipeError(f"{message} negatives", "leave it out")
+                message = "training.batching=sorted does not work with a loss whose negatives are the texts of a batch"
+                raise RecipeError(message, "leave it out")
             self.batching = "random"
         self.sampler: SeededBatches
 
@@ -315,10 +276,9 @@ class InMemoryBatches:
         return [self.features[row] for row in longest_rows(lengths, len(largest))]
 
     def occurring_tokens(self) -> Iterable[int] | None:
-        """Return the token ids that occur; None where all embeddings are trained."""
-        training = self.training
-        # your own collator may put others into a batch
-        is_known = training.occurring_embeddings and not training.collator
+        """Return the token ids that occur, or None if all embeddings are trained."""
+        # A custom collator can add other tokens to a batch.
+        is_known = self.training.occurring_embeddings and not self.training.collator
         return occurring_tokens_of(self.features).tolist() if is_known else None
 
     def step_size(self) -> tuple[float, float]:
@@ -327,11 +287,11 @@ class InMemoryBatches:
         return len(self.lengths) / steps, float(self.lengths.sum()) / steps
 
     def state(self, step: int) -> dict[str, Any]:
-        """Return how batches are made, which another machine may choose otherwise; the rest follows from the seed."""
+        """Return the batching, which another machine could choose differently; the rest follows from the seed."""
         return {"batching": self.batching}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Make batches as before."""
+        """Continue with the stored batching."""
         self.batching = state.get("batching", self.batching)
 
 
@@ -339,13 +299,13 @@ def check_batch(training: CommonTraining, rows: int | None, processes: int) -> N
     """Check that every batch can be divided evenly; in pretraining, the number of rows is unknown.
 
     Raises:
-        UsageError: the batch size is no multiple of processes times micro-batches, or there are too few rows.
+        UsageError: If the batch size is not a multiple of processes times micro-batches, or there are too few rows.
     """
     shares = processes * training.gradient_accumulation
     if training.batch_size % shares:
         among = f"{processes} process(es) with {training.gradient_accumulation} micro-batch(es) each"
-        what = f"batch_size {training.batch_size} cannot be divided among {among}"
-        raise UsageError(what, f"make it a multiple of {shares}")
+        message = f"batch_size {training.batch_size} cannot be divided among {among}"
+        raise UsageError(message, f"make it a multiple of {shares}")
     if rows is not None and rows // training.steps_per_epoch(rows) < shares:
-        what = f"{rows} rows are too few for {shares} shares of a batch"
-        raise UsageError(what, "use fewer processes or micro-batches")
+        message = f"{rows} rows are too few for {shares} shares of a batch"
+        raise UsageError(message, "use fewer processes or micro-batches")

@@ -40,7 +40,7 @@ _GARBAGE = 200_000  # objects between two searches for garbage while a model is 
 
 
 class TrainingCallback(TrainerCallback):  # type: ignore[misc]
-    """Decides what happens between two steps of a run; `fit` creates one per run and sets its `trainer`."""
+    """Callback that decides what happens between two steps of a run; `fit` creates it and sets its `trainer`."""
 
     trainer: Any
 
@@ -50,9 +50,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.greater_is_better = job.greater_is_better
         self.batches, self.budget, self.tenth = job.train_batches, job.train_batches.budget, 0
         self.figures: dict[str, Any] = {}
-        self.began, self.first_step, self.is_by_signal = 0.0, 0, False
-        self.step_began = 0.0
-        self.cores, self.idle_since, self.loading, self.computing = CoreWatch(), 0.0, 0.0, 0.0
+        self.start_time, self.first_step, self.is_by_signal = 0.0, 0, False
+        self.step_start = 0.0
+        self.cores, self.idle_start, self.loading, self.computing = CoreWatch(), 0.0, 0.0, 0.0
         self.times: dict[str, float] = {}
 
     def on_train_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -69,13 +69,13 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             used, tokens = manifest.get(MANIFEST_SECONDS, 0.0), manifest.get(MANIFEST_TOKENS)
         self.trainer.limit_micro_batches(tokens)
         state.logging_steps = self.training.steps_per_log(state.max_steps)
-        self.began = self.idle_since = time.perf_counter()
+        self.start_time = self.idle_start = time.perf_counter()
         self.cores.waiting_share()  # starts the measurement
         # The disk must have room for the checkpoints that this run will write.
         saves = self.training.evaluations(state.max_steps, self.batches.rows)
         weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
-        kept = self.training.kept_checkpoints(saves)
-        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves, kept)
+        max_checkpoints = self.training.kept_checkpoints(saves)
+        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves, max_checkpoints)
         check_space(self._run(), needed - checkpoints.written_bytes(self._run()))
         self._write_log(state)
         if self.budget:
@@ -87,13 +87,13 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Set the progress of training, which some losses read; it follows from the step, also after a resume."""
-        self.loading += time.perf_counter() - self.idle_since
+        self.loading += time.perf_counter() - self.idle_start
         share = self.budget.share if self.budget else state.global_step / state.max_steps
         if set_progress := getattr(self.trainer.model, "set_progress", None):
             set_progress(share)
         # On XLA, operations that an evaluation left are not part of the graph of the step.
         self.trainer.device.end_graph()
-        self.step_began = time.perf_counter()
+        self.step_start = time.perf_counter()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Decide what follows this step."""
@@ -122,23 +122,23 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             control.should_save = True
             control.should_training_stop = control.should_training_stop or bool(self.stop.signal)
             self.stop.save = False
-        # A flag on a GPU can be read only after all its work is done. So there it is read where a log line or a
-        # checkpoint waits for that anyway.
+        # A flag on a GPU can be read only after all its work is done. So it is read only if a log line or a checkpoint
+        # waits for that anyway.
         if control.should_save or control.should_log or self.trainer.args.device.type == "cpu":
-            self._refuse_non_finite(state, weights=control.should_save)
+            self._check_finite(state, weights=control.should_save)
         if control.should_save and args.should_save:
             checkpoints.clear(checkpoints.checkpoint_folder(self._run(), state.global_step))
         # Rates exclude evaluations. An asynchronous device has finished by now if an evaluation follows.
-        self.computing += time.perf_counter() - self.step_began
+        self.computing += time.perf_counter() - self.step_start
         seconds = self.computing + self.loading
         rows, tokens = ((state.global_step - self.first_step) * mean for mean in self.batches.step_size())
         figures = {**self.figures, "rows/s": rows / seconds, "tokens/s": tokens / seconds}
         self.progress.update(round(self.budget.used) if self.budget else state.global_step, figures)
-        self.idle_since = time.perf_counter()
+        self.idle_start = time.perf_counter()
 
     def on_train_end(self, args: object, state: object, control: object, **_: object) -> None:
-        """Note how long training took, for how much of that it had no batch, and no core for its threads."""
-        seconds, share = time.perf_counter() - self.began, self.cores.waiting_share()
+        """Store how long training took, how long it waited for batches, and how often its threads had no core."""
+        seconds, share = time.perf_counter() - self.start_time, self.cores.waiting_share()
         self.times = {"seconds": seconds, "loading_seconds": self.loading, "waiting_share": share}
 
     def on_log(
@@ -157,12 +157,12 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self.progress.record(state.log_history[-1])
         figures = {"loss": logs.get("loss"), self.best_metric: logs.get(self.best_key)}
         self.figures.update({name: value for name, value in figures.items() if value is not None})
-        self.idle_since = time.perf_counter()
+        self.idle_start = time.perf_counter()
 
     def on_evaluate(
         self, args: object, state: TrainerState, control: object, metrics: dict[str, float], **_: object
     ) -> None:
-        """Note this step if it is the best so far; while the best metric is undefined, the loss decides."""
+        """Store this step if it is the best so far; while the best metric is undefined, the loss decides."""
         *before, last = [
             rank_step(entry[self.best_key], entry.get("eval_loss"), greater_is_better=self.greater_is_better)
             for entry in state.log_history
@@ -176,8 +176,10 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Commit the checkpoint, then delete those that are neither the best nor the last, unless all are kept."""
         self.trainer.accelerator.wait_for_everyone()
         best = state.best_global_step or 0
-        since = [entry for entry in state.log_history if self.best_key in entry and entry["step"] > best]
-        exhausted = self.training.patience is not None and len(since) >= self.training.patience
+        evaluations_since_best = [
+            entry for entry in state.log_history if self.best_key in entry and entry["step"] > best
+        ]
+        exhausted = self.training.patience is not None and len(evaluations_since_best) >= self.training.patience
         losses = self.trainer.running_loss.state()
         # All processes have written their files (such as random states) before the manifest lists them. Older
         # checkpoints are deleted after this one counts, so that a kill always leaves one to resume from.
@@ -201,13 +203,13 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.trainer.accelerator.wait_for_everyone()
         if exhausted:
             control.should_training_stop = True
-        self.idle_since = time.perf_counter()
+        self.idle_start = time.perf_counter()
 
     def _is_last(self, state: TrainerState) -> bool:
         return self.budget.is_over if self.budget else bool(state.global_step >= state.max_steps)
 
     def _is_time_to_evaluate(self, state: TrainerState) -> bool:
-        """Tell whether an evaluation is due; with a budget of time there are ten."""
+        """Return whether an evaluation is due; a run with a budget of time has ten."""
         if self._is_last(state):
             return True
         if self.budget and self.training.evaluate_every == "epoch":
@@ -218,26 +220,26 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def _run(self) -> Path:
         return Path(self.trainer.args.output_dir)
 
-    def _refuse_non_finite(self, state: TrainerState, *, weights: bool) -> None:
-        good = bool(self.trainer.finite)
-        if good and weights:
+    def _check_finite(self, state: TrainerState, *, weights: bool) -> None:
+        is_finite = bool(self.trainer.finite)
+        if is_finite and weights:
             # On XLA, copies on the CPU are read without compiling a graph.
             model = self.trainer.model
             saved = (None if is_sharded(model) else weights_to_save(model)) or dict(model.named_parameters())
             finite = [gather(values.isfinite().all()) for values in saved.values()]
-            # A GPU is waited for once, not once per weight.
-            good = bool(torch.stack(finite).all())
-        if good:
+            # One stacked tensor makes the CPU wait for a GPU once, not once per weight.
+            is_finite = bool(torch.stack(finite).all())
+        if is_finite:
             return
-        kept, _ = checkpoints.newest_whole(self._run())
-        last = f"the last good checkpoint is {kept.name if kept else 'none'}"
-        what = f"the loss or a weight is not finite at step {state.global_step}; {last}"
-        raise DivergedError(what, "try a smaller --learning-rate, or --set training.precision=fp32")
+        checkpoint, _ = checkpoints.newest_whole(self._run())
+        last = f"the last good checkpoint is {checkpoint.name if checkpoint else 'none'}"
+        message = f"the loss or a weight is not finite at step {state.global_step}; {last}"
+        raise DivergedError(message, "try a smaller --learning-rate, or --set training.precision=fp32")
 
     def _write_log(self, state: TrainerState) -> None:
         if state.is_world_process_zero:
-            # The whole history is written anew. So no lines remain of steps after the checkpoint, which a
-            # resumed run does again.
+            # The file is rewritten with the complete history. So a resumed run leaves no lines of steps after its
+            # checkpoint, which it repeats.
             lines = [
                 to_json({"step": entry["step"], **{key: entry[key] for key in sorted(entry)}})
                 for entry in state.log_history

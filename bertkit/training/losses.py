@@ -1,4 +1,4 @@
-"""The terms of a loss, and losses that a model's own head does not have."""
+"""The terms of a loss, and losses that replace the loss of a model's head."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertkit.progress import log
 from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.sections import Row, Training
 from bertkit.tasks import Task
-from bertkit.tokens.features import IGNORED, ROW_MASK, Batch, count_items
+from bertkit.tokens.features import IGNORED, ROW_MASK, Batch, count_items, count_on_device
 
 if TYPE_CHECKING:
     import torch
@@ -28,39 +28,39 @@ Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 
 
 def check_loss(training: Training, task: Task, *, trusted: bool) -> None:
-    """Check that a task family can be trained with the loss that a recipe names, and load one of your own.
+    """Check that a task family can be trained with the loss that a recipe names, and load a custom loss.
 
     Raises:
-        RecipeError: it cannot, keys exclude each other, or your own function is not there or may not run.
+        RecipeError: If it cannot, if keys exclude each other, or if a custom function is missing or not trusted.
     """
     keys = [key for key in ("loss", "class_weights", "label_smoothing") if getattr(training, key)]
     if keys and not task.NAMED:
         raise RecipeError(f"training.{keys[0]} needs labels", "leave it out for this task")
     if training.loss and task.fit_head:
-        raise RecipeError("training.loss: this task family has a loss of its own", "leave it out")
+        raise RecipeError("training.loss: this task family needs its built-in loss", "leave it out")
     if training.loss == FOCAL and training.label_smoothing:
-        raise RecipeError("training.label_smoothing does not go with focal loss", "leave one of them out")
+        raise RecipeError("training.label_smoothing does not work with focal loss", "leave one of them out")
     if training.loss and training.loss != FOCAL:
         load_custom("loss", training.loss, trusted)
         if len(keys) > 1:
-            raise RecipeError(f"training.{keys[1]} does not go with a loss of your own", "leave one of them out")
+            raise RecipeError(f"training.{keys[1]} does not work with a custom loss", "leave one of them out")
 
 
 @dataclass(frozen=True)
 class Terms:
     """The terms of a loss: the loss is the weighted sum of their means over all items of an optimizer step.
 
-    However a step is split into micro-batches and processes, their sums and counts add up to the same.
+    Sums and counts add up to the same values for any split of a step into micro-batches and processes.
 
-    Of four labels, three with a loss of 1 and one with a loss of 3, the loss of a step is 6 / 4. So it is where the
-    fourth is in a micro-batch of its own: sums of 3 and 3, counts of 3 and 1. The mean of the two means would be 2.
+    If three labels have a loss of 1 and a fourth has a loss of 3, the loss of the step is 6 / 4. It is the same if the
+    fourth is in a separate micro-batch: sums of 3 and 3, counts of 3 and 1. The mean of the two means would be 2.
     """
 
     weights: Mapping[str, float]
     count: Callable[[Batch], Mapping[str, int]]
-    """Counts the items of each term in a batch."""
+    """Function that counts the items of each term in a batch."""
     sums: Callable[[Model, Batch], Batch]
-    """Computes the sum of each term over a batch from a model and the batch; 0 with a gradient where it has no item."""
+    """Function that computes the sum of each term over a batch; without items, it is 0 and has a gradient."""
 
 
 class RunningLoss:
@@ -137,47 +137,36 @@ def task_terms(loss: Loss | None) -> Terms:
                 return {"gold": sum_over_rows(loss, outputs["logits"], batch["labels"], batch[ROW_MASK])}
             return {"gold": loss(outputs["logits"], batch["labels"])}
         items = count_on_device(batch)
+        if isinstance(items, int):
+            items = torch.full((), items, device=outputs["loss"].device)
         # A mean over no labels is not a number. There is no `if` here: it would wait for the GPU in every micro-batch.
         return {"gold": torch.where(items > 0, outputs["loss"], 0.0) * items}
 
     return Terms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
 
 
-def count_on_device(batch: Batch) -> torch.Tensor:
-    """Count the items of a batch as `count_items` does, as a tensor where it is, so that no program waits for it."""
-    import torch
-
-    labels = batch.get("labels")
-    if labels is not None and not labels.is_floating_point():
-        return (labels != IGNORED).sum()
-    if ROW_MASK in batch:
-        return batch[ROW_MASK].sum()
-    values = next(iter(batch.values()))
-    return torch.full((), len(values), device=values.device)
-
-
 def gold_terms(task: Task, training: Training, labels: Sequence[str], rows: Sequence[Row]) -> Terms:
-    """Build the terms of a task's rows: its own loss, or that of `make_loss`; see there for what it raises."""
+    """Build the terms of a task's rows: the built-in loss, or the loss of `make_loss`; raises as that does."""
     if task.fit_head:
         return task_terms(None)
     return task_terms(make_loss(training, labels, [row.get(task.COLUMNS.gold) for row in rows]))
 
 
 def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[Any]) -> Loss | None:
-    """Build the loss of a recipe with `loss`, `class_weights` or `label_smoothing`; None where it has none of them.
+    """Build the loss of a recipe with `loss`, `class_weights` or `label_smoothing`, or return None without them.
 
     Args:
-        training: the recipe's training section.
-        labels: label names in the order of the model's outputs.
-        gold_labels: label names of the training rows (lists of them where a row has several).
+        training: Training section of the recipe.
+        labels: Label names in the order of the model's outputs.
+        gold_labels: Label names of the training rows, or lists of names if rows have several labels.
 
     Raises:
-        RecipeError: weights for labels that do not exist.
+        RecipeError: If labels that do not exist have weights.
     """
     if training.class_weights is None and not training.label_smoothing and not training.loss:
         return None
     if training.loss and training.loss != FOCAL:
-        return _sum_own_loss(training.loss, len(labels))
+        return _sum_custom_loss(training.loss, len(labels))
     import torch
     from torch.nn import functional
 
@@ -187,48 +176,48 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         nonlocal weights
-        weights = weights.to(logits.device)  # once, since a copy waits for a GPU
+        weights = weights.to(logits.device)  # Stored, because each copy waits for a GPU.
         weight = weights.to(logits.dtype)
         if gold.is_floating_point():  # several labels: one yes or no per label
-            # Losses are (rows, labels). The mean over labels is that of the model's own head, the sum over rows that of
-            # `Terms`. Smoothing moves 0 and 1 towards 1/2, as between two classes.
+            # Losses are (rows, labels). The model's head has a mean over labels, and `Terms` need a sum over rows.
+            # Smoothing moves 0 and 1 towards 1/2, as between two classes.
             target = gold * (1 - smoothing) + smoothing / 2
             losses = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
-            factors = weight if gamma is None else weight * _lacking(losses) ** gamma
+            factors = weight if gamma is None else weight * _missing_probability(losses) ** gamma
             return (losses * factors).mean(dim=-1).sum()
-        # Logits (rows, labels), or (rows * tokens, labels) where tokens have labels. A weighted mean would divide by
-        # the weights of these very labels, which differ between micro-batches; a sum does not.
+        # Logits are (rows, labels), or (rows * tokens, labels) if tokens have labels. A weighted mean would divide by
+        # the weights of the labels in this micro-batch, which differ between micro-batches; a sum does not.
         logits, gold = logits.reshape(-1, len(labels)), gold.reshape(-1)
         if gamma is not None:
-            # 0 where a label is ignored
+            # The loss of an ignored label is 0.
             losses = functional.cross_entropy(logits, gold, reduction="none")
-            return (losses * _lacking(losses) ** gamma * weight[gold.clamp(min=0)]).sum()
+            return (losses * _missing_probability(losses) ** gamma * weight[gold.clamp(min=0)]).sum()
         return functional.cross_entropy(logits, gold, weight=weight, label_smoothing=smoothing, reduction="sum")
 
     return loss
 
 
-def _lacking(losses: torch.Tensor) -> torch.Tensor:
-    """Return what the probability of each gold label lacks to 1, of its loss (Lin et al. 2017, equation 4).
+def _missing_probability(losses: torch.Tensor) -> torch.Tensor:
+    """Return 1 - p of each gold label, computed from its loss -log p (Lin et al. 2017, equation 4).
 
-    The least is not 0, where a power below 1 has no gradient.
+    The minimum is above 0, because a power below 1 has no gradient at 0.
     """
     return (-(-losses).expm1()).clamp(min=1e-8)
 
 
-def _sum_own_loss(name: str, labels: int) -> Loss:
-    """Return the sum of the losses of your own function, of logits (n, labels), over the labels that count."""
+def _sum_custom_loss(name: str, labels: int) -> Loss:
+    """Build the sum of a custom loss of logits (n, labels) over the labels that are not ignored."""
     function = load_custom("loss", name)
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         logits = logits.reshape(-1, labels)
-        # one label per text or token, (n,), or a yes or no to each, (n, labels)
+        # Gold has one label per text or token, (n,), or yes or no for each label, (n, labels).
         gold = gold if gold.is_floating_point() else gold.reshape(-1)
         losses = function(logits, gold if gold.is_floating_point() else gold.clamp(min=0))
         if losses.shape != logits.shape[:1]:
             shapes = f"shape {tuple(losses.shape)} for logits of shape {tuple(logits.shape)}"
-            what = f"training.loss: {name} returned {shapes}"
-            raise RecipeError(what, "return one loss per row of the logits, not their mean")
+            message = f"training.loss: {name} returned {shapes}"
+            raise RecipeError(message, "return one loss per row of the logits, not their mean")
         counted: torch.Tensor = losses if gold.is_floating_point() else losses.where(gold != IGNORED, 0.0)
         return counted.sum()
 
@@ -260,7 +249,7 @@ def scale_targets(model: Model, terms: Terms, targets: Iterable[float]) -> Terms
         "and predicts in their unit"
     )
     with torch.no_grad():
-        # A trained head is kept if it predicts such numbers.
+        # A trained head is kept if its bias is near the targets.
         if get_loading_info(model).head == "new" or abs(float(outputs[-1].bias) - mean) > scale:
             outputs[-1].weight.mul_(scale)
             outputs[-1].bias.fill_(mean)

@@ -1,4 +1,4 @@
-"""Batches that are computed in several passes: on a CPU since that is faster, on a GPU where its memory is too small.
+"""Batches that are computed in several passes: on a CPU because it is faster, on a GPU if its memory is too small.
 
 The loss of a micro-batch is a share of its step's, so the optimizer sees the same batch either way.
 """
@@ -10,7 +10,6 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,20 +22,16 @@ from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe.sections import CommonTraining
 
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
-
-
 Batch = dict[str, torch.Tensor]
 """Tensors whose first axis is rows; ``input_ids`` of shape (rows, tokens) or (rows, choices, tokens)."""
 
-# Of one micro-batch: what the backward pass needs is kept for one at a time. With fewer tokens than these, products
-# would be slower.
+# Maximum size of a micro-batch. The backward pass keeps the activations of one micro-batch at a time. With fewer
+# tokens, matrix products would be slower.
 _ATTENTION_BYTES, TOKENS = 2**25, 2048
 
 
 def split_batch(batch: Batch, rows: int) -> list[Batch]:
-    """Split a batch into micro-batches of at most so many rows, and of one at least.
+    """Split a batch into micro-batches of at most `rows` rows, and of at least one.
 
     >>> [part["input_ids"].tolist() for part in split_batch({"input_ids": torch.tensor([[1], [2], [3], [4]])}, rows=3)]
     [[[1], [2], [3]], [[4]]]
@@ -46,9 +41,9 @@ def split_batch(batch: Batch, rows: int) -> list[Batch]:
 
 
 def rows_at_once(batch: Batch, tokens: int | None, model: Model) -> int:
-    """Return how many rows of a batch are computed at once: those of so many tokens, or what suits the device.
+    """Return how many rows of a batch are computed at once: as many as `tokens` allow, or as is fast on the device.
 
-    All, where the loss compares them with one another; the model then reads as many tokens at once itself.
+    A loss that compares rows needs all of them; its model then limits the tokens that it reads at once.
     """
     if getattr(model, "compares_rows", False):
         model.tokens_at_once = tokens
@@ -60,30 +55,30 @@ def rows_at_once(batch: Batch, tokens: int | None, model: Model) -> int:
 
 
 def check_shares(model: Model, training: CommonTraining, processes: int) -> None:
-    """Check that nothing splits the batches of a loss that compares their rows; say so where processes share them.
+    """Check that nothing splits the batches of a loss that compares their rows; log if processes share them.
 
     Raises:
-        RecipeError: the recipe splits them.
+        RecipeError: If the recipe splits batches.
     """
     if not getattr(model, "compares_rows", False):
         return
     if training.gradient_accumulation > 1:
-        what = "training.gradient_accumulation splits batches, and this loss compares all texts of one"
-        raise RecipeError(what, "leave it out; --set options.mini_batch=32 saves memory and changes nothing")
+        message = "training.gradient_accumulation splits batches, and this loss compares all texts of one"
+        raise RecipeError(message, "leave it out; --set options.mini_batch=32 saves memory and changes nothing")
     if processes > 1:
-        log.info(f"each of {processes} processes compares the texts of its own share of a batch")
+        log.info(f"each of {processes} processes compares only the texts of its share of a batch")
 
 
 def fastest_rows(batch: Batch, heads: int) -> int:
     """Return the rows of micro-batches of at most 2,048 tokens and 32 MB of attention weights per layer.
 
-    On a CPU, larger tensors save no time and cost memory. They even cost time where they have to be got from the system
-    anew: a batch of 32 rows of 384 tokens takes half the time in micro-batches, and a quarter of the memory.
+    On a CPU, larger tensors save no time and cost memory. They even cost time if the system has to allocate them again:
+    a batch of 32 rows of 384 tokens takes half the time in micro-batches, and a quarter of the memory.
     """
     shape, mask = batch["input_ids"].shape, batch["attention_mask"]
-    # bytes of the attention weights of a row in fp32: (choices, heads, tokens, tokens), of which choices may be absent
+    # The attention weights of a row are (heads, tokens, tokens) in fp32, or (choices, heads, tokens, tokens).
     rows = min(max(1, _ATTENTION_BYTES // (4 * heads * tokens_of(batch) * shape[-1])), shape[0])
-    # packed documents have a mask of four axes
+    # Packed documents have a mask of four axes, which does not count tokens.
     tokens = int(mask.sum()) if mask.shape == shape else shape.numel()
     count = max(-(-shape[0] // rows), -(-tokens // TOKENS))
     return -(-shape[0] // count)
@@ -94,17 +89,17 @@ def tokens_of(batch: Batch) -> int:
     return math.prod(batch["input_ids"].shape[1:])
 
 
-def has_own_memory(device: torch.device) -> bool:
-    """Tell whether a device may run out of memory long before the system does."""
+def has_separate_memory(device: torch.device) -> bool:
+    """Return whether a device can run out of memory long before the system does."""
     return Device(device.type).memory is not None
 
 
 def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
-    """Find how many tokens, with padding, a micro-batch may have, and log them.
+    """Find and log the maximum number of tokens in a micro-batch, padding included.
 
     Args:
         longest: Longest batch of the run.
-        step: Computes a batch forward and backward.
+        step: Function that computes a batch forward and backward.
 
     Raises:
         ResourceError: If not even a single row fits.
@@ -125,30 +120,21 @@ def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
     except RuntimeError:
         if rows:
             raise
-        what = f"a single row of {length} tokens does not fit into the memory of this GPU"
+        message = f"a single row of {length} tokens does not fit into the memory of this GPU"
         remedy = "try a smaller --max-length, --set training.gradient_checkpointing=true, or a smaller model"
-        raise ResourceError(what, remedy) from None
+        raise ResourceError(message, remedy) from None
     if rows == count:
-        log.info(f"memory: the longest batch, {count} rows of {length} tokens, fits into that of this GPU")
+        log.info(f"memory: the longest batch, {count} rows of {length} tokens, fits into this GPU")
     else:
         log.info(
-            f"memory: {count} rows of {length} tokens do not fit into that of this GPU, so micro-batches have at most "
-            f"{rows} of them; the optimizer sees the same batch, with other dropout masks"
+            f"memory: {count} rows of {length} tokens do not fit into this GPU, so micro-batches have at most {rows} "
+            "rows; the optimizer sees the same batch, with other dropout masks"
         )
     return rows * length
 
 
-def least_of(tokens: int, arguments: TrainingArguments) -> int:
-    """Return the least of the numbers that the processes of a run have found."""
-    if arguments.world_size == 1:
-        return tokens
-    least = torch.tensor(tokens, device=arguments.device)
-    torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
-    return int(least)
-
-
 def try_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> None:
-    """Compute a loss forward and backward beside what the optimizer will keep; nothing of it remains."""
+    """Compute a loss forward and backward while memory for the optimizer's states is taken; leave no trace."""
     # `find_executable_batch_size` frees memory while its exception still holds the tensors of the failed trial.
     gc.collect()
     device_of(model).empty_cache()
@@ -156,14 +142,14 @@ def try_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[
         model.train()
         trained = [weights for group in optimizer.param_groups for weights in group["params"]]
         moments = [torch.empty_like(weights) for weights in 2 * trained]
-        for _ in range(2):  # a micro-batch adds its gradients to those of the one before
+        for _ in range(2):  # The second micro-batch of a step adds its gradients to the first ones.
             loss().backward()  # type: ignore[no-untyped-call]
         del moments
 
 
 @contextmanager
 def without_trace(model: nn.Module) -> Iterator[None]:
-    """Let a model be run forward and backward; its gradients, buffers and all random streams are then as before."""
+    """Restore a model's gradients and buffers, and all random streams, after the `with` block."""
     device = next(model.parameters()).device
     buffers, was_training = [(buffer, buffer.clone()) for buffer in model.buffers()], model.training
     python, numpy = random.getstate(), np.random.get_state()

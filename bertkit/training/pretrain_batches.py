@@ -1,11 +1,11 @@
-"""Batches of a corpus by the number of their step: what a step sees follows from the seed and from nothing else."""
+"""Batches of a corpus by the index of their step: the rows of a step follow only from the seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,14 +17,14 @@ from bertkit.metrics import Numbers
 from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Collator, Feature
-from bertkit.training.batching import Shares, longest_rows
+from bertkit.training.batching import InMemoryBatches, Shares, longest_rows
 from bertkit.training.stopping import Budget
 
 _ENDLESS = 10**9  # steps of a run that ends by the clock
 
 
 class BatchKey(NamedTuple):
-    """What a batch is made from. The training process decides it: processes that make batches know no clock."""
+    """Values that define a batch. The training process sets them, because workers do not know the clock."""
 
     step: int
     micro_batch: int
@@ -33,11 +33,11 @@ class BatchKey(NamedTuple):
 
 
 class PretrainBatches(Dataset[Feature]):
-    """The batches of all steps, made when they are asked for, by whichever process.
+    """Batches of all steps, which any process makes when they are requested.
 
-    Each example draws from a generator of its own, seeded by seed, epoch and its number. So a resumed run, and one
-    whose batches are made by other processes, sees the same as any other. Only with a budget of time does the clock
-    decide when long blocks begin, and how much is masked.
+    Each example draws from a separate generator, seeded by seed, epoch and index. So a resumed run, and a run whose
+    batches are made by other processes, sees the same rows. Only with a budget of time does the clock decide when long
+    blocks begin, and how many tokens are masked.
     """
 
     def __init__(
@@ -77,39 +77,39 @@ class PretrainBatches(Dataset[Feature]):
             batch_sampler=_BatchKeys(self),
             collate_fn=collate,
             num_workers=workers,
-            # the corpus stays where it is mapped
+            # Forked workers share the memory map of the corpus.
             multiprocessing_context="fork" if workers else None,
             generator=torch.Generator(),
         )
 
     def key(self, number: int) -> BatchKey:
-        """Return what the batch of this number is made from."""
+        """Return the key of a batch, counted over all steps."""
         step, micro_batch = divmod(number, self.training.gradient_accumulation)
         self._read_clock(step)
         progress = self.budget.passed if self.budget else step / self.steps
         return BatchKey(step, micro_batch, progress, self.short_steps)
 
     def __getitems__(self, keys: list[BatchKey]) -> list[Feature]:
-        # One key stands for all rows of a micro-batch. The features are made here, by a worker process where there are
-        # some, so that masking does not delay training.
-        rows = self.shares.of(range(self.training.batch_size), keys[0].micro_batch)
+        # One key defines all rows of a micro-batch. Worker processes, if any, run this method, so that masking does not
+        # delay training.
+        rows = self.shares.take(range(self.training.batch_size), keys[0].micro_batch)
         return [self._feature(keys[0], row) for row in rows]
 
-    def occurring_tokens(self) -> None:
-        """Return None: all embeddings are trained, since the head may predict any token."""
+    def occurring_tokens(self) -> Iterable[int] | None:
+        """Return None: all embeddings are trained, because the head can predict any token."""
         return None
 
     def longest(self) -> list[Feature]:
         """Return the longest examples of an epoch, as many as a micro-batch has rows."""
         training = self.training
         examples = self.examples(training.max_length, 0)
-        count = len(self.shares.of(range(training.batch_size), 0))
+        count = len(self.shares.take(range(training.batch_size), 0))
         random = np.random.default_rng(training.seed)
         rows = longest_rows(examples.lengths, count)
         return [self.objective.feature(examples[row], 0.0, random, self.setup) for row in rows]
 
     def step_size(self) -> tuple[float, float]:
-        """Return the mean number of rows and of tokens per step; with a budget of time, those of the present length."""
+        """Return the mean number of rows and of tokens per step; with a budget of time, of the current length."""
         size = self.training.batch_size
         return size, self.tokens(self.steps) / self.steps
 
@@ -142,21 +142,21 @@ class PretrainBatches(Dataset[Feature]):
         return batches
 
     def state(self, step: int) -> dict[str, Any]:
-        """Return what a checkpoint must keep to go on after a step: only what the clock decided."""
+        """Return the state that a checkpoint needs to resume after a step: the step at which long blocks begin."""
         self._read_clock(step)
         return {"short_steps": self.short_steps} if self.budget else {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from the result of `state`."""
         self.short_steps = state.get("short_steps", self.short_steps)
 
     def _read_clock(self, step: int) -> None:
-        """Begin with long blocks where there is a budget and the time of the short ones is up."""
+        """Begin with long blocks if the time for short blocks is up."""
         if self.budget and self.short_steps == _ENDLESS and self.budget.passed >= self.training.short_share:
             self.short_steps = step
 
     def examples(self, length: int, epoch: int) -> Examples:
-        """Return the examples of an epoch; those of one epoch per length are kept in memory."""
+        """Return the examples of an epoch; one epoch per length stays in memory."""
         if self.cached.get(length, (None,))[0] != epoch:
             examples = self.objective.examples(self.corpus, length, self.setup, epoch)
             if not len(examples):
@@ -173,16 +173,16 @@ class PretrainBatches(Dataset[Feature]):
         number = (key.step if is_short else key.step - key.short_steps) * training.batch_size + row
         epoch, number = divmod(number, self.sizes[length])
         order = self._order(length, epoch)
-        # the first epoch counts; a later one may have more or fewer examples
+        # `sizes` counts the first epoch; a later epoch can have more or fewer examples.
         example = int(order[number % len(order)])
         # The masks of an example are new in every epoch (Liu et al. 2019, section 4.1), or repeat after `dupe_factor`
-        # epochs, as in BERT's data, where each text was masked in so many ways.
+        # epochs, as in BERT's data.
         random = np.random.default_rng((training.seed, training.version_of(epoch), example, length))
         return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.setup)
 
     def _order(self, length: int, epoch: int) -> Numbers:
         if (length, epoch) not in self.orders:
-            # one order per block length is kept, (examples,), since steps go through its epochs in turn
+            # Only one order (examples,) per block length is kept, because steps go through epochs in turn.
             self.orders = {key: order for key, order in self.orders.items() if key[0] != length}
             count = len(self.examples(length, epoch))
             self.orders[length, epoch] = np.random.default_rng((self.training.seed, epoch, length)).permutation(count)
@@ -197,6 +197,10 @@ class _BatchKeys(BatchSampler):
         self.batches = batches
 
     def __iter__(self) -> Iterator[list[Any]]:
-        # The DataLoader draws keys in the training process and sends them to its workers. So this process alone
-        # reads the clock.
+        # The DataLoader draws keys in the training process and sends them to its workers. So only this process reads
+        # the clock.
         return ([self.batches.key(number)] for number in range(len(self.batches)))
+
+
+Batches: TypeAlias = InMemoryBatches | PretrainBatches
+"""Batches of a run; their rows and order follow from the seed."""

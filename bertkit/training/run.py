@@ -35,32 +35,30 @@ AnyRecipe = Recipe | PretrainRecipe
 _RECIPE = "recipe.yaml"
 _STAGING = ".export"
 _IGNORE = ".gitignore"
-_IGNORED = (
-    "# Stays here when the folder is uploaded to the hub or added to git: rows of the data, and what a resume needs."
-)
+_IGNORED = "# Not uploaded to the Hub or added to git: rows of the data, and files that only a resume needs."
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run is, known before anything heavy is imported."""
+    """Description of a run, known before anything heavy is imported."""
 
     recipe: AnyRecipe
     folder: Path
     identity: Mapping[str, Any]
-    """What makes it the run it is: resolved recipe, and data, model and labels by content."""
+    """Resolved recipe and checksums of data, model and labels; a resumed run must match them."""
     facts: Mapping[str, Any]
-    """What its record holds beside."""
+    """Other entries of its record."""
     model_type: str
     """Type of the model it starts from; not every type can be computed in every precision."""
     widths: tuple[int, int] | None = None
-    """Hidden and intermediate size of that model; they tell too in which precision it is fast."""
+    """Hidden and intermediate size of that model, which also decide in which precision it is fast."""
     machine: Mapping[str, Any] | None = None
-    """The machine of another run, to compute as it did; None to detect it."""
+    """Machine of another run, to compute as it did, or None to detect the machine."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """An open run: its record, and the time it started at, earlier sessions included."""
+    """An open run: its record, and its start time, moved back by the seconds of earlier sessions."""
 
     plan: RunPlan
     record: RunRecord
@@ -68,40 +66,40 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether the run has finished."""
         return bool(self.record["status"] == "finished")
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an earlier process began it."""
+        """Whether an earlier process started the run."""
         return "resumed" in self.record
 
     @property
     def machine(self) -> Machine:
-        """The device and the precision that it computes with."""
+        """Device and precision of the run."""
         return Machine(**self.record["machine"])
 
     @property
     def seconds(self) -> float:
-        """The seconds that it has taken so far."""
+        """Seconds of the run so far."""
         return time.perf_counter() - self.start
 
     @property
     def peak_memory(self) -> int | None:
-        """The most bytes of memory that this process has used for it, on a GPU of the GPU's; None where unknown."""
+        """Peak memory of this process in bytes (GPU memory on a GPU), or None if it is unknown."""
         return peak_memory(self.machine.device)
 
 
 @contextmanager
 def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
-    """Open a new run, or one to resume; its record tells how it ends.
+    """Open a new run, or resume one; its record stores how it ends.
 
     Args:
-        plan: what the run is.
-        fresh: move what is in the folder aside.
+        plan: Description of the run.
+        fresh: Whether to move the content of the folder aside.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.storage.runs.claim`.
+        BertkitError: If the folder cannot be used; see `bertkit.storage.runs.claim`.
     """
     with ExitStack() as locks:
         with _main_process_first():
@@ -114,38 +112,38 @@ def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
         try:
             with (
                 disk_errors(plan.folder),
-                _code_refused(plan.folder),
+                _reject_code(plan.folder),
                 tracked(plan.folder, plan.recipe, record) if plan.recipe.training.report_to else nullcontext(),
             ):
                 yield run
             if not run.is_finished:
                 memory = run.peak_memory
-                most = "" if memory is None else f" and at most {memory / 1e6:,.0f} MB of memory"
-                log.info(f"took {timedelta(seconds=round(run.seconds))}{most}")
+                peak = "" if memory is None else f", peak memory {memory / 1e6:,.0f} MB"
+                log.info(f"finished in {timedelta(seconds=round(run.seconds))}{peak}")
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
             seconds = round(run.seconds, 3)
-            # what it says is lost where the disk is full; the error is not
+            # If the disk is full, the record cannot store the error, but the error is still raised.
             with suppress(OSError):
                 runs.write_record(plan.folder, {**record, "status": status, "error": str(error), "seconds": seconds})
             raise
 
 
 @contextmanager
-def _code_refused(folder: Path) -> Iterator[None]:
-    """Raise ModelError where torch, which reads numbers only and runs nothing, has met code in a checkpoint."""
+def _reject_code(folder: Path) -> Iterator[None]:
+    """Raise a ModelError if a checkpoint contains code; torch loads only tensors and runs no code."""
     try:
         yield
     except pickle.UnpicklingError:
-        what = "a file of the newest checkpoint holds more than numbers: loading it could run code"
-        raise ModelError(what, "delete that checkpoint, then repeat the command", file=folder) from None
+        message = "a file of the newest checkpoint holds more than tensors: loading it could run code"
+        raise ModelError(message, "delete that checkpoint, then repeat the command", file=folder) from None
 
 
 def export_model(model: Model, tokenizer: Tokenizer, folder: Path, subfolder: str = "") -> list[str]:
     """Write a plain checkpoint into a run's folder or a subfolder of it, file by file, so that none is half written.
 
     Returns:
-        the names of its files, from the run's folder.
+        Names of its files, relative to the run's folder.
     """
     staging = folder / _STAGING
     shutil.rmtree(staging, ignore_errors=True)
@@ -155,7 +153,7 @@ def export_model(model: Model, tokenizer: Tokenizer, folder: Path, subfolder: st
     for file in sorted(file for file in staging.rglob("*") if file.is_file()):
         name = Path(subfolder, file.relative_to(staging))
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        # safetensors creates files that only their owner can read
+        # safetensors creates files that only their owner can read.
         file.chmod((folder / runs.RECORD).stat().st_mode)
         file.replace(folder / name)
         names.append(str(name))
@@ -166,27 +164,27 @@ def export_model(model: Model, tokenizer: Tokenizer, folder: Path, subfolder: st
 def write_settings(run: Run, recipe: AnyRecipe, fit_result: FitResult, private: Iterable[str]) -> None:
     """Write the resolved recipe, the state of the Trainer, and a .gitignore, which `hf upload` respects as git does.
 
-    It names the `private` files, which hold rows of the data, and all that only a resume needs.
+    The .gitignore names the `private` files, which hold rows of the data, and files that only a resume needs.
     """
     folder = run.plan.folder
     values, chosen = recipe.model_dump(mode="json", exclude_defaults=True), run.record.get("automatic", "")
     write_yaml(values, folder / _RECIPE, comment=chosen)
     if fit_result.last is not None:
         shutil.copyfile(fit_result.last / "trainer_state.json", folder / "trainer_state.json")
-    if not (folder / _IGNORE).exists():  # one of the user's own stays
+    if not (folder / _IGNORE).exists():  # The user may have written one.
         lines = [_IGNORED, ".*", "checkpoint-*/", f"{FOLDER}/", *private]
         write_text(folder / _IGNORE, "".join(f"{line}\n" for line in lines))
 
 
 def finish(run: Run, record: RunRecord, fit_result: FitResult, published: Iterable[str]) -> None:
-    """Write the record of a finished run, last of all: with it, everything else in the folder counts.
+    """Write the record of a finished run, as the last file: it marks the folder as complete.
 
     Args:
-        run: the run.
-        record: made by `finished_record`.
-        fit_result: whose checkpoints are kept, unless all are. Others are those that a killed process did not come to
-            delete. Their optimizer states go, unless the recipe keeps them: there is nothing left to resume.
-        published: the files of its models, whose checksums go into the record.
+        run: Run that has finished.
+        record: Result of `finished_record`.
+        fit_result: Result of training. Checkpoints other than its best and last are deleted, unless the recipe keeps
+            all; a killed process can have left some. Optimizer states are deleted too, unless the recipe keeps them.
+        published: Files of its models, whose checksums are added to the record.
     """
     folder = run.plan.folder
     if run.plan.recipe.training.keep_all_checkpoints:
@@ -216,7 +214,7 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: ob
 
 @dataclass(frozen=True)
 class FitResult:
-    """What training leaves: its history, and its best and last checkpoints, None without training."""
+    """Result of training: its history, and its best and last checkpoints, or None if nothing was trained."""
 
     history: list[dict[str, Any]]
     best: Path | None
@@ -224,36 +222,36 @@ class FitResult:
     best_step: int
     steps: int
     planned: int
-    """Steps, of which a run that stops early does fewer."""
+    """Planned number of steps; a run that stops early has fewer."""
     epochs: float
     times: Mapping[str, float] = field(default_factory=dict)
-    """How the last process trained; see `RunRecord.step_times`."""
+    """Times of the last process; see `RunRecord.step_times`."""
 
     @property
     def evaluations(self) -> int:
-        """The number of evaluations, those before a resume included."""
+        """Number of evaluations, including those before a resume."""
         return sum("eval_loss" in entry for entry in self.history)
 
     @property
     def train_loss(self) -> float:
-        """The mean loss over all steps, those before a resume included."""
+        """Mean loss over all steps, including those before a resume."""
         logged = [(entry["step"], entry["loss"]) for entry in self.history if "loss" in entry]
-        # a logged loss is the mean over the steps since the log line before it, and weighs as many as these
+        # A logged loss is the mean over the steps since the log line before it, so it is weighted by their number.
         before = [0, *(step for step, _ in logged)]
         weighted = sum(loss * (step - start) for (step, loss), start in zip(logged, before, strict=False))
         return weighted / logged[-1][0] if logged else float("nan")
 
 
 def untrained() -> FitResult:
-    """Return the result where there was nothing to train."""
+    """Return the result of a run without training."""
     return FitResult([], best=None, last=None, best_step=0, steps=0, planned=0, epochs=0.0)
 
 
 def load_best(model: Model, folder: Path) -> FitResult:
-    """Load the weights of a run's best checkpoint, and return what its training has left.
+    """Load the weights of a run's best checkpoint, and return the result of its training.
 
     Raises:
-        ModelError: there is no whole checkpoint, or the best one is damaged or does not fit the model.
+        ModelError: If there is no complete checkpoint, or the best one is damaged or does not fit the model.
     """
     last, _ = checkpoints.newest_whole(folder)
     if last is None:
@@ -277,7 +275,7 @@ def load_best(model: Model, folder: Path) -> FitResult:
 
 
 def common_facts(recipe: AnyRecipe, record: RunRecord, fit_result: FitResult) -> dict[str, Any]:
-    """Return what the report of any training shows: fields of `bertkit.reports.html.Facts`."""
+    """Return the facts that the report of any training shows: fields of `bertkit.reports.html.Facts`."""
     return {
         "name": recipe.name,
         "about": recipe.about,
@@ -291,7 +289,7 @@ def common_facts(recipe: AnyRecipe, record: RunRecord, fit_result: FitResult) ->
 
 
 def wait_for_all() -> None:
-    """Wait until all processes of a launch are here, so that they see the files that the main one has written."""
+    """Wait for all processes of a launch, so that they see the files that the main process has written."""
     if is_launched():
         from accelerate import PartialState
 
@@ -305,7 +303,7 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
     if record is not None and record["status"] == "finished":
         return record
     locks.enter_context(runs.locked(folder))
-    # what a killed process of the run did not come to delete or to rename
+    # A killed process of the run may have left files that it had not yet deleted or renamed.
     for leftover in (folder / _STAGING, *folder.glob(".discarded-checkpoint-*")):
         shutil.rmtree(leftover, ignore_errors=True)
     for half_written in folder.glob(".*.json*.tmp"):
@@ -325,46 +323,46 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
         changes += runs.compare_identities(before, {**asdict(machine), "reason": before["reason"]})
         if changes:
             log.info(f"not bit-identical to an unbroken run: {'; '.join(map(str, changes))}")
-        # the backend of before may not be exact on this machine; of another device, nothing holds but the precision
+        # The earlier backend may not be exact on this machine. On another device, only the precision is kept.
         backend = {**record["machine"], "matmul_backend": machine.matmul_backend}
         hardware = backend if machine.device == before["device"] else asdict(machine)
         resumed = [*record.get("resumed", []), runs.now()]
         record = {**record, "status": "running", "resumed": resumed, "machine": hardware}
-        record.pop("error", None)  # of the process before, which this one may get over
+        record.pop("error", None)  # The error of the earlier process may not occur again.
     runs.write_record(folder, record)
     restart_peak_memory(record["machine"]["device"], collect=False)
     return record
 
 
 def check_pinned(identity: Mapping[str, Any], pinned: Path) -> None:
-    """Check that a run to come has the model, the tokenizer, the rows and the versions of another run.
+    """Check that a new run has the model, the tokenizer, the rows and the package versions of another run.
 
     Args:
-        identity: of the run to come.
-        pinned: folder of the other run.
+        identity: Identity of the new run.
+        pinned: Folder of the other run.
 
     Raises:
-        DataError: the rows differ.
-        ModelError: something else does, or there is no run in the folder.
+        DataError: If only rows differ.
+        ModelError: If something else differs, or there is no run in the folder.
     """
     record = runs.read_record(pinned)
     if record is None:
-        raise ModelError("not a run folder, so it pins nothing", "name a folder with run.json", file=pinned)
+        raise ModelError("not a run folder (no run.json)", "name the folder of a run", file=pinned)
     before = {**record["identity"], "recipe": {}, "versions": record["versions"]}
     changes = runs.compare_identities(before, {**identity, "recipe": {}, "versions": runs.versions()})
     if changes:
-        what = f"differs from {pinned}: {'; '.join(map(str, changes))}"
-        raise changed_inputs(changes, what, "restore what differs, or pin to another run")
+        message = f"differs from {pinned}: {'; '.join(map(str, changes))}"
+        raise changed_inputs(changes, message, "restore what differs, or pin to another run")
 
 
-def changed_inputs(changes: Sequence[Change], what: str, remedy: str) -> DataError | ModelError:
+def changed_inputs(changes: Sequence[Change], message: str, remedy: str) -> DataError | ModelError:
     """Return the error for inputs that have changed since a run: a DataError if only its rows have."""
     are_rows = all(change.key.startswith("data.") for change in changes)
-    return (DataError if are_rows else ModelError)(what, remedy)
+    return (DataError if are_rows else ModelError)(message, remedy)
 
 
 def find_machine(plan: RunPlan) -> Machine:
-    """Return the machine that a new run computes on, and how."""
+    """Return the device, precision and threads of a new run."""
     if plan.machine is not None:
         return restore_hardware(dict(plan.machine), "as in another run", plan.machine["threads"])
     return detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
@@ -372,7 +370,7 @@ def find_machine(plan: RunPlan) -> Machine:
 
 @contextmanager
 def _main_process_first() -> Iterator[None]:
-    """Let the main process of a launch prepare the folder before the others look at it."""
+    """Run the `with` block in the main process of a launch first, so that it prepares the folder for the others."""
     if not is_launched():
         yield
         return

@@ -1,7 +1,7 @@
 """Early end of a training: a budget of time, or a signal.
 
-With a budget, the learning rate follows the clock (Geiping & Goldstein 2023, section 4.4). Signals become a flag that
-training looks at between two steps.
+With a budget, the learning rate follows the clock (Geiping & Goldstein 2023, section 4.4). Signals set a flag that
+training reads between two steps.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from types import FrameType
 from bertkit.errors import StoppedError
 from bertkit.recipe.sections import Pretraining
 
-# Windows has neither SIGHUP nor SIGUSR1
+# Windows has neither SIGHUP nor SIGUSR1.
 _CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Budget:
-    """Seconds to train, some of which a resumed run has used; read once per step, so that a whole step agrees."""
+    """Clock of a run with a limited time, read once per step, so that all parts of a step agree."""
 
     def __init__(self, seconds: float, training: Pretraining) -> None:
         self.seconds, self.training = seconds, training
-        self.used_before, self.began = 0.0, time.perf_counter()
+        self.used_before, self.start_time = 0.0, time.perf_counter()
         self.share = 0.0
 
     def start(self, used: float) -> None:
         """Start the clock; `used` seconds have passed in earlier sessions."""
-        self.used_before, self.began = used, time.perf_counter()
+        self.used_before, self.start_time = used, time.perf_counter()
         self.read()
 
     @property
     def used(self) -> float:
-        """The seconds used so far."""
-        return self.used_before + time.perf_counter() - self.began
+        """Seconds used so far, earlier sessions included."""
+        return self.used_before + time.perf_counter() - self.start_time
 
     @property
     def passed(self) -> float:
-        """The share of the time that has passed by now, by this process's clock."""
+        """Fraction of the time that has passed by this process's clock."""
         return min(1.0, self.used / self.seconds)
 
     @property
@@ -55,13 +55,13 @@ class Budget:
         self.share = latest(self.passed)
 
     def rate(self) -> float:
-        """Return the factor of the learning rate in the recipe's schedule at this share of the time."""
+        """Return the factor of the learning rate in the recipe's schedule at this fraction of the time."""
         warm = self.training.warmup_ratio
         schedule = self.training.schedule
         if schedule != "constant" and self.share < warm:
             return max(self.share, 1e-3) / warm
         decay = self.training.decay_share if schedule == "warmup_stable_decay" else 1 - warm
-        past = max(0.0, 1 - (1 - self.share) / decay)  # the share of the decay that is over
+        past = max(0.0, 1 - (1 - self.share) / decay)  # fraction of the decay that is over
         if schedule == "linear":
             return 1 - past
         return 1.0 if schedule.startswith("constant") else 0.5 * (1 + math.cos(math.pi * past))
@@ -80,19 +80,19 @@ def latest(time: float) -> float:
 
 
 def make_budget(training: Pretraining) -> Budget | None:
-    """Build the budget of a recipe; None where it counts steps."""
+    """Build the budget of a recipe, or return None if the recipe counts steps."""
     return None if training.budget_seconds is None else Budget(training.budget_seconds, training)
 
 
 class StopFlag:
-    """Which signal asked the run to stop, if any; SIGUSR1 only asks for a checkpoint."""
+    """Flag that signals set: the signal that stops the run, if any, or a request for a checkpoint (SIGUSR1)."""
 
     def __init__(self) -> None:
         self.signal = 0
         self.save = False
 
     def error(self) -> StoppedError:
-        """Return the error that ends a run which was saved and can be resumed."""
+        """Build the error that ends a run; a checkpoint was saved, so the run can be resumed."""
         name = {signal.SIGINT: "Ctrl-C"}.get(signal.Signals(self.signal), signal.Signals(self.signal).name)
         return StoppedError(f"stopped by {name}; all is saved", "the same command resumes", signal=self.signal)
 
@@ -101,8 +101,8 @@ class StopFlag:
 def caught_signals() -> Iterator[StopFlag]:
     """Catch Ctrl-C, SIGTERM and SIGHUP (one requests a stop, a second ends the process), and SIGUSR1.
 
-    Handlers are restored afterwards. A signal that the process was started to ignore stays ignored: `nohup` asks for
-    that, and so does a script that starts a job with `&`, lest Ctrl-C for a command in the foreground ends it.
+    Handlers are restored afterwards. A signal that the process ignores since its start stays ignored: `nohup` and
+    scripts that start a job with `&` rely on it, so that Ctrl-C for a command in the foreground does not end the job.
     """
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():

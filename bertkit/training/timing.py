@@ -22,14 +22,14 @@ from bertkit.training.fit import fit
 from bertkit.training.stopping import StopFlag
 from bertkit.training.trainer import TrainingJob
 
-_WARM = 3  # steps before the first that is timed
+_WARM = 3  # steps before the first timed step
 _NEVER = 2**40
 _Training = TypeVar("_Training", bound=CommonTraining)
 
 
 @dataclass(frozen=True)
 class TimedStep:
-    """An optimizer step: its rows, the number of tokens of each of their texts, and of all tokens with padding."""
+    """A timed optimizer step: its rows, the number of tokens per text, and the number of tokens with padding."""
 
     seconds: float
     rows: int
@@ -38,51 +38,51 @@ class TimedStep:
 
 
 class _Enough(Exception):
-    """Leaves training between two steps; a stop that the Trainer knows of would evaluate and save first."""
+    """Exception that leaves training between two steps; a regular stop would evaluate and save first."""
 
 
 class _Stopwatch(ProgressWrapper):
-    """A progress that notes when training steps end, and raises `_Enough` after the last one to time."""
+    """Progress that stores when training steps end, and raises `_Enough` after the last step to time."""
 
-    def __init__(self, what: str, steps: int, seconds: float, device: Device) -> None:
+    def __init__(self, title: str, steps: int, seconds: float, device: Device) -> None:
         super().__init__()
-        self.what, self.last, self.device = what, _WARM + steps, device
-        self.seconds, self.began = seconds, math.inf
+        self.title, self.last, self.device = title, _WARM + steps, device
+        self.seconds, self.start_time = seconds, math.inf
         self.is_open = False
         self.marks: list[Any] = []
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        """Begin to count steps."""
-        self.is_open, self.began = True, time.perf_counter()
-        self.progress.start(self.what, self.last)
+        """Start counting steps."""
+        self.is_open, self.start_time = True, time.perf_counter()
+        self.progress.start(self.title, self.last)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        """Note the end of a step."""
+        """Store the end of a step."""
         self.marks.append(self.device.mark())
         self.progress.update(done, figures)
-        passed = time.perf_counter() - self.began
+        passed = time.perf_counter() - self.start_time
         if done >= self.last or (done > _WARM and passed > self.seconds):
             raise _Enough
 
     def record(self, entry: Mapping[str, Any]) -> None:
-        """Pass nothing on: the steps of a trial are no training."""
+        """Ignore the entry: steps that are only timed do not belong in a training log."""
 
     def finish(self) -> None:
-        """End the stretch, if it was begun."""
+        """Finish the progress line if training has started."""
         if self.is_open:
             self.is_open = False
             self.progress.finish()
 
     def read(self) -> list[float]:
         """Return the seconds of each timed step."""
-        # Marks are the ends of steps, (warm-up + steps,). The first timed step begins at the last mark of the warm-up.
+        # Marks are the ends of steps (warm-up + steps,). The first timed step begins at the last mark of the warm-up.
         return self.device.seconds_between(self.marks[_WARM - 1 :])
 
 
 def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
     """Return a training section that lasts for `steps` timed steps over `rows` rows per epoch.
 
-    It evaluates nothing, and has no callbacks of a user's own, which may write what no run has learned.
+    It has no evaluations, and no custom callbacks, which could write results of a run that does not exist.
     """
     epochs = max(training.epochs, math.ceil((_WARM + steps) / training.steps_per_epoch(rows)))
     update = {"epochs": epochs, "steps": None, "evaluate_every": _NEVER, "callbacks": None}
@@ -92,23 +92,23 @@ def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
 def time_steps(
     job: TrainingJob, training: CommonTraining, machine: Machine, *, steps: int, seconds: float = math.inf
 ) -> list[TimedStep]:
-    """Train a model for some steps after a few that warm up, and return the time that each took.
+    """Train a model for some steps after a warm-up, and return the time of each step.
 
-    Rows, their order and the loss are those of `fit`. A temporary folder gets a log and no checkpoint.
+    Rows, their order and the loss are the same as in `fit`. A temporary folder gets a log and no checkpoint.
 
     Args:
-        job: Model and data; its batches last for the steps.
-        training: from `training_to_time`.
-        machine: what it is trained on.
-        steps: the number of steps to time.
-        seconds: once these have passed, no further step is timed after the first.
+        job: Model and data, with enough batches for the steps.
+        training: Result of `training_to_time`.
+        machine: Device and precision.
+        steps: Number of steps to time.
+        seconds: Time after which no further step is timed, except the first.
     """
     watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, seconds, Device(machine.device))
     batches: list[tuple[int, list[int], int]] = []
 
     def collate_and_note(features: Features) -> dict[str, torch.Tensor]:
         batch = job.data_collator(features)
-        if watch.is_open:  # what is tried before the first step is none of it
+        if watch.is_open:  # The trial of micro-batches before the first step is not timed.
             lengths = [length for feature in features for length in text_lengths(feature)]
             batches.append((len(features), lengths, batch["input_ids"].numel()))
         return batch
@@ -119,10 +119,10 @@ def time_steps(
             fit(timed, training, machine, Path(folder), stop=StopFlag())
     finally:
         watch.finish()
-    count = training.gradient_accumulation  # the collator makes micro-batches
+    count = training.gradient_accumulation  # The collator makes micro-batches.
     return [
-        # Micro-batches were noted in the order of the steps. Those of the warm-up are left out, and those that the
-        # loader has made ahead.
+        # `batches` are in the order of the steps. Batches of the warm-up, and batches that the loader prefetched, are
+        # left out.
         _add_up(seconds, batches[step * count : (step + 1) * count])
         for step, seconds in enumerate(watch.read(), start=_WARM)
     ]

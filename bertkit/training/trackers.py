@@ -1,4 +1,4 @@
-"""Callbacks that a recipe names: custom classes, and transformers' experiment trackers, which a run opens once.
+"""Callbacks that a recipe names: custom classes and transformers' experiment trackers, which a run opens once.
 
 TensorBoard, W&B, MLflow and Trackio continue the curve of a resumed run, because its record stores their names and ids
 of the run. Trackers get what the Trainer logs and, at the end, the final scores with their intervals.

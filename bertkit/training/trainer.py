@@ -32,8 +32,8 @@ from bertkit.modeling.sharding import gather_states, scatter_like
 from bertkit.storage.files import null_for_nan
 from bertkit.tokens.features import Collator, Tensors
 from bertkit.training import micro_batches
-from bertkit.training.batching import Batches
 from bertkit.training.losses import RunningLoss, Terms, scale_learning_rate
+from bertkit.training.pretrain_batches import Batches
 from bertkit.training.unfreezing import LayerPlan
 
 _ITEMS = "num_items_in_batch"
@@ -127,14 +127,15 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def limit_micro_batches(self, tokens: int | None) -> None:
         """Find by trial how many tokens fit into a GPU's memory, unless a checkpoint has stored their number."""
-        if tokens is None and micro_batches.has_own_memory(self.args.device):
+        if tokens is None and micro_batches.has_separate_memory(self.args.device):
             longest = self.collate(self.batches.longest())
             tokens = micro_batches.tokens_that_fit(
                 longest, lambda batch: micro_batches.try_step(self.model, self.optimizer, lambda: self._sum_of(batch))
             )
             # The trial drew dropout masks. The first step starts its stream again.
             self.dropout.step = -1
-            tokens = micro_batches.least_of(tokens, self.args)
+            # All processes use the smallest of their results.
+            tokens = int(self.accelerator.gather(torch.tensor([tokens]).to(self.args.device)).min())
         self.micro_batch_tokens = tokens
 
     # --- A step ---
@@ -161,9 +162,9 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, self.model)
         if self.graphs or not self.device.shapes_may_change:
             rows = min(rows, self.device.padded_rows(self.args.per_device_train_batch_size))
-        *others, last = micro_batches.split_batch(inputs, rows)
+        *earlier, last = micro_batches.split_batch(inputs, rows)
         losses = []
-        for micro_batch in others:
+        for micro_batch in earlier:
             # Processes exchange gradients once per batch, with its last micro-batch.
             with self.accelerator.no_sync(model):
                 losses.append(self._run_passes(model, micro_batch, num_items_in_batch))
@@ -182,7 +183,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         if self.graphs is None:
             return super().training_step(model, self._on_device(batch), items)  # type: ignore[no-any-return]
         shares = self.graphs.run({**batch, _ITEMS: items}, self.args.device)
-        return self._note(shares.unbind())
+        return self._record(shares.unbind())
 
     def _on_device(self, batch: Tensors) -> Tensors:
         """Move the tensors of a batch to the device; from pinned memory, nothing waits for the copy."""
@@ -214,7 +215,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         A term's sum over the micro-batch is divided by its items in the whole step, (terms,). Summed over micro-batches
         and averaged over processes (as gradients are), the shares are those means, however the batch was split.
         """
-        return self._note(self._shares(model, inputs, num_items_in_batch))
+        return self._record(self._shares(model, inputs, num_items_in_batch))
 
     def _shares(self, model: Model, inputs: Tensors, items: torch.Tensor) -> list[torch.Tensor]:
         sums = self.terms.sums(model, inputs)
@@ -229,7 +230,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         loss: torch.Tensor = sum(weight * share for weight, share in weighted)  # type: ignore[assignment]
         return loss
 
-    def _note(self, shares: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _record(self, shares: Sequence[torch.Tensor]) -> torch.Tensor:
         """Add the shares of a micro-batch to the running means, and return their weighted sum."""
         self.running_loss.add_terms(shares)
         loss = self._weigh(shares)

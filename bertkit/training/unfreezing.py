@@ -34,12 +34,12 @@ class LayerPlan:
     """The rates and stages of one run, for a model that stays the same object until its end.
 
     Args:
-        model: as it is trained, with what stands in for its embeddings.
-        training: settings that have rates or stages of layers.
+        model: Model in training, with its replaced embeddings.
+        training: Settings with rates or stages of layers.
         rows: Number of rows in an epoch.
 
     Raises:
-        RecipeError: the model has no head to train first.
+        RecipeError: If the model has no head to train first.
     """
 
     def __init__(self, model: PreTrainedModel, training: Training, rows: int) -> None:
@@ -47,9 +47,9 @@ class LayerPlan:
         trained = {weights: depth for weights, depth in depths.of.items() if weights.requires_grad}
         self.depths = Depths(depths.layers, trained)
         self.held_back: list[nn.Parameter] = []
-        # what is trained in layers, where that is not all of their weights
+        # With LoRA, only the adapters of a layer are trained.
         self.trained = "adapters in " if training.lora else ""
-        # the peak learning rate of each depth that is trained (Howard and Ruder 2018, section 3.2)
+        # Each trained depth has its peak learning rate (Howard and Ruder 2018, section 3.2).
         decay = training.layerwise_lr_decay or 1.0
         self.rates = {
             depth: training.learning_rate * decay ** max(0, depths.layers - depth) for depth in trained.values()
@@ -57,11 +57,11 @@ class LayerPlan:
         if self.depths.head in self.rates and training.head_learning_rate is not None:
             self.rates[self.depths.head] = training.head_learning_rate
         encoder = set(model.base_model.parameters())
-        # whether anything outside of the encoder is trained
+        # Weights outside the encoder are the head, which can be trained first.
         has_head = any(weights.requires_grad and weights not in encoder for weights in model.parameters())
         self.stages = _stages(self.depths, training, rows, has_head=has_head)
         steps = training.total_steps(rows)
-        # the run ends before its last stage
+        # A run that ends before its last stage never trains all layers.
         if self.stages and self.stages[-1].step >= steps:
             reached = sum(stage.step < steps for stage in self.stages)
             log.warning(
@@ -70,9 +70,9 @@ class LayerPlan:
             )
 
     def split_groups(self, optimizer: torch.optim.Optimizer) -> None:
-        """Split an optimizer's groups by learning rate, the first of them with that of the top layer, which is logged.
+        """Split an optimizer's groups by learning rate; the rate of the first group, the top layer's, is logged.
 
-        An optimizer whose weights all have one rate stays as it is.
+        An optimizer whose weights all have one rate is not changed.
         """
         if len(set(self.rates.values())) < 2:
             return
@@ -86,10 +86,10 @@ class LayerPlan:
                     optimizer.add_param_group({**group, "params": params, "lr": self.rates[depth]})
 
     def start(self, step: int) -> int:
-        """Freeze what is not trained at a step; return the number of parameters that are.
+        """Freeze the weights that are not trained at a step, and return the number of parameters that are trained.
 
-        Several processes wait for one another's gradients of the same weights. There the gradients of what is frozen
-        are computed, and `drop_gradients` drops them.
+        Several processes wait for each other's gradients of the same weights. So they compute the gradients of frozen
+        weights as well, and `drop_gradients` drops them.
         """
         lowest = self.lowest(step)
         frozen = self.depths.select(0, lowest - 1)
@@ -100,7 +100,7 @@ class LayerPlan:
         return sum(weights.numel() for weights in self.depths.select(lowest))
 
     def drop_gradients(self) -> None:
-        """Drop the gradients that were computed for other processes' sake only."""
+        """Drop the gradients that were computed only because other processes wait for them."""
         for weights in self.held_back:
             weights.grad = None
 
@@ -109,7 +109,7 @@ class LayerPlan:
         return next((stage.lowest for stage in reversed(self.stages) if stage.step <= step), 0)
 
     def describe_rates(self) -> str:
-        """Name the learning rate of each depth, the highest first; empty where all have one."""
+        """Describe the learning rate of each depth, the highest first; empty if all rates are equal."""
         if len(set(self.rates.values())) < 2:
             return ""
         names = {depth: self.describe(depth, depth) for depth in sorted(self.rates, reverse=True)}
@@ -128,20 +128,20 @@ class LayerPlan:
         first, last = max(lowest, 1), min(highest, layers)
         names = []
         if first <= last:
-            one = f"layer {first - 1}" if first == last else f"layers {first - 1} to {last - 1}"
-            names.append("all layers" if last - first == layers - 1 else one)
+            some_layers = f"layer {first - 1}" if first == last else f"layers {first - 1} to {last - 1}"
+            names.append("all layers" if last - first == layers - 1 else some_layers)
         names += ["the embeddings"] * (lowest == 0) + ["the head"] * (highest > layers)
         return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
 
 
 class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
-    """Starts each stage of a plan before its first step, and says so; `record` appends to the log of the run."""
+    """Callback that starts and logs each stage of a plan before its first step; `record` adds to the run's log."""
 
     def __init__(self, plan: LayerPlan, record: Callable[[dict[str, float]], None]) -> None:
         self.plan, self.record = plan, record
 
     def on_train_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
-        """Freeze what is not trained at the step that a run begins or goes on with."""
+        """Freeze the weights that are not trained at the first step of a new or resumed run."""
         if rates := self.plan.describe_rates():
             log.info(f"peak learning rates: {rates}")
         if self.plan.stages:
@@ -151,7 +151,7 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
                 self.record({_COUNT: count})
 
     def on_step_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
-        """Unfreeze what is trained from the next step on."""
+        """Unfreeze the weights that are trained from the next step on."""
         for before, stage in pairwise(self.plan.stages):
             if stage.step == state.global_step:
                 count, unfrozen = self.plan.start(stage.step), self.plan.describe(stage.lowest, before.lowest - 1)
@@ -160,7 +160,7 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _stages(depths: Depths, training: Training, rows: int, *, has_head: bool) -> list[Stage]:
-    """List the stages of a run; none where the same weights are trained from the first step to the last."""
+    """Return the stages of a run, or an empty list if the same weights are trained in all steps."""
     period, head_only_epochs = training.gradual_unfreezing, training.head_only_epochs
     bottom = min(depths.of.values())
     if period is None and head_only_epochs is None:

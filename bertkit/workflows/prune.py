@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.compression.choose_units import Kept, choose, keep, load_to_measure
-from bertkit.compression.compare_pruned import PrunedSide, compare
-from bertkit.compression.pruned_folder import PrunedFacts, publish
+from bertkit.compression.pruned_folder import PrunedFacts, PrunedSide, compare, publish, publish_run
 from bertkit.compression.target_shape import ROWS, TRAINING, Shape, check_shape
 from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
 from bertkit.errors import ModelError, UsageError
@@ -165,14 +164,15 @@ def prune(
             vocabulary=None if ids is None else len(ids),
             texts=texts,
         )
-        facts = PrunedFacts(model, source, folder, units, shape, ids, start)
+        facts = PrunedFacts(model, source, units, shape, ids, start)
 
         # 4. Compare the model, as it is loaded from the folder, with the original. Without rows, only sizes are known.
         if saved is None or before is None or validation is None:
-            publish(facts, staging, None)
+            publish(facts, staging)
             return pruned
         compared = compare(saved, before, staging, validation)
-        publish(facts, staging, (saved, compared.after, compared.scored[1], validation))
+        publish(facts, staging)
+        publish_run(facts, staging, saved, compared, validation)
         old, new = (scored.features for scored in compared.scored)
         after = compared.describe(1, pruned.after.parameters, staging)
         ece = measure_ece(saved.task, compared.scored[1], validation.rows)

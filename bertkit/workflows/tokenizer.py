@@ -100,7 +100,7 @@ def _find_warnings(spec: TokenizerSpec, size: int, splitting: Splitting) -> list
             "use more text, or a lower --min-frequency"
         )
     if splitting.unknown_rate > _MAX_UNKNOWN:
-        examples = ", ".join(repr(text) for text, _ in splitting.most_unknown())
+        examples = ", ".join(repr(text) for text, _ in splitting.frequent_unknown())
         warnings.append(
             f"{splitting.unknown_rate:.2%} of the tokens are unknown (most often {examples}): their letters are rare "
             "or missing in the training text; use more text, or --type bpe, which has no unknown tokens"

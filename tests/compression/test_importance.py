@@ -14,7 +14,7 @@ from tests.compression.measured import load_measured
 
 def test_gradient_scores_are_means_of_absolute_values_over_rows(trained):
     checkpoint, _, features = load_measured(trained)
-    found = score_units(checkpoint, features, most=64)
+    found = score_units(checkpoint, features)
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
     layers = [*attention_outputs_of(model), *(one.narrow for one in feed_forwards_of(model))]
@@ -46,7 +46,7 @@ def test_an_encoder_that_is_frozen_under_its_head_is_refused(trained):
 
 def test_heads_that_share_keys_stay_together():
     scores = np.array([[0.0, 9.0, 5.0, 5.0, 1.0, 1.0]])
-    assert choose_units(scores, 4, together=2) == [[0, 1, 2, 3]]
+    assert choose_units(scores, 4, group_size=2) == [[0, 1, 2, 3]]
     assert choose_units(scores, 1) == [[1]]
 
 

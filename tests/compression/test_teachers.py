@@ -147,7 +147,7 @@ MISTAKES = [
             "distillation.hidden=last",
         ],
         2,
-        "hidden states and attention are those of one teacher",
+        "hidden states and attention can be matched with one teacher only",
     ),
     (
         [

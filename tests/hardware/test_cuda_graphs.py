@@ -96,7 +96,7 @@ def test_a_captured_run_is_that_of_other_steps(run, toy_data, still_model, captu
     settings = (*OPTIONS, *options, "--set", f"training.gradient_accumulation={accumulated}")
     plain = finetune(run, still_model, toy_data, *settings, "--output", "plain")
     assert plain.code == 0
-    assert "cuda_graphs: off; with so few tokens a step, --set training.cuda_graphs=true may be" in plain.err
+    assert "cuda_graphs is off; steps with few tokens can be several times faster with" in plain.err
     assert not captured
     assert finetune(run, still_model, toy_data, *settings, *GRAPHS, "--output", "captured").code == 0
     # one per width of a batch, however many steps there are
@@ -108,7 +108,7 @@ def test_a_captured_run_is_that_of_other_steps(run, toy_data, still_model, captu
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-COMPARES = "a run whose loss compares the texts of a batch cannot be captured"
+COMPARES = "steps cannot be captured if the loss compares the texts of a batch"
 REFUSED = {
     **dict.fromkeys(
         ["few-shot", "late-interaction", "similarity", "similarity-pairs", "similarity-texts", "sparse"], COMPARES
@@ -197,18 +197,18 @@ def test_memory_that_is_too_small_for_a_capture_stays_that_error(monkeypatch, ca
 @pytest.mark.parametrize(
     ("recipe", "options", "what"),
     [
-        ("cola", ["training.gradual_unfreezing=1"], "of layers that are trained one after the other"),
-        ("similarity-pairs", [], "whose loss compares the texts of a batch"),
+        ("cola", ["training.gradual_unfreezing=1"], "layers are unfrozen in stages"),
+        ("similarity-pairs", [], "the loss compares the texts of a batch"),
     ],
 )
 def test_steps_that_differ_are_refused(run, tiny_model, recipe, options, what):
     changes = [word for option in options for word in ("--set", option)]
     ended = run("finetune", recipe, "--data", "demo", "--model", tiny_model, "--limit", 64, *GRAPHS, *changes)
     assert ended.code == 2, ended.err
-    assert f"training.cuda_graphs: the steps of a run {what} cannot be captured - leave it out" in ended.err
+    assert f"training.cuda_graphs: steps cannot be captured if {what} - leave it out" in ended.err
 
 
 def test_other_devices_say_that_nothing_is_captured(run, tiny_model, toy_data):
     ended = finetune(run, tiny_model, toy_data, "--epochs", 1, *GRAPHS)
     assert ended.code == 0
-    assert "cuda_graphs: the CPU launches no graphs; steps are as without it" in ended.err
+    assert "cuda_graphs has no effect: the CPU does not support graphs" in ended.err

@@ -113,9 +113,7 @@ def test_titles_that_are_documents_are_pointed_out_where_nobody_said_what_a_docu
     texts(source="wiki.txt", documents="blank_lines")
     assert caplog.messages == []
     texts(source="wiki.txt")
-    assert caplog.messages == [
-        "wiki.txt: a title is a document of its own; --set data.documents=articles joins articles"
-    ]
+    assert caplog.messages == ["wiki.txt: a title is a separate document; --set data.documents=articles joins articles"]
 
 
 def test_a_limit_takes_the_first_documents(here):
@@ -165,7 +163,7 @@ def test_what_is_left_out_is_told(here, caplog):
     assert [record.message for record in caplog.records] == [
         "train: 1 file of d",
         "validation: 1 file of d",
-        "1 file of d named after neither split: left out",
+        "1 file of d left out: named after neither split",
     ]
 
 
@@ -292,7 +290,7 @@ KNOWN = ", ".join(ending for known in FORMATS.values() if known.running_text for
         (
             {"a.txt": "a"},
             {"source": "b*.txt"},
-            "no file matches (b*.txt) - * stands for part of a name, and ** for folders",
+            "no file matches (b*.txt) - * matches part of a name, and ** matches folders",
         ),
         (
             {"a.pdf": "a"},
@@ -318,7 +316,7 @@ KNOWN = ", ".join(ending for known in FORMATS.values() if known.running_text for
         (
             {"a.jsonl": '{"text": null}\n{"text": 3}\n'},
             {"source": "a.jsonl"},
-            "int where text belongs (a.jsonl:2, column 'text') - name the column of the text: --set data.column=NAME",
+            "int instead of text (a.jsonl:2, column 'text') - name the column of the text: --set data.column=NAME",
         ),
         (
             {"a.txt": b"a\n\nb\n" + b"caf\xe9\n"},
@@ -358,7 +356,7 @@ def test_text_without_titles_has_no_articles(here):
         texts(source="a.txt", documents="articles")
     assert str(caught.value) == (
         "no title of an article, such as ' = Title = ' between blank lines (a.txt) - "
-        "--set data.documents=auto, or another way to tell documents apart"
+        "--set data.documents=auto, or another value"
     )
 
 

@@ -139,14 +139,14 @@ def test_words_of_ids_begin_where_a_byte_level_vocabulary_has_a_space():
 def test_text_among_ids_is_refused_by_its_row():
     rows = [{"text": [5, 6]}, {"text": None}, {"text": "a cat"}]
     Path("mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    with pytest.raises(DataError, match=r"text and ids of tokens in one column \(mixed.jsonl:3\) - write all"):
+    with pytest.raises(DataError, match=r"text and token ids in one column \(mixed.jsonl:3\) - use only one"):
         prepare("mixed.jsonl")
 
 
 def test_ids_of_another_vocabulary_are_refused_by_their_row():
     write_ids = [[5, 6], [7, len(TOKENIZER)]]
     Path("ids.jsonl").write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in write_ids), encoding="utf-8")
-    with pytest.raises(DataError, match=r"of a tokenizer that has .* \(ids.jsonl:2\) - name the tokenizer"):
+    with pytest.raises(DataError, match=r"but the tokenizer has .* \(ids.jsonl:2\) - name the tokenizer"):
         prepare("ids.jsonl", column="ids")
 
 
@@ -378,7 +378,7 @@ def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepar
     prepare("a.txt")
     assert files_of(here / "killed") == prepared != {}
     was_noted = where in ("chunk 2", "chunk 5", "manifest")
-    assert any("the preparation continues: " in record.message for record in caplog.records) == was_noted
+    assert any("chunks of text are already tokenized" in record.message for record in caplog.records) == was_noted
     if "chunk" in where:
         assert (0 < sum(spy.documents) < len(documents)) == was_noted
     else:
@@ -559,7 +559,7 @@ def test_a_file_that_another_process_tokenizes_comes_last(monkeypatch):
     expected = prepare("d")
     monkeypatch.setenv("BERTKIT_CACHE", "other")
     asked, finished = [], []
-    locked, finish = TokenShard.locked, TokenShard.finish
+    locked, finish = TokenShard.lock, TokenShard.finish
 
     def busy_at_first(shard, *, wait):
         asked.append(shard.folder)
@@ -568,7 +568,7 @@ def test_a_file_that_another_process_tokenizes_comes_last(monkeypatch):
             raise ResourceError("another process tokenizes the file")
         return locked(shard, wait=wait)
 
-    monkeypatch.setattr(TokenShard, "locked", busy_at_first)
+    monkeypatch.setattr(TokenShard, "lock", busy_at_first)
     monkeypatch.setattr(
         TokenShard, "finish", lambda shard, chunks: finished.append(shard.folder) or finish(shard, chunks)
     )
@@ -775,7 +775,7 @@ def test_files_have_weights(here):
     [
         ({"weights": {"web/*": 2}}, DataError, "no training file matches 'web/\\*'"),
         ({"weights": {"*.txt": 2}, "limit": 3}, RecipeError, "data.weights with data.limit"),
-        ({"source": "my/text", "weights": {"*": 2}}, RecipeError, "data.weights are those of files"),
+        ({"source": "my/text", "weights": {"*": 2}}, RecipeError, "data.weights needs files"),
     ],
 )
 def test_weights_that_weigh_nothing_are_refused(here, settings, error, message):

@@ -56,7 +56,7 @@ FAMILIES = (
 def folder(tmp_path, monkeypatch) -> Path:
     """Keep even small splits, in a folder of the test's own."""
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(feature_cache, "_LEAST_ROWS", 1)
+    monkeypatch.setattr(feature_cache, "_MIN_ROWS", 1)
     say_once.cache_clear()
     return tmp_path / "cache" / "features"
 
@@ -440,7 +440,7 @@ def test_nothing_is_kept_of_small_splits_of_foreign_families_or_where_it_is_not_
     unwanted = prepared("cola", **{"data.cache": False})[2]
     assert isinstance(encode_split(split, unwanted, task.encode), FeatureColumns)
     assert isinstance(encode_split(split, setup, lambda rows, setup: task.encode(rows, setup)), list)
-    monkeypatch.setattr(feature_cache, "_LEAST_ROWS", len(split.rows) + 1)
+    monkeypatch.setattr(feature_cache, "_MIN_ROWS", len(split.rows) + 1)
     assert isinstance(encode_split(split, setup, task.encode), list)
     assert not folder.exists()
 

@@ -28,8 +28,8 @@ def test_questions_are_a_mapping_or_its_json():
 @pytest.mark.parametrize(
     ("questions", "message"),
     [
-        ({}, "'{}' is no question"),
-        ("which?", "'which\\?' is no question"),
+        ({}, "'{}' is not a question"),
+        ("which?", "'which\\?' is not a question"),
         ({"a": {"type": "box"}}, "question 'a' has the type 'box' .* give one of yes_no, choice, score"),
         ({"a": "yes"}, "question 'a' has the type 'yes'"),
         ({"a": {"type": "yes_no", "criterion": {}}}, "question 'a' has the key 'criterion' .* did you mean criteria"),
@@ -42,7 +42,7 @@ def test_questions_are_a_mapping_or_its_json():
         ({"a": {"type": "choice", "criteria": {"x": 3}}}, "question 'a' has a label or a description that is not text"),
         (
             {"a": {"type": "score", "criteria": {"0": "x"}}},
-            "question 'a' has the criteria .* list what each level means",
+            "question 'a' has the criteria .* list a description of each level",
         ),
     ],
 )
@@ -85,7 +85,7 @@ def test_answers_are_given_by_name_or_in_the_order_of_the_questions():
     [
         ({"team": "biling"}, "the answer 'biling' to 'team' .* did you mean billing"),
         ({"stars": 3}, "the answer '3' to 'stars'"),
-        ({"star": 1}, "an answer to 'star', which is not asked .* did you mean stars"),
+        ({"star": 1}, "an answer to 'star', which is not a question .* did you mean stars"),
         (["billing"], "1 answers to 2 questions"),
     ],
 )
@@ -99,5 +99,5 @@ def test_a_state_is_text_messages_or_json():
     messages = [{"role": "user", "content": "help"}, {"role": "agent", "content": "yes"}]
     assert read_state(messages) == "user: help\nagent: yes"
     assert read_state({"amount": 3, "note": "é"}) == '{"amount": 3, "note": "é"}'
-    with pytest.raises(DataError, match="None is no state"):
+    with pytest.raises(DataError, match="None is not a state"):
         read_state(None)

@@ -13,7 +13,7 @@ def test_counts_are_those_by_hand():
     assert splitting.fertility == 6 / 5
     assert splitting.coverage == 4 / 5
     assert splitting.unknown_rate == 2 / 7
-    assert splitting.most_unknown() == [("ж", 2)]
+    assert splitting.frequent_unknown() == [("ж", 2)]
 
 
 def test_nothing_is_no_division_by_zero():

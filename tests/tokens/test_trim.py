@@ -11,7 +11,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.tokenizer import read_tokenizer
 from bertkit.tokens.features import tokenize_texts
 from bertkit.tokens.train import TOKENIZER_TYPES, make_spec, train_from_texts
-from bertkit.tokens.trim import collect_tokens, refuse_changed, trim, trim_files
+from bertkit.tokens.trim import check_unchanged, collect_tokens, trim, trim_files
 
 SYLLABLES = ["ba", "be", "do", "ka", "kat", "lo", "mi", "nas", "ra", "tor", "un", "ze"]
 
@@ -37,7 +37,7 @@ def test_texts_of_the_corpus_have_the_tokens_of_before(tokenizer_type, tmp_path)
     kept = trim_files(tmp_path, tokenizer, collect_tokens(tokenizer, corpus))
     trimmed = read_tokenizer(tmp_path)
     assert len(trimmed) == len(kept) < len(tokenizer)
-    assert refuse_changed(tokenizer, trimmed, kept, corpus) == len(corpus)
+    assert check_unchanged(tokenizer, trimmed, kept, corpus) == len(corpus)
     for text in corpus:  # with special tokens, one text or two
         for pair in (None, corpus[0]):
             old, new = (one(text, pair)["input_ids"] for one in (tokenizer, trimmed))
@@ -96,7 +96,7 @@ def test_another_split_is_refused(tmp_path):
     other = "katnas katnas"
     assert len(tokenize_texts(tokenizer, [other])[0].ids) > 0
     with pytest.raises(ModelError, match="splits 'katnas katnas' into other tokens"):
-        refuse_changed(tokenizer, read_tokenizer(tmp_path), kept, ["ba", other])
+        check_unchanged(tokenizer, read_tokenizer(tmp_path), kept, ["ba", other])
 
 
 def test_other_types_are_refused():

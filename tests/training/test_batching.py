@@ -124,8 +124,8 @@ def test_batches_are_random_where_asked_or_where_tags_need_no_padding(batching, 
     window = 1 if is_random else SORT_WINDOW
     expected = plan_epoch(LENGTHS, 4, 42, 0, window, items=items_of(features))
     assert plan == [batch.tolist() for batch in expected]
-    lines = {None: "batching: random, since padding is not computed here"}
-    line = lines.get(padding, f"batching: sorted by length, since {padding}")
+    lines = {None: "batching: random, because padding is not computed"}
+    line = lines.get(padding, f"batching: sorted by length, because {padding}")
     assert caplog.messages == ([line] if (batching, family) == ("auto", "tags") else [])
 
 

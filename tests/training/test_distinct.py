@@ -62,5 +62,5 @@ def test_batches_of_features_with_numbered_texts_are_distinct():
 
 def test_sorted_batches_are_refused():
     features = [{"row": 0, "input_ids": [[2, 3]] * 2, "texts": [0, 1]}]
-    with pytest.raises(RecipeError, match=r"training.batching = sorted does not go with a loss"):
+    with pytest.raises(RecipeError, match=r"training.batching=sorted does not work with a loss"):
         InMemoryBatches(features, Training(batching="sorted"))

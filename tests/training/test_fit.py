@@ -63,7 +63,7 @@ def test_code_in_a_checkpoint_is_never_run(run, tiny_model, toy_data, name):
     ended = finetune(run, tiny_model, toy_data, *settings)
     assert (ended.code, ended.last) == (
         4,
-        "error: a file of the newest checkpoint holds more than numbers: loading it could run code "
+        "error: a file of the newest checkpoint holds more than tensors: loading it could run code "
         "(runs/classify) - delete that checkpoint, then repeat the command",
     )
     assert not Path("harm").exists()

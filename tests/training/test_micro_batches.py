@@ -86,8 +86,8 @@ def test_one_line_says_what_fits(caplog):
     with pytest.raises(ResourceError, match=r"^a single row of 400 tokens does not fit .* try a smaller --max-length"):
         tokens_that_fit(batch, lambda tried: step(tried, 0))
     assert [record.getMessage() for record in caplog.records] == [
-        "memory: the longest batch, 5 rows of 400 tokens, fits into that of this GPU",
-        "memory: 5 rows of 400 tokens do not fit into that of this GPU, so micro-batches have at most 3 of them; "
+        "memory: the longest batch, 5 rows of 400 tokens, fits into this GPU",
+        "memory: 5 rows of 400 tokens do not fit into this GPU, so micro-batches have at most 3 rows; "
         "the optimizer sees the same batch, with other dropout masks",
     ]
 
@@ -141,7 +141,7 @@ def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_
     step = BertkitTrainer.compute_loss
     monkeypatch.setattr(BertkitTrainer, "_sum_of", limited)
     monkeypatch.setattr(BertkitTrainer, "compute_loss", computed)
-    monkeypatch.setattr(micro_batches, "has_own_memory", lambda device: True)
+    monkeypatch.setattr(micro_batches, "has_separate_memory", lambda device: True)
     ended = finetune(run, model, toy_data, *settings, "--output", "tried")
     assert ended.code == 0
     assert ("fits into" if limit == 16 else "so micro-batches have at most 4 of them") in ended.err

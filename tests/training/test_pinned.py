@@ -43,5 +43,5 @@ def test_versions_are_pinned_too(pinned, monkeypatch):
 
 
 def test_a_folder_without_a_run_pins_nothing(tmp_path):
-    with pytest.raises(ModelError, match="pins nothing"):
+    with pytest.raises(ModelError, match="not a run folder"):
         check_pinned(IDENTITY, tmp_path)

@@ -196,7 +196,7 @@ def test_a_run_has_all_threads_that_fit(run, tiny_model, toy_data, two_threads):
     options = ["--epochs", 1, "--limit", 40, "--set", "training.precision=fp32"]
     assert finetune(run, tiny_model, toy_data, *options).code == 0
     ended = finetune(run, tiny_model, toy_data, *options, "--threads", 2, "--output", "named")
-    assert ended.code == 0 and re.search(r"^took 0:\d\d:\d\d and at most [\d,]+ MB of memory$", ended.err, re.MULTILINE)
+    assert ended.code == 0 and re.search(r"^finished in 0:\d\d:\d\d, peak memory [\d,]+ MB$", ended.err, re.MULTILINE)
     assert re.search(r"^memory +[\d,]+ MB at peak$", run("runs", "show", "named").out, re.MULTILINE)
     weights = [Path(folder, "model.safetensors").read_bytes() for folder in ("runs/classify", "named")]
     assert weights[0] == weights[1]

@@ -78,7 +78,7 @@ def test_a_pruned_model_is_trained_again_alone_and_by_the_one_that_it_was(run, t
     assert taught.code == 0, taught.err
     assert json.loads(Path("taught/config.json").read_text())["intermediate_size"] == 8
     matched = distill(run, trained, toy_data, "--model", "small", "--set", "distillation.hidden=last")
-    assert matched.last.startswith("error: the vocabulary of the student is a part of that of the teacher")
+    assert matched.last.startswith("error: the student has only a part of the vocabulary of the teacher")
 
 
 def test_a_plain_encoder_is_pruned_to_named_layers_and_a_corpus(run, tiny_model, tmp_path):
@@ -108,7 +108,7 @@ MISTAKES = [
     (["{trained}"], 2, "nothing to prune"),
     (["{trained}", "--layers", "0"], 2, "--layers 0"),
     (["{trained}", "--heads", "3"], 2, "--heads 3: a layer of the model has 2"),
-    (["{trained}", "--heads", "1"], 4, "--heads: the config of a bert model cannot say that there are fewer heads"),
+    (["{trained}", "--heads", "1"], 4, "--heads: the config of a bert model cannot describe fewer heads"),
     (["{trained}", "--intermediate", "65"], 2, "--intermediate 65: the feed-forward of a layer has 64 neurons"),
     (["{tiny}", "--intermediate", "8"], 2, "{tiny} is not a run, so there are no rows to measure importance on"),
     (["{tiny}", "--vocabulary", "rows"], 2, "{tiny} is not a run, so there are no rows to trim the vocabulary to"),

@@ -1,8 +1,8 @@
-"""Pretraining objectives: one module each, and what such a module must offer.
+"""Pretraining objectives, one per module, and the interface of such a module.
 
-An objective is one file: ``bertkit/pretraining/objectives/NAME.py``, or an importable module of your own. Nothing
-registers it; a recipe with ``objective: NAME`` finds it by its name. `mlm` is the one to read first, and `sop` shows
-how little is left when an objective resembles another one.
+An objective is a file ``bertkit/pretraining/objectives/NAME.py``, or a custom module that can be imported. It is not
+registered; a recipe with ``objective: NAME`` finds it by its name. Read `mlm` first; `sop` shows how short an objective
+is that resembles another one.
 
 The data goes through the functions of the module in this order::
 
@@ -16,11 +16,11 @@ The data goes through the functions of the module in this order::
 
 Three rules keep runs reproducible and scores comparable:
 
-* `feature` draws from the generator it is given and from nothing else. The generator is seeded for each example, so the
-  result is the same whichever process makes the batch, and a resumed run sees what an unbroken one would.
+* `feature` draws only from its generator, which is seeded per example. So the result does not depend on the process
+  that makes the batch, and a resumed run sees the same batches as an unbroken run.
 * `losses` returns sums and `count` the items they are summed over. The mean is computed over the whole optimizer step,
   so micro-batches and several processes do not change it.
-* `feature` gets ``progress=None`` on held-out text and then ignores what the recipe says of masking, so that all runs
+* `feature` gets ``progress=None`` on held-out text and then ignores the masking options of the recipe, so that all runs
   are scored on the same task.
 
 torch and transformers are imported inside functions, so that naming an objective costs nothing.
@@ -60,77 +60,77 @@ Sums = dict[str, Tensor]
 """Term -> its loss, summed over the items of a batch."""
 
 HELD_OUT_RATE = 0.15
-"""The share of tokens that is masked in held-out text (Devlin et al. 2019, section 3.1)."""
+"""Fraction of tokens that are masked in held-out text (Devlin et al. 2019, section 3.1)."""
 
 Example = Any
-"""The input of `feature`: a block of documents, or a pair of segments."""
+"""Input of `feature`: a block of documents, or a pair of segments."""
 
 
 class Examples(Protocol):
-    """The examples of an epoch: offsets in a corpus, whose tokens are read when an example is used."""
+    """Examples of an epoch: offsets in a corpus, whose tokens are read when an example is used."""
 
     lengths: Numbers
-    """Shape (examples,): the tokens of each, special ones included."""
+    """Number of tokens per example, special tokens included, shape (examples,)."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Example: ...
 
 
 Totals = dict[str, float]
-"""Sums over a held-out batch, such as those of a loss and of its items; added up key by key over all batches."""
+"""Sums over a held-out batch, such as a summed loss and its items; they are added up per key over all batches."""
 
 
 @dataclass(frozen=True)
 class PretrainSetup:
-    """What an objective knows beside its examples."""
+    """Recipe, tokenizer and model config that an objective can use."""
 
     recipe: PretrainRecipe
     tokenizer: Tokenizer
     model_folder: Path | None
-    """The checkpoint to continue from; None for a new model."""
+    """Checkpoint to continue from, or None for a new model."""
     config: Config
-    """The config of the model: the checkpoint's, or that of the recipe's size."""
+    """Config of the checkpoint, or of the recipe's size."""
 
     @cached_property
     def template(self) -> SpecialTokenTemplate:
-        """The special tokens around a text."""
+        """Special tokens around a text."""
         return find_template(self.tokenizer, pair=False)
 
     @cached_property
     def pair_template(self) -> SpecialTokenTemplate:
-        """The special tokens around two texts."""
+        """Special tokens around two texts."""
         return find_template(self.tokenizer, pair=True)
 
     @cached_property
     def ordinary_tokens(self) -> Numbers:
-        """The ids that may replace a masked token at random, shape (ids,)."""
+        """Ids that can replace a masked token at random, shape (ids,)."""
         return ordinary_tokens(self.tokenizer)
 
 
 class Objective(Protocol):
-    """What a module of an objective has: three constants and twelve functions, mostly of a few lines."""
+    """Interface of an objective's module: three constants and twelve functions, mostly of a few lines."""
 
     OPTIONS: Mapping[str, Any]
-    """The keys that a recipe may set under ``options``, each with an `Option` or just its default."""
+    """Keys that a recipe can set under ``options``, with an `Option` or only the default."""
     TERMS: Mapping[str, float]
-    """The terms of the loss and their weights, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
+    """Terms of the loss and their weights, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
     BEST_METRIC: str
-    """The score of held-out text that chooses the best checkpoint, the lower the better; mostly ``loss``."""
+    """Score of held-out text that chooses the best checkpoint, the lower the better; mostly ``loss``."""
 
     def check(self, setup: PretrainSetup) -> None:
-        """Refuse a recipe, or a model, that this objective cannot pretrain.
+        """Check that this objective can pretrain the model with the recipe.
 
         It runs before the text is read, so that a mistake costs seconds.
 
         Raises:
-            RecipeError: the recipe does not fit the objective.
-            ModelError: the checkpoint does not fit it.
+            RecipeError: If the recipe does not fit the objective.
+            ModelError: If the checkpoint does not fit the objective.
         """
 
     def load_model(self, setup: PretrainSetup) -> Model:
         """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
 
-        `load_for_pretraining` does both, and notes the weights that the checkpoint lacks. If the model has a
+        `load_for_pretraining` does both, and stores the names of missing weights. If the model has a
         `PretrainingTeacher` as ``teacher``, the report compares the finished model with it.
         """
 
@@ -144,10 +144,10 @@ class Objective(Protocol):
         """Build the ``input_ids`` of an example, with masks, and its labels.
 
         Args:
-            example: one of `examples`.
-            progress: the share of training that is done, in [0, 1); None for held-out text.
-            random: the only source of random numbers.
-            setup: the setup of the run.
+            example: Element of `examples`.
+            progress: Fraction of training that is done, in [0, 1), or None for held-out text.
+            random: Only source of random numbers.
+            setup: Setup of the run.
         """
 
     def collator(self, setup: PretrainSetup) -> Collator:
@@ -169,22 +169,22 @@ class Objective(Protocol):
         """
 
     def baselines(self, held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-        """Compute what can be scored on the held-out features without reading them: name of a baseline -> its scores.
+        """Compute baselines on the held-out features that need no model: name of a baseline -> its scores.
 
-        `scores` are the model's. How well the frequencies of tokens predict is computed for every objective.
+        `scores` are the model's. The baseline of token frequencies is computed for every objective.
         """
 
     def encoder(self, model: Model, setup: PretrainSetup) -> Model:
         """Return the part of the finished model that is saved as a plain checkpoint."""
 
     def auxiliary_checkpoints(self, model: Model, setup: PretrainSetup) -> Mapping[str, Model]:
-        """Return the other parts to save as plain checkpoints, by the names of their folders beside the encoder."""
+        """Return other parts to save as plain checkpoints: name of a folder next to the encoder -> model."""
 
 
 def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:
-    """Compute the share of tokens to mask: from ``mask_rate`` at the start to ``last_mask_rate`` at the end.
+    """Compute the fraction of tokens to mask: from ``mask_rate`` at the start to ``last_mask_rate`` at the end.
 
-    On held-out text it is 15%, whatever the recipe says.
+    On held-out text it is always 15%.
     """
     if progress is None:
         return HELD_OUT_RATE
@@ -194,13 +194,13 @@ def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: flo
 
 
 def read_shares(value: object) -> tuple[float, float, float]:
-    """Read ``mask_random_keep``: the shares of the selected tokens that are masked, replaced at random, and kept.
+    """Read ``mask_random_keep``: the fractions of the selected tokens that are masked, replaced at random, and kept.
 
     >>> read_shares([1, 0, 0])
     (1.0, 0.0, 0.0)
 
     Raises:
-        ValueError: they are not three shares with the sum 1; the message says what to give.
+        ValueError: If they are not three shares with the sum 1; the message describes the value to give.
     """
     numbers = value if isinstance(value, (list, tuple)) else ()
     shares = tuple(float(share) for share in numbers if isinstance(share, (int, float)) and share >= 0)
@@ -212,7 +212,7 @@ def read_shares(value: object) -> tuple[float, float, float]:
 def replacement_shares(
     options: Mapping[str, Any], setup: PretrainSetup, progress: float | None
 ) -> tuple[float, float, float]:
-    """Return the recipe's ``mask_random_keep``; on held-out text it is 80, 10 and 10%, whatever the recipe says."""
+    """Return the recipe's ``mask_random_keep``; on held-out text, always 80, 10 and 10%."""
     return MASK_RANDOM_KEEP if progress is None else read_shares(read_option(options, setup.recipe, "mask_random_keep"))
 
 
@@ -221,7 +221,7 @@ _CONSTANTS = ("OPTIONS", "TERMS", "BEST_METRIC")
 
 
 def objective_names() -> list[str]:
-    """List the objectives that come with bertkit."""
+    """Return the names of bertkit's objectives."""
     return sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py"))
 
 
@@ -229,7 +229,7 @@ def load_objective(recipe: PretrainRecipe) -> Objective:
     """Load the objective of a recipe and check the recipe's options.
 
     Raises:
-        RecipeError: there is no such objective, its module lacks a function, or it does not have an option.
+        RecipeError: If there is no such objective, its module lacks a function, or it does not have an option.
     """
     members = (*_FUNCTIONS, *_CONSTANTS)
     if recipe.objective in (shipped := objective_names()):

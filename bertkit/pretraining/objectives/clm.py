@@ -27,11 +27,11 @@ encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse an architecture that cannot be read from left to right, and what `mlm` refuses."""
+    """Check that the architecture has a left-to-right version, and the conditions of `mlm`."""
     mlm.check(setup)
     if not can_be_causal(setup.config):
-        what = f"a model of type {setup.config.model_type!r} has no left-to-right version"
-        raise RecipeError(what, "use one of type bert, or the objective mlm")
+        message = f"a model of type {setup.config.model_type!r} has no left-to-right version"
+        raise RecipeError(message, "use one of type bert, or the objective mlm")
 
 
 def load_model(setup: PretrainSetup) -> Model:
@@ -50,7 +50,7 @@ def feature(example: Block, progress: float | None, random: Random, setup: Pretr
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Build the collator of blocks, whose masks of documents leave out later tokens; the model adds this to others."""
+    """Build the collator of blocks; masks of documents exclude later tokens, as the model does for other masks."""
     collate = mlm.collator(setup)
 
     def collate_causal(features: Features) -> Tensors:

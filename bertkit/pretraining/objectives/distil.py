@@ -48,7 +48,7 @@ baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
 
 
 class _Outputs(NamedTuple):
-    """The outputs of student and teacher for a batch."""
+    """Outputs of student and teacher for a batch."""
 
     logits: Tensor
     """(masked, vocabulary)"""
@@ -64,17 +64,17 @@ class _Outputs(NamedTuple):
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse a recipe without a teacher, or with a teacher that no student can be made of."""
+    """Check that the recipe names a teacher, and that a student can be made of its layers."""
     mlm.check(setup)
     _read_layers(setup)
 
 
 def _read_layers(setup: PretrainSetup) -> list[int]:
-    """Read which of the teacher's layers the student is made of.
+    """Read the indices of the teacher's layers that the student takes.
 
     Raises:
-        RecipeError: no teacher is named, or it does not have these layers.
-        ModelError: no student can be made of this teacher.
+        RecipeError: If no teacher is named, or it does not have these layers.
+        ModelError: If no student can be made of this teacher.
     """
     if setup.model_folder is None:
         raise RecipeError("a student needs a teacher", "name a pretrained masked language model with --model")
@@ -92,7 +92,7 @@ def load_model(setup: PretrainSetup) -> Model:
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Build the collator of blocks; a batch also tells text from padding."""
+    """Build the collator of blocks; a batch also marks text and padding."""
     import torch
 
     collate_blocks = mlm.collator(setup)
@@ -128,14 +128,14 @@ def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, the correct predictions of both models, and the predictions on which they agree."""
     outputs = _run_both(model, batch)
     agrees = outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)
-    of_teacher = masked_sums(outputs.teacher_logits, outputs.labels)
+    teacher_sums = masked_sums(outputs.teacher_logits, outputs.labels)
     return read_numbers(
         {
             **_sum_terms(outputs),
             **masked_sums(outputs.logits, outputs.labels),
             "tokens": batch[IS_TEXT].sum(),
             "agreed": (agrees & (outputs.labels != IGNORED)).sum(),
-            **{f"teacher_{name}": value for name, value in of_teacher.items()},
+            **{f"teacher_{name}": value for name, value in teacher_sums.items()},
         }
     )
 
@@ -158,7 +158,7 @@ def score(totals: Totals) -> dict[str, float]:
 
 
 def encoder(model: Model, setup: PretrainSetup) -> Model:
-    """Return the student with its head; its tokenizer makes no token types where it knows none."""
+    """Return the student with its head; its tokenizer makes token types only if the student reads them."""
     if not architecture_of(model.config).reads_token_types:
         leave_out_token_types(setup.tokenizer)
     return model
@@ -196,19 +196,20 @@ def _run_both(model: Model, batch: Batch) -> _Outputs:
     is_text = batch[IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name != IS_TEXT}
 
-    def of_text(states: Tensor) -> Tensor:
-        # in a batch of few shapes, padding gets equal states, whose cosine is 1
+    def text_states(states: Tensor) -> Tensor:
+        # In a batch of few shapes, padding gets equal states, whose cosine is 1.
         return states.where(is_text[..., None], 1.0).flatten(0, 1) if is_static else select(states, is_text)
 
     is_static = LABEL_POSITIONS in batch
     inputs["output_hidden_states"] = True  # type: ignore[assignment]
-    # `run_at_masked` gathers the masked tokens for the heads only. `hidden_states` still have all tokens, (rows,
-    # tokens, width), of which the cosine compares the real ones.
+    # `run_at_masked` gathers the masked tokens only for the heads. `hidden_states` still have all tokens, (rows,
+    # tokens, width), and the cosine compares all tokens of the text.
     with torch.no_grad():
         teacher_outputs, _ = run_at_masked(teacher.model.to(is_text.device), inputs)
     outputs, labels = run_at_masked(model, inputs)
     logits, teacher_logits = outputs.logits[0], teacher_outputs.logits[0]
-    if is_static:  # what has no label gets equal logits
-        logits, teacher_logits = (each.where(labels[:, None] != IGNORED, 0.0) for each in (logits, teacher_logits))
-    states, teacher_states = of_text(outputs.hidden_states[-1]), of_text(teacher_outputs.hidden_states[-1])
+    if is_static:  # Positions without a label get equal logits.
+        has_label = labels[:, None] != IGNORED
+        logits, teacher_logits = logits.where(has_label, 0.0), teacher_logits.where(has_label, 0.0)
+    states, teacher_states = text_states(outputs.hidden_states[-1]), text_states(teacher_outputs.hidden_states[-1])
     return _Outputs(logits, teacher_logits, states, teacher_states, labels, teacher.temperature)

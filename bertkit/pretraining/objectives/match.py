@@ -1,7 +1,7 @@
 """Distill an encoder into a student that matches its inside (general distillation of TinyBERT: Jiao et al. 2020).
 
 The student learns the output of the teacher's embeddings, hidden states and attention scores, each by mean squared
-error. It may be narrower than its teacher: then projections are trained along and dropped at the end. Nothing is
+error. It can be narrower than its teacher: then projections are trained as well and dropped at the end. Nothing is
 predicted, so neither model needs a head, and any encoder can be the teacher.
 """
 
@@ -41,7 +41,7 @@ OPTIONS: Mapping[str, object] = {
     "attention": True,
 }
 TERMS: Mapping[str, float] = {"embeddings": 1.0, "hidden": 1.0, "attention_scores": 1.0}
-"""All are 1 in the paper."""
+"""All weights are 1 in the paper."""
 BEST_METRIC = "loss"
 
 examples = mlm.examples
@@ -52,7 +52,7 @@ encoder = distil.encoder
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse a recipe without a teacher, and a student that cannot read or match what its teacher does."""
+    """Check that the recipe names a teacher, and that the student can read and match the same as its teacher."""
     mlm.check(setup)
     if setup.model_folder is None:
         raise RecipeError("a student needs a teacher", "name a pretrained encoder with --model")
@@ -61,27 +61,28 @@ def check(setup: PretrainSetup) -> None:
     student = _student_config(setup)
     for config in (setup.config, student):
         if config is not None and shares_layers(config):
-            what = f"the layers of a model of type {config.model_type!r} share their weights, so they cannot be matched"
-            raise ModelError(what, "use another model, or another size")
+            message = (
+                f"the layers of a model of type {config.model_type!r} share their weights, so they cannot be matched"
+            )
+            raise ModelError(message, "use another model, or another size")
     if student is not None:
         _check_student(student, setup)
 
 
 def _student_config(setup: PretrainSetup) -> Config | None:
-    """Build the config of a new student; None for one that is made of its teacher's layers.
+    """Build the config of a new student, or return None if the student takes layers of its teacher.
 
     Raises:
-        RecipeError: both kinds of student, or neither, or no such size or layers.
-        ModelError: no student can be made of this teacher's layers.
+        RecipeError: If the recipe names both a size and layers, or neither, or if they do not exist.
+        ModelError: If no student can be made of this teacher's layers.
     """
     size, layers = (read_option(OPTIONS, setup.recipe, name) for name in ("student_size", "student_layers"))
     if (size is None) == (layers is None):
-        what = "a student is of a size, or made of its teacher's layers"
-        raise RecipeError(what, "give options.student_size or options.student_layers")
+        message = "a student needs either a size or layers of its teacher"
+        raise RecipeError(message, "give options.student_size or options.student_layers")
     if layers is not None:
         choose_layers(read_layers(layers), setup.config)
         return None
-
     return make_config(size, setup.tokenizer, read_option(OPTIONS, setup.recipe, "student_options"))
 
 
@@ -89,25 +90,25 @@ def _check_student(student: Config, setup: PretrainSetup) -> None:
     teacher, training, first = setup.config, setup.recipe.training, first_position(student)
     positions = getattr(student, "max_position_embeddings", training.max_length + first) - first
     if positions < training.max_length:
-        what = f"the student reads {positions} tokens, not {training.max_length}"
-        raise RecipeError(what, f"--max-length {positions}")
+        message = f"the student reads {positions} tokens, not {training.max_length}"
+        raise RecipeError(message, f"--max-length {positions}")
     can_separate = architecture_of(student).separates_documents and first == first_position(teacher)
     if training.packing == "documents" and not can_separate:
-        what = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
-        raise RecipeError(what, "--set training.packing=joined, or none")
+        message = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
+        raise RecipeError(message, "--set training.packing=joined, or none")
     heads = student.num_attention_heads, teacher.num_attention_heads
     if read_option(OPTIONS, setup.recipe, "attention") and heads[0] != heads[1]:
-        what = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
+        message = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
         remedy = f"--set options.student_options.num_attention_heads={heads[1]}, or options.attention=false"
-        raise ModelError(what, remedy)
+        raise ModelError(message, remedy)
 
 
 def load_model(setup: PretrainSetup) -> Model:
-    """Build the student, whose inside is compared with that of the checkpoint, its teacher.
+    """Build the student, whose states and attention are compared with the checkpoint's, its teacher.
 
     Raises:
-        RecipeError: layers that one of them does not have.
-        ModelError: a teacher that does not load, or whose layers or attention cannot be read.
+        RecipeError: If a layer of the map does not exist.
+        ModelError: If the teacher does not load, or its layers or attention cannot be read.
     """
     from transformers import AutoModelForMaskedLM
 
@@ -120,7 +121,7 @@ def load_model(setup: PretrainSetup) -> Model:
     else:
         layers = read_layers(read_option(OPTIONS, setup.recipe, "student_layers"))
         student = make_student(teacher, choose_layers(layers, setup.config))
-    # Unlike an encoder that is built alone, the base of a model with a head has no pooler, which nobody trains.
+    # The base of a model with a head has no pooler, which would not be trained.
     encoder: Model = student.base_model
     layer_map, attention = (read_option(OPTIONS, setup.recipe, name) for name in ("layer_map", "attention"))
     terms = Distillation(

@@ -46,10 +46,10 @@ BEST_METRIC = "loss"
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse a model whose attention cannot stay within the documents of a block, if the recipe says so."""
+    """Check that attention can stay within the documents of a block, if the recipe requires it."""
     if setup.recipe.training.packing == "documents" and not architecture_of(setup.config).separates_documents:
-        what = f"a model of type {setup.config.model_type} cannot keep documents of a block apart"
-        raise RecipeError(what, "--set training.packing=joined, or none")
+        message = f"a model of type {setup.config.model_type} cannot keep documents of a block apart"
+        raise RecipeError(message, "--set training.packing=joined, or none")
 
 
 def load_model(setup: PretrainSetup) -> Model:
@@ -73,8 +73,8 @@ def feature(example: Block, progress: float | None, random: Random, setup: Pretr
 
 def mask(text: TokenizedText, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a text: ``input_ids``, and ``labels`` at the masked positions."""
-    # Labels are at all chosen tokens, also at those that `corrupt` leaves as they are. In fine-tuning no token is
-    # masked, so unmasked ones need good hidden states too (Devlin et al. 2019, section 3.1).
+    # All chosen tokens have labels, also those that `corrupt` does not change. In fine-tuning no token is masked, so
+    # unmasked tokens need good hidden states too (Devlin et al. 2019, section 3.1).
     chosen = choose_masked(text, progress, random, setup)
     shares = replacement_shares(OPTIONS, setup, progress)
     mask_token_id = setup.tokenizer.mask_token_id
@@ -94,10 +94,10 @@ def choose_masked(text: TokenizedText, progress: float | None, random: Random, s
     return choose_tokens(text.maskable, rate, random)
 
 
-def collator(setup: PretrainSetup, beside: Mapping[str, float] = NOTHING) -> Collator:
-    """Build the collator of blocks, and of what else features have for each token: name -> the number of padding."""
+def collator(setup: PretrainSetup, extra_padding: Mapping[str, float] = NOTHING) -> Collator:
+    """Build the collator of blocks; `extra_padding` maps other keys with one number per token to their padding."""
     within_documents = setup.recipe.training.packing == "documents"
-    return block_collator(setup.tokenizer, beside, first_position(setup.config) if within_documents else None)
+    return block_collator(setup.tokenizer, extra_padding, first_position(setup.config) if within_documents else None)
 
 
 def count(batch: Batch) -> dict[str, int]:
@@ -123,7 +123,7 @@ def score(totals: Totals) -> dict[str, float]:
 
 
 def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return no other baseline than the frequencies of tokens."""
+    """Return no baselines besides the frequencies of tokens."""
     return {}
 
 
@@ -133,5 +133,5 @@ def encoder(model: Model, setup: PretrainSetup) -> Model:
 
 
 def auxiliary_checkpoints(model: Model, setup: PretrainSetup) -> dict[str, Model]:
-    """Return no other checkpoint: the encoder is the whole model."""
+    """Return no other checkpoints: the encoder is the complete model."""
     return {}

@@ -25,10 +25,10 @@ encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse an architecture that has no head for pairs of segments."""
+    """Check that the architecture has a head for pairs of segments."""
     if not architecture_of(setup.config).has_pair_head:
-        what = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
-        raise RecipeError(what, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
+        message = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
+        raise RecipeError(message, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
 
 
 def load_model(setup: PretrainSetup) -> Model:
@@ -45,7 +45,7 @@ def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: 
 
 def pair_segments(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType) -> Pairs:
     """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
-    # pairs follow from seed and version alone, so a resumed run, and every process, builds the same ones
+    # Pairs follow only from seed and version, so a resumed run, and every process, builds the same pairs.
     training = setup.recipe.training
     version = training.version_of(epoch)
     return build_pairs(corpus, length, setup.pair_template.size, pair_type, training.seed, version)
@@ -69,15 +69,15 @@ def count(batch: Batch) -> dict[str, int]:
 
 
 def losses(model: Model, batch: Batch) -> Sums:
-    """Sum the cross-entropies of the masked tokens, and those of the pairs."""
+    """Sum the cross-entropies of the masked tokens and of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
 
 
 def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Compute the accuracy over pairs of the more frequent label, and what the lengths of both segments tell."""
+    """Compute the accuracy of always predicting the more frequent label, and of predictions by segment lengths."""
     is_second = [feature["token_type_ids"] for feature in held_out]
     lengths = [(len(second) - int(second.sum()), int(second.sum())) for second in is_second]
     labels = [feature["pair_labels"] for feature in held_out]
     share = sum(labels) / len(labels)
-    found = {"more frequent label": max(share, 1 - share), "segment lengths": predict_by_length(lengths, labels)}
-    return {name: {"pair_accuracy": accuracy} for name, accuracy in found.items() if accuracy is not None}
+    accuracies = {"more frequent label": max(share, 1 - share), "segment lengths": predict_by_length(lengths, labels)}
+    return {name: {"pair_accuracy": accuracy} for name, accuracy in accuracies.items() if accuracy is not None}

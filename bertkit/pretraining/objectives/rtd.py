@@ -34,15 +34,15 @@ TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
 BEST_METRIC = "perplexity"
 """A better generator makes the discriminator's task harder, so only the generator's scores compare between steps."""
 
-_GENERATOR = "generator"  # the generator's folder beside the discriminator
-_PADDING = -1.0  # padding has this in place of a random number from [0, 1)
+_GENERATOR = "generator"  # folder of the generator, in the discriminator's folder
+_PADDING = -1.0  # marks padding in the random numbers, which are from [0, 1)
 _SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
 
 examples = mlm.examples
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse a model that is no ELECTRA."""
+    """Check that the model is an ELECTRA."""
     if not architecture_of(setup.config).has_discriminator:
         remedy = "--size electra-small, electra-base or electra-large"
         if setup.model_folder is not None:
@@ -51,30 +51,30 @@ def check(setup: PretrainSetup) -> None:
 
 
 def load_model(setup: PretrainSetup) -> Model:
-    """Load or build the discriminator and the generator; without a generator beside the checkpoint, a new one is built.
+    """Load or build the discriminator and the generator; if the checkpoint has no generator, a new one is built.
 
     Raises:
-        RecipeError: the size of the generator leaves a fraction of an attention head.
-        ModelError: the generator's shape does not allow sharing embeddings with the discriminator, or it is damaged.
+        RecipeError: If the generator's size does not divide into attention heads.
+        ModelError: If the generator cannot share embeddings with the discriminator, or is damaged.
     """
     config, folder = setup.config, setup.model_folder
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
     from bertkit.modeling.heads.pretraining import ElectraPair, generator_config
 
-    beside = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
-    if folder and beside is None:
-        log.info(f"no {_GENERATOR}/ beside the checkpoint: the generator is new")
-    if beside:
-        check_model(beside)
+    generator_folder = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
+    if folder and generator_folder is None:
+        log.info(f"no {_GENERATOR}/ in the checkpoint: the generator is new")
+    if generator_folder:
+        check_model(generator_folder)
     size = read_option(OPTIONS, setup.recipe, "generator_size")
-    smaller = load_config(beside) if beside else generator_config(config, size)
+    smaller = load_config(generator_folder) if generator_folder else generator_config(config, size)
     for name in _SHARED:
         if getattr(smaller, name) != getattr(config, name):
-            what = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
-            raise ModelError(what, "use both from one run, or leave the generator out", file=beside)
+            message = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
+            raise ModelError(message, "use both from one run, or leave the generator out", file=generator_folder)
     discriminator = load_for_pretraining(ElectraForPreTraining, folder, config)
-    generator = load_for_pretraining(ElectraForMaskedLM, beside, smaller)
+    generator = load_for_pretraining(ElectraForMaskedLM, generator_folder, smaller)
     model = ElectraPair(discriminator, generator)
     new_weights = (name for part in (discriminator, generator) for name in get_loading_info(part).new_weights)
     set_loading_info(model, LoadingInfo(tuple(new_weights)))
@@ -106,7 +106,7 @@ def count(batch: Batch) -> dict[str, int]:
 
 
 def losses(model: Model, batch: Batch) -> Sums:
-    """Sum the cross-entropies of the generator, and those of the discriminator."""
+    """Sum the cross-entropies of the generator and of the discriminator."""
     return _sums(model(**batch), batch)
 
 
@@ -117,7 +117,7 @@ def _sums(outputs: Batch, batch: Batch) -> Sums:
     # does not show that.
     tokens = derive(batch["draws"], lambda draws: draws >= 0)
     logits, replaced, weights = outputs["logits"].float(), outputs["replaced"].float(), None
-    if LABEL_POSITIONS in batch:  # in a batch of few shapes, padding weighs nothing
+    if LABEL_POSITIONS in batch:  # In a batch of few shapes, padding has the weight 0.
         weights = tokens.float()
     else:
         logits, replaced = select(logits, tokens), select(replaced, tokens)
@@ -145,19 +145,19 @@ def accumulate(model: Model, batch: Batch) -> Totals:
 def score(totals: Totals) -> dict[str, float]:
     """Compute the loss, the generator's scores, and precision, recall and F1 of finding replaced tokens."""
     mlm_loss, rtd_loss = totals["mlm"] / totals["masked"], totals["rtd"] / totals["tokens"]
-    caught, both = totals["caught"], totals["replaced"] + totals["suspected"]
+    true_positives = totals["caught"]
     return {
         "loss": TERMS["mlm"] * mlm_loss + TERMS["rtd"] * rtd_loss,
         **masked_scores(totals),
         "replaced_share": totals["replaced"] / totals["tokens"],
-        "precision": caught / max(totals["suspected"], 1),
-        "recall": caught / max(totals["replaced"], 1),
-        "f1": 2 * caught / max(both, 1),
+        "precision": true_positives / max(totals["suspected"], 1),
+        "recall": true_positives / max(totals["replaced"], 1),
+        "f1": 2 * true_positives / max(totals["replaced"] + totals["suspected"], 1),
     }
 
 
 def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Compute what is scored by taking every token for a replaced one."""
+    """Compute the scores of predicting that every token is replaced."""
     share = scores["replaced_share"]
     return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_of_share(share)}}
 

@@ -35,5 +35,5 @@ def count(batch: Batch) -> dict[str, int]:
 
 
 def losses(model: Model, batch: Batch) -> Sums:
-    """Sum the cross-entropies of the masked tokens, and those of the pairs."""
+    """Sum the cross-entropies of the masked tokens and of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))

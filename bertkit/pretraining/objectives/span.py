@@ -66,7 +66,7 @@ def feature(example: Block, progress: float | None, random: Random, setup: Pretr
         "segment_ids": text.segment_ids,
     }
     if read_option(OPTIONS, setup.recipe, "boundary"):
-        # (tokens,) each edge (spans,) is repeated for the tokens of its span: spans are in the order of the positions
+        # Each edge (spans,) is repeated for the tokens of its span, (tokens,); spans are in the order of positions.
         for name, edge in zip(_EDGES, spans.T, strict=True):
             masked[name] = np.zeros(len(chosen), dtype=np.int64)
             masked[name][chosen] = np.repeat(edge, spans[:, 1] - spans[:, 0])
@@ -105,13 +105,13 @@ def score(totals: Totals) -> dict[str, float]:
 
 def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
-    plain = copy(model)
-    plain._modules = {name: module for name, module in model._modules.items() if name != "span_boundary"}
-    return plain
+    encoder_only = copy(model)
+    encoder_only._modules = {name: module for name, module in model._modules.items() if name != "span_boundary"}
+    return encoder_only
 
 
 def _run_heads(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
+    """Compute the logits of masked tokens, their labels, and their logits from the boundaries, if there are any."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:
         outputs, labels = run_at_masked(model, inputs, rounded=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from bertkit.cli.commands.prune import _next_steps, print_pruned
-from bertkit.compression.compare_pruned import PrunedSide
+from bertkit.compression.pruned_folder import PrunedSide
 from bertkit.metrics.paired import Difference
 from bertkit.workflows.prune import Pruned
 

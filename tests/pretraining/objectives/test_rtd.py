@@ -383,7 +383,7 @@ def test_a_discriminator_without_a_generator_gets_a_new_one(run, pretrained, tmp
     shutil.copytree(pretrained, tmp_path / "alone", ignore=shutil.ignore_patterns("generator", "checkpoint-*"))
     ended = run(*arguments("--model", tmp_path / "alone", steps=2))
     assert ended.code == 0, ended.err
-    assert "no generator/ beside the checkpoint: the generator is new" in ended.err
+    assert "no generator/ in the checkpoint: the generator is new" in ended.err
     assert "new and random" not in ended.err
 
 
