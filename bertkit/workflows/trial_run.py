@@ -299,13 +299,13 @@ class _Stages:
 
 
 class _StopAfterStep(ProgressWrapper):
-    """Asks the training to stop after its first step, as SIGTERM does."""
+    """Progress that stops the training after its first step with SIGTERM."""
 
     is_training = False
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
-        self.is_training = what.startswith("training")
-        super().start(what, total, done)
+    def start(self, name: str, total: int, done: int = 0) -> None:
+        self.is_training = name.startswith("training")
+        super().start(name, total, done)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         super().update(done, figures)

@@ -148,8 +148,8 @@ NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
         (
             RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
             6,
-            "DataLoader worker (pid 7) is killed by signal: Killed - the system may have ended it for want of memory: "
-            "use fewer workers, or none",
+            "DataLoader worker (pid 7) is killed by signal: Killed - the system may have ended it because memory was "
+            "short: use fewer workers, or none",
         ),
         (FileNotFoundError(2, "No such file or directory", "a.csv"), 6, "No such file or directory (a.csv)"),
     ],

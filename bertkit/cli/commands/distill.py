@@ -51,7 +51,7 @@ def command(
     recipe: RecipeArgument,
     changes: dict[str, Any],
     teacher: TeacherOption = None,
-    model: Annotated[str | None, option("Student: hub name, directory or `demo`.", "STUDENT")] = None,
+    model: Annotated[str | None, option("Student: Hub name, directory or `demo`.", "STUDENT")] = None,
     student_layers: Annotated[
         str | None,
         option("Build the student from these layers of the first teacher (0,2,4), or from this many (3).", "LAYERS"),
@@ -70,7 +70,7 @@ def command(
     The student learns from the gold labels and from the teachers' logits. At the end, teachers and student are
     compared: size, speed, scores, and the differences between the scores. Options override the recipe.
 
-    The recipes distilbert and tinybert are different: they pretrain a student of a pretrained teacher on text.
+    The recipes distilbert and tinybert pretrain a student on text, with a pretrained teacher.
     """
     if model is not None and student_layers is not None:
         remedy = "give one: a student model, or layers of the first teacher"
@@ -79,11 +79,13 @@ def command(
 
     if smoke:
         check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
-    # Two things are called distillation: of a trained task, below, and of a pretrained encoder on text, here.
+    # A pretraining recipe distills a pretrained encoder on text; other recipes distill a fine-tuned model.
     if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:
-            what = f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
-            raise UsageError(what, "leave out --model, --soft-weight and any second --teacher")
+            message = (
+                f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
+            )
+            raise UsageError(message, "leave out --model, --soft-weight and any second --teacher")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings: dict[str, Any] = {**options, "model": teacher[0] if teacher else None}
         student = load_pretrain_recipe(recipe, merge_changes(settings, changes))
@@ -120,7 +122,7 @@ def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke
 
 
 def print_distilled(distilled: Distilled) -> None:
-    """Print the student's scores, and then the teachers and the student in comparison."""
+    """Print the student's scores and the comparison of teachers and student."""
     print_results(distilled.results)
     from bertkit.hardware.speed import describe_spreads
 
