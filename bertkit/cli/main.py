@@ -29,7 +29,7 @@ from bertkit.cli.terminal import TerminalProgress
 from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
 from bertkit.hardware.launch import use_shard
 from bertkit.progress import use_progress
-from bertkit.storage.files import disk_error, is_disk_error
+from bertkit.storage.files import disk_error, is_disk_error, write_bytes
 from bertkit.storage.runs import is_main_process
 
 # The class ClickException, which typer has moved between releases.
@@ -272,15 +272,9 @@ def _save_traceback() -> int:
     # The current folder is tried first, because the user looks there, and then the folder for temporary files.
     for find_folder in (Path, tempfile.gettempdir):
         try:
-            file = Path(find_folder()) / f"bertkit-crash-{os.getpid()}.txt"
-            stream = file.open("x", encoding="utf-8", errors="backslashreplace")
+            file = Path(find_folder(), f"bertkit-crash-{os.getpid()}.txt")
+            write_bytes(file, text.encode(errors="backslashreplace"))
         except OSError:
-            continue
-        try:
-            with stream:
-                stream.write(text)
-        except OSError:  # The disk is full.
-            file.unlink(missing_ok=True)
             continue
         return _print_error(f"bertkit failed: {last} - {advice}please report it with {file}", 1, {})
     sys.stderr.write(text)

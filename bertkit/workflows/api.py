@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from bertkit.data.files import find_splits
 from bertkit.data.in_memory import (
@@ -23,7 +23,7 @@ from bertkit.data.in_memory import (
 )
 from bertkit.data.output import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
 from bertkit.evaluation.rows_to_predict import read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import Result
@@ -31,7 +31,7 @@ from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_sco
 from bertkit.progress import Events, Progress, takes_progress, use_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import Training, typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.storage.hub.models import find_run, recipe_of
 from bertkit.storage.runs import run_folder
 from bertkit.tasks import row_columns
@@ -272,18 +272,6 @@ def _as_text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-class FinetuneOptions(TypedDict, total=False):
-    """Further arguments of `finetune`."""
-
-    changes: Changes
-    fresh: bool
-    """Start over; an earlier run in the folder is moved aside."""
-    pinned: str | Path | None
-    """Folder of a run that must have the same model, rows and package versions."""
-    progress: Progress | None
-    """Shows the progress of the work; by default bars, in notebooks only."""
-
-
 class Finetuned(list[Result]):
     """Results of the validation splits. The first split chose the best checkpoint."""
 
@@ -321,7 +309,10 @@ def finetune(
     training: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     events: Callable[[dict[str, Any]], object] | None = None,
-    **options: Unpack[FinetuneOptions],
+    changes: Changes | None = None,
+    fresh: bool = False,
+    pinned: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Finetuned:
     """Fine-tune an encoder, or resume the same run, or return the scores of a finished one.
 
@@ -334,29 +325,30 @@ def finetune(
         training: Keys of the recipe's section ``training``, such as ``{"epochs": 3}``.
         output: Run folder, by default ``runs/RECIPE``.
         events: Called with each line of ``metrics.jsonl``: a step with its loss, or with the scores of an evaluation.
-        options: Further arguments; see `FinetuneOptions`.
+        changes: Further changes of the recipe.
+        fresh: Start over; an earlier run in the folder is moved aside.
+        pinned: Folder of a run that must have the same model, rows and package versions.
+        progress: Shows the progress of the work; by default bars, in notebooks only.
 
     Raises:
         BertkitError: If the recipe, the rows, the model or the machine do not allow the run; see `bertkit.errors`.
     """
     # Arguments become changes of the recipe, as options of the command line do.
-    _check_names(options)
     in_memory = data is not None and not isinstance(data, (str, Path))
-    changes = {**{f"training.{key}": value for key, value in (training or {}).items()}, **options.get("changes", {})}
+    settings = {**{f"training.{key}": value for key, value in (training or {}).items()}, **(changes or {})}
     if model is not None:
-        changes["model"] = str(model)
+        settings["model"] = str(model)
     if isinstance(data, (str, Path)):
-        changes["data.source"] = str(data)
+        settings["data.source"] = str(data)
     if in_memory and not isinstance(recipe, Recipe):
         # Rows in memory replace the source that the recipe names.
-        changes.setdefault("data.source", "")
+        settings.setdefault("data.source", "")
     # The recipe determines how columns and labels are read, also for rows in memory.
-    loaded = _load_recipe(recipe, changes)
+    loaded = _load_recipe(recipe, settings)
     if in_memory:
         loaded = with_rows(loaded, data)
-    fresh = options.get("fresh", False)
     with use_progress(None if events is None else Events(events)):
-        results = finetune_recipe(loaded, pinned=options.get("pinned"), output=output, fresh=fresh)
+        results = finetune_recipe(loaded, pinned=pinned, output=output, fresh=fresh)
         return Finetuned(results, run_folder(output, loaded.name))
 
 
@@ -368,16 +360,6 @@ def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Rec
         message = f"a loaded recipe and changes of it: {', '.join(changes)}"
         raise UsageError(message, "give the name of the recipe, or make the changes with load_recipe(NAME, CHANGES)")
     return recipe
-
-
-def _check_names(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for an argument that `finetune` does not have, because Python accepts any name."""
-    option_names = FinetuneOptions.__optional_keys__
-    for name in options.keys() - option_names:
-        remedy = f'training={{"{name}": ...}}' if name in Training.model_fields else closest(name, sorted(option_names))
-        if name == "seeds":
-            remedy = "bertkit.finetune_seeds(bertkit.with_rows(recipe, rows), seeds)"
-        raise UsageError(f"finetune has no argument {name!r}", remedy)
 
 
 def with_rows(recipe: Recipe, data: Any) -> Recipe:

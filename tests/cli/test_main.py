@@ -198,9 +198,8 @@ def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere
 
     opened = Path.open
 
-    class Full(io.StringIO):
-        def close(self):
-            super().close()
+    class Full(io.BytesIO):
+        def flush(self):
             raise OSError(number, os.strerror(number))
 
     def refuse(file, *arguments, **keywords):
