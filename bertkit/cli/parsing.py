@@ -236,7 +236,7 @@ def _pop_value(option: str, rest: list[str]) -> str:
 
 
 def _same_option(typed: str, options: Sequence[str]) -> str:
-    """Return bertkit's name for an option of other programs, ``--epochs`` or ``--set key``, or "" if there is none."""
+    """Return bertkit's name for an option of other programs, ``--epochs`` or ``--set key``, or ""."""
     if not typed.startswith("--") or typed in options:
         return ""
     name = typed[2:].replace("-", "_")

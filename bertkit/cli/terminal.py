@@ -126,7 +126,7 @@ def _error_of(stream: object) -> OSError | None:
 
 
 def _tolerant(stream: Any, descriptor: int, errors: str) -> Any:
-    """Replace a standard stream by one that accepts all output; other streams, such as those of tests, are kept."""
+    """Replace a standard stream by one that accepts all output; other streams, as in tests, are kept."""
     if stream is not None and stream is not (sys.__stdout__ if descriptor == 1 else sys.__stderr__):
         return stream
     if stream is not None:

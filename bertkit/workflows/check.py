@@ -137,7 +137,7 @@ def _check_labels(result: CheckResult, readings: Readings, recipe: Recipe, task:
         result.unavailable.append(f"label errors: {error.what}; {error.remedy}")
         return
     if found_errors is None:
-        result.left_out.append("label errors: the search needs rows or words with one label each")
+        result.left_out.append("label errors: the search needs a single label per row or word")
         return
     result.findings.append(found_errors.finding)
     result.label_errors.extend(found_errors.ranked)

@@ -49,7 +49,7 @@ class Pruned:
     before: PrunedSide
     after: PrunedSide
     layers: list[int] | None
-    """Indices of the layers that are left, or None for all; also the numbers below are None for all."""
+    """Indices of the layers that are left; None means that all layers, heads, neurons or tokens are left."""
     heads: int | None
     intermediate: int | None
     vocabulary: int | None

@@ -60,7 +60,7 @@ class RunsTable:
     notes: list[str]
 
     def cell(self, row: str, task: tuple[str, str]) -> TableCell | None:
-        """Return the cell of a row and a column, or None if there is no such run."""
+        """Return the cell of a row and a column, or None without a run."""
         return next((c for c in self.cells if (c.row, (c.task, c.metric)) == (row, task)), None)
 
 

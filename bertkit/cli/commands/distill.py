@@ -31,7 +31,6 @@ from bertkit.cli.output import (
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.recipe.records import Recipe
     from bertkit.workflows.distill import ComparedModel, Distilled
 
 ORDER = 50
@@ -99,24 +98,20 @@ def command(
         "distillation.soft_weight": soft_weight,
     }
     loaded = load_recipe(recipe, merge_changes(settings, changes))
-    _distill_recipe(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
-
-
-def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
     from bertkit.workflows import trial_run
     from bertkit.workflows.distill import distill, with_distillation
 
     if smoke:
-        print_smoke(trial_run.smoke_finetune(with_distillation(recipe)))
+        print_smoke(trial_run.smoke_finetune(with_distillation(loaded)))
     elif dry_run:
-        plan = trial_run.dry_run(with_distillation(recipe), output=output, fresh=fresh)
+        plan = trial_run.dry_run(with_distillation(loaded), output=output, fresh=fresh)
         print_result(plan, print_dry_run)
     else:
-        distilled = distill(recipe, output=output, fresh=fresh)
+        distilled = distill(loaded, output=output, fresh=fresh)
 
         def print_all(distilled: Distilled) -> None:
             print_distilled(distilled)
-            print_next_steps(recipe, distilled.results)
+            print_next_steps(loaded, distilled.results)
 
         print_gated(distilled, print_all, [case for result in distilled.results for case in result.gates])
 

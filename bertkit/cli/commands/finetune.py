@@ -96,20 +96,16 @@ def command(
         return
     if jobs != 1 or join:
         raise UsageError(f"{'--join' if join else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
-    _finetune_one(loaded, output, dry_run=dry_run, fresh=fresh, pinned=pinned)
+    if dry_run:
+        from bertkit.workflows import trial_run
 
-
-def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: bool, pinned: Path | None) -> None:
+        print_result(trial_run.dry_run(loaded, output=output, fresh=fresh, pinned=pinned), print_dry_run)
+        return
     from bertkit.workflows.finetune import finetune
 
-    if dry_run:
-        from bertkit.workflows.trial_run import dry_run as check
-
-        print_result(check(recipe, output=output, fresh=fresh, pinned=pinned), print_dry_run)
-        return
-    results = finetune(recipe, output=output, fresh=fresh, pinned=pinned)
+    results = finetune(loaded, output=output, fresh=fresh, pinned=pinned)
     gates = [case for result in results for case in result.gates]
-    next_steps = partial(print_next_steps, recipe, results)
+    next_steps = partial(print_next_steps, loaded, results)
     print_gated({"results": results}, lambda _: print_results(results, next_steps), gates)
 
 
