@@ -1,4 +1,4 @@
-"""What the shell completes: recipes, runs, their splits and the columns of their rows."""
+"""Shell completion of recipes, runs, their splits and the columns of their rows."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import typer
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Return the shipped recipes of fine-tuning whose names begin with `incomplete`."""
+    """Return the shipped fine-tuning recipes whose names start with `incomplete`."""
     from bertkit.recipe.load import recipe_names
 
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
 def complete_pretraining_recipe(incomplete: str) -> list[str]:
-    """Return the shipped recipes of pretraining whose names begin with `incomplete`."""
+    """Return the shipped pretraining recipes whose names start with `incomplete`."""
     from bertkit.recipe.load import recipe_names
 
     return [name for name in recipe_names("pretrain") if name.startswith(incomplete)]
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """Return the runs in the folder that is typed, or else in `runs`, and the shipped recipes."""
+    """Return the runs in the typed folder, by default in `runs`, and the shipped recipes."""
     from bertkit.storage.runs import runs_in
 
     folder = Path(incomplete.rpartition("/")[0] or "runs")
@@ -32,36 +32,36 @@ def complete_run(incomplete: str) -> list[str]:
 
 
 def complete_split(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the splits of the run that is typed before."""
+    """Return the splits of the run that the command line names."""
     from bertkit.storage.runs import read_record
 
-    record: Any = _ask(lambda: read_record(_run_of(context))) or {}
+    record: Any = _try(lambda: read_record(_run_of(context))) or {}
     return [name for name in record.get("rows", ()) if name.startswith(incomplete)]
 
 
 def complete_column(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the columns of the file that is typed before, or of that of a run."""
+    """Return the columns of the file that the command line names, or of the data of its run."""
     from bertkit.data.files import read_records
     from bertkit.recipe.load import load_recipe
     from bertkit.recipe.records import Data
 
     file = context.params.get("file")
-    data = Data() if file else _ask(lambda: load_recipe(str(_run_of(context) / "recipe.yaml")).data) or Data()
+    data = Data() if file else _try(lambda: load_recipe(str(_run_of(context) / "recipe.yaml")).data) or Data()
     source = Path(file or next(iter(data.files.values()), data.source))
-    first = _ask(lambda: next(iter(read_records(source, data)))[1]) if source.is_file() else None
+    first = _try(lambda: next(iter(read_records(source, data)))[1]) if source.is_file() else None
     return [name for name in first or () if name.startswith(incomplete)]
 
 
 def _run_of(context: typer.Context) -> Path:
-    given = context.params.get("run") or context.params.get("runs") or ""
-    return Path(given if isinstance(given, str) else given[0])
+    name = context.params.get("run") or context.params.get("runs") or ""
+    return Path(name if isinstance(name, str) else name[0])
 
 
-def _ask(answer: Any) -> Any:
-    """Return an answer, or None where what is asked cannot be read: completion is no place for errors."""
+def _try(read: Any) -> Any:
+    """Return what a function reads, or None if it cannot be read, because completion must not print errors."""
     from bertkit.errors import BertkitError
 
     try:
-        return answer()
+        return read()
     except (BertkitError, OSError, StopIteration, KeyError):
         return None

@@ -5,13 +5,13 @@ import os
 
 
 def end_on_interrupt() -> None:
-    """Let Ctrl-C end the process in one line; a signal that the process was started to ignore stays ignored."""
+    """Set Ctrl-C to end the process with one line, unless the process was started to ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
 
 
 def ignore_interrupts() -> None:
-    """Ignore Ctrl-C from now on: while Python ends, it would kill a process whose work is done."""
+    """Ignore Ctrl-C from now on, because it would kill a process whose work is done while Python shuts down."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

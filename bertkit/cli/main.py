@@ -1,4 +1,4 @@
-"""The `bertkit` command: how it finds its commands, and how every failure ends."""
+"""The `bertkit` command: find the commands, run one, and report each error in one line with an exit code."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ import bertkit
 from bertkit.cli import commands, terminal
 from bertkit.cli.interrupts import ignore_interrupts
 from bertkit.cli.output import print_json, print_line
-from bertkit.cli.parsing import ReadableCommand, ReadableGroup, refuse_undecodable, usage_error
+from bertkit.cli.parsing import ReadableCommand, ReadableGroup, check_encoding, usage_error
 from bertkit.cli.terminal import TerminalProgress
 from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
 from bertkit.hardware.launch import use_shard
 from bertkit.progress import use_progress
-from bertkit.storage.files import disk_error, is_disk_error
+from bertkit.storage.files import disk_error, is_disk_error, write_bytes
 from bertkit.storage.runs import is_main_process
 
-# ClickException, which typer has moved between releases
+# The class ClickException, which typer has moved between releases.
 _ClickError: Any = typer.BadParameter.__mro__[2]
 
 
@@ -43,17 +43,17 @@ def find_modules() -> list[ModuleType]:
 
 
 def name_file(module: ModuleType) -> str:
-    """Return what is typed for the command or the group of a file: its name, or its NAME."""
+    """Return the name of the command or group of a file: its NAME, or else the name of the file."""
     return str(getattr(module, "NAME", module.__name__.rpartition(".")[2].replace("_", "-")))
 
 
 def name_commands(module: ModuleType) -> list[str]:
-    """Return what is typed for the commands of a file, or for the group that they are."""
+    """Return the names of the commands of a file, or the name of its group."""
     return list(module.COMMANDS) if hasattr(module, "COMMANDS") and not hasattr(module, "HELP") else [name_file(module)]
 
 
 def add_commands(app: typer.Typer, module: ModuleType) -> None:
-    """Add the command of a file, several, or a group of them; see `bertkit.cli.commands`."""
+    """Add the command, the commands or the group of a file; see `bertkit.cli.commands`."""
     # The files are the commands: a new file is a new command, with no list to add it to.
     if not hasattr(module, "COMMANDS"):
         _add_command(app, name_file(module), module.command, module.EXAMPLE)
@@ -75,18 +75,18 @@ def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.T
 
 
 SECTIONS = ("Train", "Predict and score", "Understand", "Vectors", "Compress and deploy", "Manage")
-"""The sections of the help, in the order in which one works; the tens of a command's ORDER count them from 1."""
+"""Sections of the help; the tens of a command's ORDER count them from 1."""
 
 
 class _SectionedGroup(ReadableGroup):
-    """Lists commands and groups together, in sections."""
+    """Group whose help lists commands and groups in sections."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
         return [name for module in find_modules() for name in name_commands(module)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write what each command does, section by section."""
+        """Write the summary of each command, section by section."""
         for section, modules in groupby(find_modules(), key=lambda module: module.ORDER // 10):
             names = [name for module in modules for name in name_commands(module)]
             listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
@@ -94,8 +94,8 @@ class _SectionedGroup(ReadableGroup):
                 formatter.write_dl([(name, command.get_short_help_str()) for name, command in listed])
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         print_line(f"bertkit {bertkit.__version__}")
         raise typer.Exit
 
@@ -134,33 +134,33 @@ app = make_app()
 
 
 def main() -> NoReturn:
-    """Run the command line; every failure ends in one line on stderr and its exit code."""
+    """Run the command line; each failure prints one line on stderr and has an exit code."""
     terminal.prepare()
     for name in ("HF_HUB_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY"):
         os.environ.setdefault(name, "1")
-    # joblib says so on import where /dev/shm cannot be written; bertkit starts none of its processes
+    # joblib warns on import if /dev/shm cannot be written, but bertkit starts no processes with joblib.
     warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
-    # libraries wait for the other processes of a launch without naming the GPU, which each has one of
+    # Libraries wait for other processes without naming the GPU, but each process has only one.
     warnings.filterwarnings("ignore", message=r"barrier\(\): using the device under current context")
     # Nothing that is imported becomes garbage. To look for it during the imports and at the end would take a third of a
     # short command's time. Training lowers the threshold.
     gc.set_threshold(2_000_000, 50, 100)
-    atexit.register(ignore_interrupts)  # both run after what libraries have to do at the end
-    atexit.register(_spare_collection)
+    atexit.register(ignore_interrupts)  # Both run after the exit functions of libraries.
+    atexit.register(_skip_collection)
     terminal.log_to_stderr()
     try:
         with use_progress(TerminalProgress()):
             code = _run_command()
     finally:
-        use_shard(None)  # a program that goes on after a command works for itself
-    if (lost := terminal.lost_output()) and code == 0:
-        code = _print_error(f"stdout cannot be written: {lost.strerror}", 6, {})
+        use_shard(None)  # A program that continues after a command is not a shard.
+    if (error := terminal.lost_output()) and code == 0:
+        code = _print_error(f"stdout cannot be written: {error.strerror}", 6, {})
     sys.exit(code)
 
 
 def _run_command() -> int:
     try:
-        refuse_undecodable(sys.argv)
+        check_encoding(sys.argv)
         with terminal.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
         _end_devices()
@@ -172,7 +172,6 @@ def _run_command() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
-
         return _print_refusal(usage_error(error))
     except KeyboardInterrupt:
         return _print_error("stopped by Ctrl-C", 130, {})
@@ -183,14 +182,13 @@ def _run_command() -> int:
             return _print_error("stopped by Ctrl-C", 130, {})
         from bertkit.recipe.plugins import find_custom_error
 
-        # What looks like a bug may be the machine, a module of the user, or a broken installation: each has its own
-        # remedy.
+        # The cause may also be the machine, a module of the user, or a broken installation. Each has its own remedy.
         fault = _name_memory_error(error) or find_custom_error(error) or _name_missing_package(error)
         return _save_traceback() if fault is None else _print_refusal(fault)
 
 
 def _end_devices() -> None:
-    """Leave a launch of several processes, and log how many graphs were compiled where a device needs any."""
+    """Leave a launch of several processes, and log how many graphs were compiled if the device compiles any."""
     if "torch" in sys.modules:
         from bertkit.hardware.device import count_graphs, leave_launch
 
@@ -200,31 +198,31 @@ def _end_devices() -> None:
             logging.getLogger("bertkit").info(f"XLA: {count} graphs compiled in {seconds:.1f} s")
 
 
-def _spare_collection() -> None:
-    """Let the end of the process look for no garbage, unless a library then reports leaks, as triton does."""
+def _skip_collection() -> None:
+    """Skip the garbage collection at exit, except for libraries such as triton, which would report leaks."""
     if "triton" not in sys.modules:
         gc.freeze()
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Tell whether an error came of Ctrl-C, which libraries wrap; typer also aborts where a file ends too soon."""
+    """Return whether Ctrl-C caused an error, which libraries may have wrapped."""
     before = error.__cause__ or error.__context__
     return isinstance(error, KeyboardInterrupt) or (before is not None and _is_interrupt(before))
 
 
 def _name_missing_package(error: Exception) -> BertkitError | None:
-    """Build the error for a package that is not installed and that bertkit or a library needs, or return None."""
+    """Return an error for a missing package that bertkit or a library needs, or None for another error."""
     if isinstance(error, ImportError) and error.name is None:  # Libraries raise it for their options.
         return UnavailableError(" ".join(str(error).split()), "install the package, or leave out what needs it")
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
         return None
-    what = f"the Python module {error.name} is missing, which bertkit needs"
-    return UnavailableError(what, f"install bertkit again with its dependencies: `{pip_install()}`")
+    message = f"the Python module {error.name} is missing, which bertkit needs"
+    return UnavailableError(message, f"install bertkit again with its dependencies: `{pip_install()}`")
 
 
 def _name_error(error: OSError) -> BertkitError:
-    """Build the error that tells a user why the system refused something."""
-    if error.errno == errno.ENAMETOOLONG:  # of whatever option: no file has such a name
+    """Return an error that explains an error of the operating system."""
+    if error.errno == errno.ENAMETOOLONG:
         return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
     if is_disk_error(error):
         return disk_error(error.errno, error.filename)
@@ -232,7 +230,7 @@ def _name_error(error: OSError) -> BertkitError:
 
 
 def _name_memory_error(error: Exception) -> BertkitError | None:
-    """Build the error of a machine without enough memory, whoever has noticed it; None for any other error."""
+    """Return an error for a lack of memory or an operation that the device lacks, or None for another error."""
     from bertkit.hardware.device import missing_operation
     from bertkit.hardware.process import is_memory_error
 
@@ -242,7 +240,7 @@ def _name_memory_error(error: Exception) -> BertkitError | None:
         return missing
     text = str(error)
     if isinstance(error, RuntimeError) and "DataLoader worker" in text and ("killed" in text or "exited" in text):
-        remedy = "the system may have ended it for want of memory: use fewer workers, or none"
+        remedy = "the system may have ended it because memory was short: use fewer workers, or none"
         return ResourceError(" ".join(text.split()).rstrip("."), remedy)
     return None
 
@@ -255,7 +253,7 @@ def _print_error(message: str, code: int, details: dict[str, object]) -> int:
     if os.environ.get("BERTKIT_DEBUG") or terminal.is_verbose():
         traceback.print_exc()
     if is_main_process():
-        # through the log, which may be JSON lines
+        # The log of a server is JSON lines, so errors are logged too.
         logging.getLogger("bertkit").error(f"error: {message}", extra={"fields": {"message": message}})
         if "--json" in sys.argv:
             print_json({"status": "error", "error": {"code": code, "message": message, **details}})
@@ -263,7 +261,7 @@ def _print_error(message: str, code: int, details: dict[str, object]) -> int:
 
 
 def _save_traceback() -> int:
-    """Save the traceback of a bug to a file and report it in one line; where no folder can be written, print it."""
+    """Save the traceback of a bug to a file and report it in one line, or print it if no folder can be written."""
     import tempfile
 
     text = traceback.format_exc()
@@ -271,18 +269,12 @@ def _save_traceback() -> int:
     from bertkit.recipe.plugins import custom_modules
 
     advice = "".join(f"check what {module} returns; if it is right, " for module in custom_modules())
-    # The current folder, where the user looks, or else the one for temporary files.
+    # The current folder is tried first, because the user looks there, and then the folder for temporary files.
     for find_folder in (Path, tempfile.gettempdir):
         try:
-            file = Path(find_folder()) / f"bertkit-crash-{os.getpid()}.txt"
-            stream = file.open("x", encoding="utf-8", errors="backslashreplace")
+            file = Path(find_folder(), f"bertkit-crash-{os.getpid()}.txt")
+            write_bytes(file, text.encode(errors="backslashreplace"))
         except OSError:
-            continue
-        try:
-            with stream:
-                stream.write(text)
-        except OSError:  # the disk is full
-            file.unlink(missing_ok=True)
             continue
         return _print_error(f"bertkit failed: {last} - {advice}please report it with {file}", 1, {})
     sys.stderr.write(text)

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, and how they change a recipe."""
+"""Arguments and options that several commands have, and the changes of a recipe that they make."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def parse_number(text: str) -> float | str:
-    """Read a number, or `auto`, which a recipe may have too.
+    """Return a number, or `auto`.
 
     Raises:
-        typer.BadParameter: neither.
+        typer.BadParameter: If the text is neither.
     """
     try:
         return text if text == "auto" else float(text)
@@ -33,14 +33,14 @@ def parse_number(text: str) -> float | str:
 
 
 _EXAMPLES = {"predict": "RUN", "eval": "RUN", "calibrate": "RUN", "recipe": "mlm", "ablate": "mlm"}
-"""Command -> what may stand where a recipe is expected."""
+"""Command -> example of its first argument; by default, the example depends on the file with rows."""
 
 
-def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
-    """Return the name of a recipe, and where it is that of a file with rows, refuse it with the right command line.
+def check_recipe_name(context: typer.Context, recipe: str | None) -> str | None:
+    """Return the name of a recipe, unless it is a file with rows; the error has the right command line.
 
     Raises:
-        UsageError: it is.
+        UsageError: If it is a file with rows.
     """
     from bertkit.recipe.load import is_other_file
 
@@ -48,12 +48,12 @@ def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
         return recipe
     parameters = {parameter.name for parameter in context.command.params}
     rows = " " if "file" in parameters else " --data " if "data" in parameters else ""
-    of_rows = "tag" if recipe.endswith((".conll", ".conllu")) else "classify"
-    example = _EXAMPLES.get(str(context.info_name), of_rows)
+    rows_recipe = "tag" if recipe.endswith((".conll", ".conllu")) else "classify"
+    example = _EXAMPLES.get(str(context.info_name), rows_recipe)
     line = f"{context.command_path} {example}" + (rows and rows + shlex.quote(recipe))
     expected, listing = ("run or a recipe", "runs") if example == "RUN" else ("recipe", "recipes")
-    what = f"{recipe} is a file, and a {expected} is expected"
-    raise UsageError(what, f"write e.g. `{line}`; see `bertkit {listing} list`")
+    message = f"{recipe} is a file, and a {expected} is expected"
+    raise UsageError(message, f"write e.g. `{line}`; see `bertkit {listing} list`")
 
 
 def option(
@@ -62,11 +62,11 @@ def option(
     """Declare an option of a command.
 
     Args:
-        help: what it does.
-        metavar: what its value is called.
-        default: what holds without it, where its default does not say so; False shows none.
-        names: as it is typed, where that is not the name of the parameter.
-        settings: others of typer, such as `min`.
+        help: Help text.
+        metavar: Name of the value in the help.
+        default: Default that the help shows instead of the default of the parameter; False shows none.
+        names: Names on the command line, if they differ from the name of the parameter.
+        settings: Further settings of typer, such as `min`.
     """
     return typer.Option(*names, help=help, metavar=metavar, show_default=default, **settings)
 
@@ -82,15 +82,15 @@ def argument(help: str, metavar: str, **settings: Any) -> Any:
 
 
 def output_option(help: str, metavar: str, default: str | bool = True, **settings: Any) -> Any:
-    """Declare the option of where a result goes; `default` says where it goes without the option."""
+    """Declare the option `--output`; `default` is the output without the option."""
     return option(help, metavar, default, names=("--output", "-o"), **settings)
 
 
 FROM_RECIPE = "the recipe's"
-"""The default of an option that overrides a key of the recipe."""
+"""Default of an option that overrides a key of the recipe."""
 
-RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": refuse_rows}
-"""The settings of an argument that names a recipe."""
+RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": check_recipe_name}
+"""Settings of an argument that names a recipe."""
 
 RecipeArgument = Annotated[
     str, argument("A shipped recipe (see `bertkit recipes list`) or a YAML file.", "RECIPE", **RECIPE_NAME)
@@ -114,23 +114,23 @@ TrainedArgument = Annotated[
 ]
 CheckpointRecipeOption = Annotated[
     str | None,
-    option("Recipe of a checkpoint that is not of a run.", "RECIPE", "the run's", autocompletion=complete_recipe),
+    option("Recipe of a checkpoint that is not a run.", "RECIPE", "the run's", autocompletion=complete_recipe),
 ]
 PredictionsSplitOption = Annotated[
     str | None,
-    option("Split whose predictions to look at.", "SPLIT", "the first validation split", autocompletion=complete_split),
+    option("Split whose predictions to read.", "SPLIT", "the first validation split", autocompletion=complete_split),
 ]
 PredictionsRecipeOption = Annotated[
     str | None,
-    option("Recipe of the task; for files of predictions, which name none.", "RECIPE", "that of the first run"),
+    option("Recipe of the task, for files of predictions, which name no recipe.", "RECIPE", "the first run's"),
 ]
 TrainingRowsOption = Annotated[
     Literal["refuse", "drop", "keep"],
-    option("If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.", "CHOICE"),
+    option("Rows that the checkpoint was trained on: `refuse` is an error, `drop` skips, `keep` marks them.", "CHOICE"),
 ]
-PretrainedOption = Annotated[str, option("Pretrained model: hub name, directory or `demo`.", "MODEL")]
+PretrainedOption = Annotated[str, option("Pretrained model: Hub name, directory or `demo`.", "MODEL")]
 CheckpointOption = Annotated[
-    str | None, option("Fine-tuned checkpoint of a recipe: run folder, directory or hub name.", "CKPT", "the run")
+    str | None, option("Fine-tuned checkpoint of a recipe: run folder, directory or Hub name.", "CKPT", "the run")
 ]
 LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
 
@@ -180,14 +180,14 @@ ZeroShotOption = Annotated[
     bool,
     flag(
         "--zero-shot",
-        "Take the recipe's labels as descriptions in words, and a model that was not trained for them: one for "
-        "natural language inference (`mnli`), or for sentence vectors.",
+        "Read the labels of the recipe as descriptions, with a model that was not trained on them: a model for "
+        "natural language inference (`mnli`) or for sentence vectors.",
     ),
 ]
 
 
 def find_page(page: Path | None) -> Path | None:
-    """Return the path of a page, checked before any work; see `bertkit.storage.outputs.check_page`."""
+    """Check the path of a page before any work, and return it; see `bertkit.storage.outputs.check_page`."""
     from bertkit.storage.outputs import check_page
 
     return None if page is None else check_page(page)
@@ -197,7 +197,7 @@ PageOption = Annotated[Path | None, output_option("Write a page to this .html fi
 
 
 def find_report(report: Path | None) -> Path | None:
-    """Return the path of a report, checked before any work; see `bertkit.reports.cases.check_report`."""
+    """Check the path of a report before any work, and return it; see `bertkit.reports.cases.check_report`."""
     from bertkit.reports.cases import check_report
 
     return check_report(report)
@@ -205,7 +205,7 @@ def find_report(report: Path | None) -> Path | None:
 
 _REPORT_HELP = "Write a report: JUnit to an .xml file, a pull request's summary to .md."
 ReportOption = Annotated[Path | None, option(_REPORT_HELP, "FILE", callback=find_report)]
-PairOption = Annotated[str | None, option("A second text, as the other of a pair.", "TEXT")]
+PairOption = Annotated[str | None, option("Second text of a pair.", "TEXT")]
 FirstRowsOption = Annotated[int | None, option("Use only the first N rows.", "N", "all", min=1)]
 TextOption = Annotated[str | None, option("One text; short for --row text=TEXT.", "TEXT")]
 RowOption = Annotated[
@@ -218,7 +218,7 @@ RecordsOption = Annotated[
 ShardOption = Annotated[
     str | None,
     option(
-        "Do one share of the work; the shard that ends last writes the output of all, e.g. 1/4 to 4/4.",
+        "Process shard I of N, e.g. 1/4; the last shard to finish writes the complete output.",
         "I/N",
         callback=use_shard,
     ),
@@ -227,7 +227,7 @@ OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/
 
 
 RECIPE_OPTIONS: dict[str, Any] = {
-    "model": Annotated[str | None, option("Pretrained model: hub name, directory or `demo`.", "MODEL", FROM_RECIPE)],
+    "model": Annotated[str | None, option("Pretrained model: Hub name, directory or `demo`.", "MODEL", FROM_RECIPE)],
     "data": Annotated[str | None, option("Dataset: Hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
     "epochs": Annotated[Any, option("Passes over the training data.", **_AUTO)],
     "learning_rate": Annotated[Any, option("Peak learning rate.", **_AUTO)],
@@ -298,33 +298,33 @@ def _with_options(
 
 
 def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that were given, and then the changes, which win."""
+    """Return the settings that are set, updated by the changes."""
     return {key: value for key, value in settings.items() if value not in (None, [])} | dict(changes)
 
 
-def refuse_options(options: Mapping[str, object], why: str, remedy: str) -> None:
-    """Refuse options, by their names, that were given all the same.
+def refuse_options(options: Mapping[str, object], reason: str, remedy: str) -> None:
+    """Raise an error for the first option that has a value.
 
     Raises:
-        UsageError: one was.
+        UsageError: If an option has a value.
     """
     for name, value in options.items():
         if not (value is None or value is False or value == []):
-            raise UsageError(f"{name} {why}", remedy)
+            raise UsageError(f"{name} {reason}", remedy)
 
 
 def find_trained(name: str, model: str | None) -> tuple[str, str]:
-    """Return the recipe and the checkpoint of a run folder, or of a recipe and --model; shipped recipes come first.
+    """Return the recipe and the checkpoint of a run folder, or of a recipe with --model.
 
     Raises:
-        UsageError: a run folder and --model, or a recipe without it.
+        UsageError: If there is a run folder and --model, or a recipe without --model.
     """
     from bertkit.recipe import find_recipe
     from bertkit.recipe.load import recipe_names
     from bertkit.recipe.sections import typed_path
     from bertkit.storage.hub.models import brings_recipe, recipe_of
 
-    # A shipped recipe comes first, so that a folder called `cola` changes no command.
+    # A shipped recipe comes first, so that a folder named `cola` does not change the meaning of a command.
     if name in recipe_names() or not brings_recipe(name):
         if model is None:
             if "/" in name and not typed_path(name).exists():
@@ -334,8 +334,8 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
         return name, model
     recipe = recipe_of(name, f"name the recipe, and the folder with it: RECIPE --model {shlex.quote(name)}")
     if model is not None:
-        what = f"{name} is a run, and --model {model} is another checkpoint"
-        raise UsageError(what, f"leave --model out, or name the recipe: {shlex.quote(recipe)}")
+        message = f"{name} is a run, and --model {model} is another checkpoint"
+        raise UsageError(message, f"leave --model out, or name the recipe: {shlex.quote(recipe)}")
     return recipe, name
 
 
@@ -346,15 +346,15 @@ def zero_shot_task(name: str) -> str:
     """Return the task family that takes the labels of a recipe as descriptions.
 
     Raises:
-        UsageError: the recipe does not classify texts.
+        UsageError: If the recipe does not classify texts.
     """
     from bertkit.recipe.load import read_values
 
     family = read_values(name).get("task")
-    # where a recipe names no family, loading it says what is wrong
+    # If the recipe names no family, the error is raised when the recipe is loaded.
     if family is not None and family not in _FAMILIES_OF_LABELS:
-        what = f"--zero-shot with {name}, whose task family is {family}"
-        raise UsageError(what, "name a recipe that classifies texts, e.g. sst2")
+        message = f"--zero-shot with {name}, whose task family is {family}"
+        raise UsageError(message, "name a recipe that classifies texts, e.g. sst2")
     return "zero_shot"
 
 
@@ -374,18 +374,20 @@ FROM_MODEL = "the model's"
 
 ColumnOption = Annotated[str, option("Column with the texts.", "NAME")]
 EncoderOption = Annotated[
-    str, option("Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.", "MODEL")
+    str, option("Encoder: Hub name, directory (of sentence-transformers, too), run folder or `demo`.", "MODEL")
 ]
 PoolingOption = Annotated[
     str | None,
     option(
-        "How the tokens of a text become one vector: mean, cls, max, lasttoken, ...", "MODE", f"{FROM_MODEL}, else mean"
+        "How the vectors of the tokens become one vector: mean, cls, max, lasttoken, ...",
+        "MODE",
+        f"{FROM_MODEL}, else mean",
     ),
 ]
 DimensionOption = Annotated[
     int | None,
     option(
-        "Keep the first N components only, of a model trained for that (Matryoshka).",
+        "Keep only the first N components, for a model trained for that (Matryoshka).",
         "N",
         f"{FROM_MODEL}, else all",
         min=1,
@@ -393,10 +395,11 @@ DimensionOption = Annotated[
 ]
 TextLengthOption = Annotated[int | None, option("Maximum tokens per text.", "N", FROM_MODEL, min=4)]
 PrecisionOption = Annotated[
-    Literal["auto", "fp32", "bf16"], option("How vectors are computed: fp32, bf16, or auto, by trial.", "PRECISION")
+    Literal["auto", "fp32", "bf16"],
+    option("Data type for vectors: fp32, bf16, or auto (the faster one in a short trial).", "PRECISION"),
 ]
 PromptOption = Annotated[
-    str | None, option("Name of a prompt of the model, such as query, to put before each text.", "NAME", FROM_MODEL)
+    str | None, option("Name of a prompt of the model, e.g. query, to put before each text.", "NAME", FROM_MODEL)
 ]
 PromptTextOption = Annotated[
     str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT", names=("--prompt-text",))
@@ -415,7 +418,7 @@ TextSettingsOption = Annotated[
 
 
 def read_data_options(column: str, changes: list[str] | None) -> Data:
-    """Return how a file is read, from a column of texts and `--set data.KEY=VALUE`.
+    """Return the settings for reading a file, from the column of its texts and `--set data.KEY=VALUE`.
 
     Raises:
         RecipeError: If a key is unknown.

@@ -1,4 +1,4 @@
-"""What commands share to print results: lines and tables for people, one JSON object for programs."""
+"""Printing of results: lines and tables for people, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ Cells = Sequence[Sequence[str]]
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal that stdout is; None for a file or a pipe, where no line is wrapped."""
+    """Return the columns of the terminal, or None if stdout is a file or a pipe, whose lines are not wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_line(line: str = "") -> None:
-    """Print a line on stdout; of the processes of a distributed launch, only the first prints."""
+    """Print a line on stdout; in a distributed launch, only the first process prints."""
     if is_main_process():
         sys.stdout.write(printable(line) + "\n")
 
 
 def print_text(line: str) -> None:
-    """Print a text in one line, which a terminal may wrap: between words only, and with the rest indented."""
+    """Print a text in one line, or wrapped between words and indented if the terminal is narrower."""
     line = _one_line(line)
     width = terminal_width()
     if width is None or len(line) <= width:
@@ -59,13 +59,13 @@ def print_text(line: str) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print what is to be said below a line or a table, a note a line, indented."""
+    """Print indented notes below a line or a table, one per line."""
     for note in notes:
         print_text(f"  {note}")
 
 
 def print_gated(result: Any, show: Callable[[Any], object], gates: Sequence[Case], **page: Any) -> None:
-    """Print a result as `print_result` does, and its gates; end with exit code 8 where one was not passed."""
+    """Print a result as `print_result` does, and its gates; exit with code 8 if a gate is not passed."""
     from bertkit.reports.cases import refuse_failed
 
     def show_with_gates(value: Any) -> None:
@@ -84,7 +84,7 @@ def print_next(*commands: str) -> None:
 
 
 def print_plan(facts: Mapping[str, str]) -> None:
-    """Print what a command would do: names of at most eight letters and, beside them, the values that are not empty."""
+    """Print the plan of a command: names of at most eight letters, and the values that are not empty."""
     for name, value in facts.items():
         if value:
             print_text(f"{name:<8} {value}")
@@ -103,27 +103,27 @@ def print_result(
     write: Callable[[Path, Any], object] | None = None,
     error: BertkitError | None = None,
 ) -> None:
-    """Print a result as one JSON object if --json was given, else as `show` prints it, and end with its error.
+    """Print a result as one JSON object with --json, or else as `show` prints it, and raise its error.
 
     Args:
-        result: a dataclass or a mapping, whose fields are those of the object.
-        show: prints the result for people.
-        page: the page about it, which is named last.
-        write: writes the page, if that has not been done.
-        error: what went wrong all the same; as JSON, it is printed in the same object.
+        result: Dataclass or mapping; its fields become keys of the object.
+        show: Function that prints the result for people.
+        page: Page about the result, whose name is printed last.
+        write: Function that writes the page if it is not written yet.
+        error: Error that belongs to the result; as JSON, it is printed in the same object.
 
     Raises:
-        BertkitError: the error.
-        typer.Exit: the same as JSON, with the code of the error.
+        BertkitError: If there is an error.
+        typer.Exit: If there is an error and the result is printed as JSON; it has the exit code of the error.
     """
     if page is not None and write is not None:
         from bertkit.storage.outputs import check_page, claimed
 
         with claimed(page):
-            check_page(page)  # another process may have written one meanwhile
+            check_page(page)  # Another process may have written it since the first check.
             write(page, result)
     if terminal.is_json_wanted():
-        # One object per command, also where it ends in an error: a program parses stdout once.
+        # A command prints one object even if it ends in an error, because a program parses stdout once.
         values = to_plain(result) | ({} if page is None else {"file": str(page)})
         if error is None:
             print_json(values)
@@ -142,7 +142,7 @@ def print_result(
 
 
 def to_plain(value: Any) -> Any:
-    """Return a value with a dictionary for each dataclass and named tuple in it, also in dictionaries and lists."""
+    """Convert dataclasses and named tuples to dictionaries, also inside dictionaries and lists."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
@@ -162,7 +162,7 @@ def print_records(
 ) -> None:
     """Print records as JSON lines as they come, or all of them in one JSON object under the title.
 
-    With `output`, write them to that file instead, which is none of the inputs; see `bertkit.data.output.write_new`.
+    With `output`, write them to that file instead, which must not be an input; see `bertkit.data.output.write_new`.
     """
     if output is not None:
         from bertkit.data.output import write_new
@@ -195,10 +195,10 @@ def print_pairs(values: Mapping[str, str]) -> None:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 30) -> None:
-    """Print a table with its first column aligned left and the others right; nothing if there are no rows.
+    """Print a table with its first column aligned left and the others right.
 
-    Its columns are those that any row fills. In a narrow terminal, the first column wraps. If that is not enough, each
-    row becomes a list.
+    Columns without a value are left out, and a table without rows is not printed. In a narrow terminal, the first
+    column wraps. If that is not enough, each row becomes a list.
 
     Args:
         title: Line above the table.
@@ -234,7 +234,7 @@ def print_file(file: Path, rows: int, next_command: str = "") -> None:
 
 
 def format_count(count: int, unit: str) -> str:
-    """Return a number of things.
+    """Return a number with its unit.
 
     >>> format_count(1, "seed"), format_count(1200, "seed")
     ('1 seed', '1,200 seeds')
@@ -246,7 +246,7 @@ format_rows = partial(format_count, unit="row")
 
 
 def format_splits(rows: Mapping[str, int]) -> str:
-    """Return how many rows each split has.
+    """Return the number of rows of each split.
 
     >>> format_splits({"train": 1200, "test": 300})
     'train 1,200, test 300'
@@ -306,7 +306,7 @@ def difference_cells(difference: Any) -> dict[str, str]:
 
 
 def size_cells(name: str, model: Any, unit: str = "row") -> dict[str, Any]:
-    """Return the cells of a model's size and speed: a record of what was measured, or its fields; no speed for None."""
+    """Return the cells of the size and the measured speed of a model, given as a record or a mapping."""
     measured = model if isinstance(model, Mapping) else vars(model)
     size = {"model": name, "parameters": measured["parameters"], "MB": f"{measured['disk_bytes'] / 1e6:,.1f}"}
     if measured["row_seconds"] is None:
@@ -320,7 +320,7 @@ def size_cells(name: str, model: Any, unit: str = "row") -> dict[str, Any]:
 
 
 def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
-    """Return reason -> the names that it holds for.
+    """Return the names for each reason.
 
     >>> group_by_reason({1: "nan", 2: "", 3: "nan"})
     {'nan': ['1', '3']}
@@ -359,9 +359,9 @@ def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, wid
 
 def _list_rows(cells: Cells) -> Iterator[str]:
     """Yield each row as a list of its cells, with the first cell as its title."""
-    for title, *others in cells[1:]:
+    for title, *values in cells[1:]:
         yield title
-        for name, value in zip(cells[0][1:], others, strict=True):
+        for name, value in zip(cells[0][1:], values, strict=True):
             if value:
                 yield f"  {name}: {value}" if name else f"  {value}"
 

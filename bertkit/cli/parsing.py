@@ -1,4 +1,4 @@
-"""How a command line is read: the layout of its help, options under other names, and mistakes in one form."""
+"""Parsing of the command line: the layout of the help, options of other programs, and errors with suggestions."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from bertkit.cli.terminal import json_output
 from bertkit.errors import UsageError, closest
 from bertkit.hardware.device import is_launched
 
-# arguments and options of commands that load one
+# Parameters of commands that load a recipe, and of those that load a model.
 _READ_RECIPES = {"run", "runs", "recipe", "task"}
 _COMPUTE = _READ_RECIPES | {"model", "models"}
-_TRUST = "Run the code that the recipe of a model's folder names: its task, objective or metrics."
-_DEVICE = "Device to compute on: auto (an accelerator where there is one), cpu, cuda, mps, xpu, xla, ..."
-_THREADS = "Threads to compute with on a CPU."
+_TRUST = "Run the code that the recipe in a model folder names: its task, objective or metrics."
+_DEVICE = "Device: auto (an accelerator if available), cpu, cuda, mps, xpu, xla, ..."
+_THREADS = "Number of threads on a CPU."
 SECTIONS = ("data", "training", "options", "distillation", "gates", "model_options")
-"""The sections of recipes, whose keys are typed as ``training.epochs=1``, ``--training.epochs 1`` or with `--set`."""
+"""Sections of recipes, whose keys are typed as ``training.epochs=1``, ``--training.epochs 1`` or with `--set`."""
 _OVERRIDE = re.compile(rf"(--)?(?:{'|'.join(SECTIONS)})\.\S+")
 _WIDEST = 100  # columns; longer lines are hard to read
-_TYPED = "bertkit.typed"  # arguments of a context
-_CONFIG = "bertkit.config"  # the recipe that `--config` names
+_TYPED = "bertkit.typed"  # the arguments as typed, in the context
+_CONFIG = "bertkit.config"  # the recipe that `--config` names, in the context
 _Context: Any = TyperGroup.context_class
 _Formatter: Any = _Context.formatter_class
 
 
 class _FittedFormatter(_Formatter):  # type: ignore[misc]
-    """Fits help into the terminal; the names of options get at most three eighths of a line."""
+    """Formatter that fits the help into the terminal; the names of options get at most three eighths of a line."""
 
     def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
         super().__init__(indent_increment, width or min(shutil.get_terminal_size().columns, max_width or _WIDEST))
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """Write the usage, with required arguments as they are documented: typer puts them in braces."""
+        """Write the usage without the braces that typer puts around required arguments."""
         super().write_usage(prog, args.replace("{", "").replace("}", ""), prefix)
 
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write names and what they mean in two columns."""
+        """Write names and their descriptions in two columns."""
         super().write_dl(rows, min(col_max, 3 * self.width // 8), col_spacing)
 
 
@@ -56,18 +56,18 @@ class _FittedContext(_Context):  # type: ignore[misc]
 
 
 class _Readable:
-    """What commands and groups share."""
+    """Base of commands and groups."""
 
     context_class: Any = _FittedContext
     help: str | None
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the first paragraph of the help, which wraps where it is long."""
+        """Return the complete first paragraph of the help."""
         return " ".join((self.help or "").partition("\n\n")[0].split())
 
 
 class ReadableCommand(_Readable, TyperCommand):
-    """A command whose help fits the terminal, with --json and, where it loads a recipe or a model, what that needs."""
+    """Command with --json and the log options; if it loads a recipe or a model, also with --device and --threads."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -77,16 +77,16 @@ class ReadableCommand(_Readable, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the arguments after `translate_arguments`."""
         ctx.meta[_TYPED] = args
-        # The shell completes what is typed so far, which may end before the value of an option.
+        # While the shell completes, the arguments may end before the value of an option.
         return super().parse_args(ctx, args if ctx.resilient_parsing else translate_arguments(args, ctx))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, which need not take these options: they are about the process; parsing changes nothing."""
+        """Apply the options that concern the process, and run the command without them."""
         if ctx.params.pop("trust", False):
             from bertkit.recipe.plugins import trust_folders
 
             trust_folders()
-        # Before anything imports torch: threads and device are settled when it is loaded.
+        # Threads and device must be set before torch is imported.
         if "threads" in ctx.params:
             from bertkit.hardware import device, process
             from bertkit.storage.cache import keep_working_folder_clean
@@ -101,12 +101,12 @@ class ReadableCommand(_Readable, TyperCommand):
 
 @cache
 def _process_options() -> list[Any]:
-    """Build the options as typer does for a function, once for all commands."""
+    """Build the options of the process, once for all commands."""
 
     def command(
         trust: bool = typer.Option(False, "--trust", help=_TRUST),
         device: str | None = typer.Option(None, help=_DEVICE, metavar="TYPE", show_default="auto"),
-        threads: int | None = typer.Option(None, help=_THREADS, metavar="N", show_default="those that fit", min=1),
+        threads: int | None = typer.Option(None, help=_THREADS, metavar="N", show_default="available cores", min=1),
         json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
         quiet: terminal.QuietOption = False,
         verbose: terminal.VerboseOption = False,
@@ -123,50 +123,50 @@ def _process_options() -> list[Any]:
 
 
 class ReadableGroup(_Readable, TyperGroup):
-    """A group whose help fits the terminal."""
+    """Group whose help fits the terminal."""
 
 
-def refuse_undecodable(arguments: Sequence[str]) -> None:
-    """Refuse arguments that are not UTF-8, since no tokenizer, recipe or record could take them.
+def check_encoding(arguments: Sequence[str]) -> None:
+    """Check that the arguments are UTF-8, which tokenizers, recipes and records require.
 
     Raises:
-        UsageError: one is not.
+        UsageError: If an argument is not UTF-8.
     """
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
-            shown = argument.encode("utf-8", "backslashreplace").decode()[:80]
-            raise UsageError(f"an argument is not UTF-8: {shown}", "convert the text, or rename the file")
+            escaped = argument.encode("utf-8", "backslashreplace").decode()[:80]
+            raise UsageError(f"an argument is not UTF-8: {escaped}", "convert the text, or rename the file")
 
 
 def usage_error(error: Any) -> UsageError:
-    """Return an error of the parser of the command line as one of ours, with what to type instead."""
+    """Convert an error of the parser to a UsageError with the option or command to type instead."""
     context: Any = getattr(error, "ctx", None)
     command = context.command_path if context else "bertkit"
-    what, remedy = error.format_message().removesuffix("."), f"see `{command} --help`"
+    message, remedy = error.format_message().removesuffix("."), f"see `{command} --help`"
     if option := getattr(error, "option_name", None):
-        if what.startswith("No such option"):
-            what, remedy = f"no option is called {option[:80]}", _suggest_option(option, context) or remedy
-        elif what.endswith("requires an argument"):
-            what, remedy = f"{option} needs a value", f"write {option} VALUE"
-    elif hasattr(error.__cause__, "errors"):  # typer has pydantic convert the values
+        if message.startswith("No such option"):
+            message, remedy = f"no option is called {option[:80]}", _suggest_option(option, context) or remedy
+        elif message.endswith("requires an argument"):
+            message, remedy = f"{option} needs a value", f"write {option} VALUE"
+    elif hasattr(error.__cause__, "errors"):  # typer converts values with pydantic
         from bertkit.recipe.validation import format_value, rule_of
 
         (fault, *_) = error.__cause__.errors()
-        what = f"{'/'.join(error.param.opts)} = {format_value(fault['input'])} is wrong: {rule_of(fault)}"
-    elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", what):
-        what = f"unexpected argument: {extra[1][:80]}"
+        message = f"{'/'.join(error.param.opts)} = {format_value(fault['input'])} is wrong: {rule_of(fault)}"
+    elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
+        message = f"unexpected argument: {extra[1][:80]}"
         if _CONFIG in context.meta:
-            what = f"--config {context.meta[_CONFIG]} and {extra[1][:80]}"
+            message = f"--config {context.meta[_CONFIG]} and {extra[1][:80]}"
             remedy = "name the recipe once"
         elif "--set" in _options_of(context) and (setting := re.search(r"\S+=.*", extra[1])):
             remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
-    elif unknown := re.match("No such command '(.*?)'", what):
+    elif unknown := re.match("No such command '(.*?)'", message):
         from bertkit.recipe.validation import read_names
 
-        what = f"no command is called {unknown[1][:80]!r}"
+        message = f"no command is called {unknown[1][:80]!r}"
         commands, meant = context.command.list_commands(context), read_names("commands").get(unknown[1].lower(), "")
         remedy = f"write {command} {meant}" if meant in commands else closest(unknown[1], commands)
-    return UsageError(what, remedy)
+    return UsageError(message, remedy)
 
 
 def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
@@ -201,7 +201,7 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
         elif meant := _same_option(typed, options):
             logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
             if meant.startswith("--set "):
-                if not equals:  # an option of truth values needs none there
+                if not equals:  # a flag of the Trainer's scripts needs no value
                     value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
                 read += ["--set", f"{meant.removeprefix('--set ')}={value}"]
             else:
@@ -236,11 +236,11 @@ def _pop_value(option: str, rest: list[str]) -> str:
 
 
 def _same_option(typed: str, options: Sequence[str]) -> str:
-    """Return what an option of other programs is called here, ``--epochs`` or ``--set key``; empty where nothing is."""
+    """Return bertkit's name for an option of other programs, ``--epochs`` or ``--set key``, or ""."""
     if not typed.startswith("--") or typed in options:
         return ""
     name = typed[2:].replace("-", "_")
-    # bertkit's own, spelled with underscores
+    # An option of bertkit may be spelled with underscores.
     if (dashed := "--" + name.replace("_", "-")) in options:
         return dashed
     from bertkit.recipe.validation import other_options, same_options
@@ -261,7 +261,7 @@ def _options_of(context: Any) -> list[str]:
 
 
 def _suggest_option(typed: str, context: Any) -> str:
-    """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
+    """Suggest options of the command or the key of a recipe for an unknown option; "" if nothing is similar."""
     from bertkit.recipe.validation import other_options, read_names
 
     options = _options_of(context)
@@ -271,7 +271,7 @@ def _suggest_option(typed: str, context: Any) -> str:
         return ""
     if "." in typed and "--set" in options:
         return _suggest_section(typed)
-    # First the names of other libraries, then keys of recipes, then what is spelled alike.
+    # The names of other libraries come first, then the keys of recipes, then options with a similar spelling.
     other_name = name[2:].replace("-", "_")
     is_batch = trains and ("train_batch" in other_name or "accumulation" in other_name)
     hint = (_suggest_batch(context.meta[_TYPED]) if is_batch else "") or read_names("hints").get(other_name, "")
@@ -300,7 +300,7 @@ def _suggest_section(typed: str) -> str:
 
 
 def _suggest_batch(arguments: Sequence[str]) -> str:
-    """Suggest the rows of a step over all micro-batches and processes; empty if no batch per device was typed."""
+    """Suggest --batch-size for all micro-batches and processes, or return "" if no batch per device was typed."""
     typed = " ".join(arguments).replace("-", "_")
     names = ("(?:per_[dg][a-z]+_)?train_batch_size", "gradient_accumulation_steps")
     rows, steps = (re.search(rf"__{name}[ =](\d+)\b", typed) for name in names)
@@ -312,7 +312,7 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
 
 
 def _recipe_key(option: str) -> str:
-    """Find the key of a recipe that an option is called like, at the top, in `training` or in `data`, or return ""."""
+    """Return the key of a recipe with the name of an option: at the top, in `training` or in `data`; "" if none has."""
     from bertkit.recipe.records import Corpus, Data, Recipe
     from bertkit.recipe.sections import Pretraining, Training
 

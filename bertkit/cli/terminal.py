@@ -1,6 +1,6 @@
 """The terminal: standard streams that never stop the work, the lines of the log, and progress on stderr.
 
-What nobody can read is dropped, and what cannot be encoded is escaped.
+Output that cannot be written is dropped, and characters that cannot be encoded are escaped.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ if TYPE_CHECKING:
 # C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors alone.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print times, what libraries say, and the traceback of an error.")
+    bool, typer.Option("--verbose", "-v", help="Print timestamps, library messages and tracebacks.")
 ]
 LogFileOption = Annotated[
     str | None,
-    typer.Option("--log-file", metavar="FILE", help="Append the lines about the work to a file."),
+    typer.Option("--log-file", metavar="FILE", help="Append the log to a file."),
 ]
 _TIMED = "%(asctime)s %(message)s"
 
-_NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
-"""A pipe without a reader, a terminal that is gone, a descriptor that was closed."""
+_CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
+"""Errors of a pipe without a reader, a terminal that is gone, or a closed descriptor."""
 
 
 class _Output(io.FileIO):
-    """A descriptor that takes everything; from its first error on, it leads nowhere."""
+    """Descriptor that accepts all output; after its first error, it drops the output."""
 
     error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write, or drop what cannot be written."""
+        """Write the data, or drop it after an error."""
         try:
-            # another program made the terminal non-blocking
+            # Another program may have made the terminal non-blocking, so that nothing is written yet.
             while (count := super().write(data)) is None:
                 _wait_for(self.fileno())
         except OSError as error:
-            # The work goes on: nobody reading its output is no reason to lose a training of hours.
+            # The work continues: a training of hours must not end because its output cannot be written.
             self.error = error
             null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())  # for C code and child processes, too
+            os.dup2(null, self.fileno())  # C code and child processes write to it, too.
             os.close(null)
             return memoryview(data).nbytes
         return count
@@ -75,13 +75,13 @@ class _Output(io.FileIO):
 def prepare() -> None:
     """Open the standard streams that are closed, and make the others drop what cannot be written.
 
-    A descriptor that is closed would go to the next file that is opened, and what is printed would go into that file.
+    The next file that is opened would get the number of a closed descriptor, and printed lines would go into that file.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            # this one: it is the lowest that is free
+            # `os.open` returns the lowest free descriptor, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
@@ -92,15 +92,15 @@ def prepare() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt meanwhile, so that what was begun is cleaned up.
+    """Raise KeyboardInterrupt on Ctrl-C inside the block, so that temporary files are removed.
 
-    Where that is raised inside a library that cannot pass it on, as in Rust, the process ends at once.
+    If it is raised in a library that cannot pass it on, such as one in Rust, the process ends at once.
     """
     ends, report = signal.getsignal(signal.SIGINT) is end, sys.unraisablehook
     try:
         if ends:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            sys.unraisablehook = lambda lost: end() if lost.exc_type is KeyboardInterrupt else report(lost)
+            sys.unraisablehook = lambda error: end() if error.exc_type is KeyboardInterrupt else report(error)
         yield
     finally:
         if ends:
@@ -109,15 +109,15 @@ def interruptible() -> Iterator[None]:
 
 
 def is_read() -> bool:
-    """Tell whether somebody may still read what is printed on stdout."""
+    """Return whether stdout has had no error, so that its output may still be read."""
     return _error_of(sys.stdout) is None
 
 
 def lost_output() -> OSError | None:
-    """Write out what is printed on stdout, and return why some of it is lost though somebody wanted it."""
+    """Flush stdout, and return the error that lost output, or None if all was written or the reader has left."""
     sys.stdout.flush()
     error = _error_of(sys.stdout)
-    return None if error is None or error.errno in _NOBODY_READS else error
+    return None if error is None or error.errno in _CLOSED else error
 
 
 def _error_of(stream: object) -> OSError | None:
@@ -126,12 +126,12 @@ def _error_of(stream: object) -> OSError | None:
 
 
 def _tolerant(stream: Any, descriptor: int, errors: str) -> Any:
-    """Return a stream that takes everything in place of one of Python's own; others, such as those of tests, stay."""
+    """Replace a standard stream by one that accepts all output; other streams, as in tests, are kept."""
     if stream is not None and stream is not (sys.__stdout__ if descriptor == 1 else sys.__stderr__):
         return stream
     if stream is not None:
         stream.flush()
-    # Line by line where somebody watches; in blocks for files and pipes, as Python does itself.
+    # Terminals are buffered by line, files and pipes in blocks, as Python does.
     is_line_buffered = descriptor == 2 or os.isatty(descriptor)
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(descriptor, "w", closefd=False)),
@@ -161,7 +161,7 @@ def _wait_for(descriptor: int) -> None:
 
 
 def printable(text: str) -> str:
-    r"""Return text with an escape for each character that a terminal would obey, or that cannot be written.
+    r"""Return text in which control characters and characters that cannot be written are escaped.
 
     >>> printable("a\tb\x1b[31m\x9b1mé")
     'a\tb\\x1b[31m\\x9b1mé'
@@ -170,7 +170,7 @@ def printable(text: str) -> str:
 
 
 class _PrintableLines(logging.Formatter):
-    """Shows what a terminal would obey, such as an escape sequence in a file's name, instead of sending it there."""
+    """Formatter that escapes control characters, such as an escape sequence in the name of a file."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message of a record."""
@@ -178,7 +178,7 @@ class _PrintableLines(logging.Formatter):
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what stderr is at the moment: while a progress bar is shown, that prints above the bar."""
+    """Handler that writes to the current stderr, which prints above a progress bar while one is shown."""
 
     @property
     def stream(self) -> TextIO:
@@ -187,13 +187,13 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
     @stream.setter
     def stream(self, _: object) -> None:
-        """Ignore the stream of the time at which logging began."""
+        """Ignore the stream that logging sets."""
 
 
 def log_to_stderr() -> None:
-    """Send the log of bertkit to stderr; of a distributed launch, the first process alone does."""
+    """Send the log of bertkit to stderr; in a distributed launch, only the first process logs."""
     logger = logging.getLogger("bertkit")
-    for handler in logger.handlers:  # a file's, where another command has run in this process
+    for handler in logger.handlers:  # An earlier command in this process may have opened a file.
         handler.close()
     logger.handlers = [_add_format(_StderrHandler(), "%(message)s")]
     logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
@@ -201,11 +201,11 @@ def log_to_stderr() -> None:
 
 
 def configure_log(quiet: bool, verbose: bool, log_file: str | None) -> None:
-    """Follow the options about logging, which may stand before the command and after it.
+    """Configure logging by its options, which can be given before and after the command.
 
     Raises:
-        UsageError: two of them exclude each other.
-        ResourceError: the file cannot be written.
+        UsageError: If --quiet and --verbose are both given.
+        ResourceError: If the file cannot be written.
     """
     if quiet and verbose:
         raise UsageError("--quiet and --verbose exclude each other", "leave one of them out")
@@ -226,12 +226,12 @@ def configure_log(quiet: bool, verbose: bool, log_file: str | None) -> None:
 
 
 def is_quiet() -> bool:
-    """Tell whether only results and errors are to be printed."""
+    """Return whether only results and errors are printed."""
     return any(handler.level >= logging.ERROR for handler in logging.getLogger("bertkit").handlers[:1])
 
 
 def is_verbose() -> bool:
-    """Tell whether lines have times, and errors their tracebacks; never in the log of a server, which is JSON."""
+    """Return whether log lines have times and errors have tracebacks; False for the log of a server, which is JSON."""
     formats = [getattr(handler.formatter, "_fmt", None) for handler in logging.getLogger("bertkit").handlers[:1]]
     return formats == [_TIMED]
 
@@ -245,10 +245,10 @@ _as_json = False  # whether the command that runs was called with --json
 
 
 @contextmanager
-def json_output(wanted: bool = True) -> Iterator[None]:
-    """Print results as JSON objects inside the block, as --json asks for."""
+def json_output(enabled: bool = True) -> Iterator[None]:
+    """Print results as JSON objects inside the block, as --json does."""
     global _as_json
-    before, _as_json = _as_json, wanted
+    before, _as_json = _as_json, enabled
     try:
         yield
     finally:
@@ -264,7 +264,7 @@ def is_json_wanted() -> bool:
 
 
 _INTERVAL = 10.0  # seconds between lines if stderr is not a terminal
-# Columns of a terminal, at least -> width of the bar. In narrower terminals, the numbers need the room.
+# Minimum columns of a terminal -> width of the bar. In narrower terminals, the numbers need the space.
 _BAR_WIDTHS = {100: 12, 60: 6}
 
 
@@ -278,7 +278,7 @@ class TerminalProgress(Silent):
         self.last_line = 0.0
         self.cores = CoreWatch()
 
-    @cached_property  # asked for when the first stage begins, after the options of the command line are read
+    @cached_property  # It is read when the first stage starts, after the options of the command line.
     def shows(self) -> bool:
         """Whether this process shows anything."""
         return is_main_process() and not is_quiet()
@@ -289,33 +289,35 @@ class TerminalProgress(Silent):
         is_watched = os.environ.get("TERM") != "dumb" and os.environ.get("CI", "").lower() in ("", "0", "false")
         return self.shows and sys.stderr.isatty() and is_watched
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
-        """Begin a stage of `total` steps after `done` of them; stages may be nested."""
-        what = printable(what)  # it may have the name of a file
-        # `done` is what a resumed run has behind it: it is in the count, and not in the estimate of the time left.
-        self.outer.append((what, total, done, time.monotonic()))
+    def start(self, name: str, total: int, done: int = 0) -> None:
+        """Start a stage of `total` steps after `done` of them; stages may be nested."""
+        name = printable(name)  # it may contain the name of a file
+        # The steps that a resumed run has done count as done, but not for the estimate of the remaining time.
+        self.outer.append((name, total, done, time.monotonic()))
         self.last_line = time.monotonic()
         if self.live:
             self.bar = self.bar or _open_bar()
             self.bar.add_task(
-                what, total=total if total > 1 else None, completed=done, count=_steps(done, total), figures=_Figures()
+                name, total=total if total > 1 else None, completed=done, count=_steps(done, total), figures=_Figures()
             )
         elif self.shows and not total:
-            sys.stderr.write(f"{what} ...\n")
+            sys.stderr.write(f"{name} ...\n")
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Show how many steps of the innermost stage are done, with some figures."""
         self.cores.look()
-        what, total, before, began = self.outer[-1]
-        texts = [f"{name} {_format_figure(value)}" for name, value in figures.items()]
+        name, total, before, start = self.outer[-1]
+        texts = [f"{figure} {_format_figure(value)}" for figure, value in figures.items()]
         if self.live:
             task = self.bar.task_ids[-1]
             self.bar.update(task, completed=done, count=_steps(done, total), figures=_Figures(texts))
         elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
             # A log gets a line every ten seconds, and never one per step.
-            left = (self.last_line - began) / max(done - before, 1) * (total - done)
-            sys.stderr.write("  ".join([f"{what}: {_steps(done, total)}", *texts, f"eta {duration_text(left)}"]) + "\n")
+            remaining = (self.last_line - start) / max(done - before, 1) * (total - done)
+            sys.stderr.write(
+                "  ".join([f"{name}: {_steps(done, total)}", *texts, f"eta {duration_text(remaining)}"]) + "\n"
+            )
 
     def finish(self) -> None:
         """End the innermost stage."""
@@ -330,7 +332,7 @@ class TerminalProgress(Silent):
 
 
 class _Figures:
-    """Figures in one line: as many of them, from the first, as fit into the columns that the other numbers leave."""
+    """Figures in one line; figures that do not fit next to the other columns are left out, the last first."""
 
     def __init__(self, figures: Sequence[str] = ()) -> None:
         self.figures = figures
@@ -342,14 +344,14 @@ class _Figures:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # Figures are dropped from the end, so callers give the most important one first.
-        shown = list(self.figures)
-        while shown and len("  ".join(shown)) > options.max_width:
-            shown.pop()
-        yield "  ".join(shown)
+        figures = list(self.figures)
+        while figures and len("  ".join(figures)) > options.max_width:
+            figures.pop()
+        yield "  ".join(figures)
 
 
 def _open_bar() -> Progress:
-    """Open the bar, whose name, count and time left are always shown; the figures get the rest of the line."""
+    """Open the bar; name, count and remaining time are always shown, and the figures get the rest of the line."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column
@@ -363,16 +365,16 @@ def _open_bar() -> Progress:
         def render(self, task: Task) -> Any:
             return task.fields["figures"]
 
-    def whole() -> Column:
+    def unwrapped() -> Column:
         return Column(no_wrap=True)
 
     console = Console(stderr=True)
     widths = [width for columns, width in _BAR_WIDTHS.items() if console.width >= columns]
     bar = Progress(
-        TextColumn("{task.description}", markup=False, table_column=whole()),
-        *(BarColumn(width, table_column=whole()) for width in widths[:1]),
-        TextColumn("{task.fields[count]}", table_column=whole()),
-        Left(compact=True, table_column=whole()),
+        TextColumn("{task.description}", markup=False, table_column=unwrapped()),
+        *(BarColumn(width, table_column=unwrapped()) for width in widths[:1]),
+        TextColumn("{task.fields[count]}", table_column=unwrapped()),
+        Left(compact=True, table_column=unwrapped()),
         FiguresColumn(),
         console=console,
         transient=True,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from bertkit.data.files import find_splits
 from bertkit.data.in_memory import (
@@ -23,7 +23,7 @@ from bertkit.data.in_memory import (
 )
 from bertkit.data.output import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
 from bertkit.evaluation.rows_to_predict import read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import Result
@@ -31,7 +31,7 @@ from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_sco
 from bertkit.progress import Events, Progress, takes_progress, use_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import Training, typed_path
+from bertkit.recipe.sections import typed_path
 from bertkit.storage.hub.models import find_run, recipe_of
 from bertkit.storage.runs import run_folder
 from bertkit.tasks import row_columns
@@ -43,17 +43,15 @@ if TYPE_CHECKING:
     from bertkit.workflows.explain import ExplainedRow
 
 _SHOWN = 50  # rows of a table in a notebook
-# All models compute one after the other: each takes all cores, and torch's settings are those of the process. Threads
-# of a program may call any of them.
+# Models compute one at a time, in any thread: each uses all cores, and the settings of torch apply to the process.
 _COMPUTING = threading.RLock()
 
-
 Changes = Mapping[str, Any]
-"""Dotted keys of a recipe -> values, as ``--set`` has them: ``{"options.abstain_below": 0.8}``."""
+"""Dotted keys of a recipe -> values, as for ``--set``: ``{"options.abstain_below": 0.8}``."""
 
 
 class Predictions(list[dict[str, Any]]):
-    """One record per row, in order; a notebook shows them as a table."""
+    """Records of predicted rows, in order; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
         names = list(dict.fromkeys(name for record in self[:_SHOWN] for name in record))
@@ -67,34 +65,34 @@ class Predictions(list[dict[str, Any]]):
 
 
 class LoadedModel:
-    """A trained model, loaded once; `bertkit.load` makes it.
+    """Trained model that stays in memory; see `bertkit.load`.
 
-    Threads may share it. A copy in another process loads the model there. Called with a batch of columns, it returns
-    the batch with the columns of its predictions. So it is what ``datasets.map`` (with ``batched=True``), Ray Data and
-    Spark take.
+    Threads can share it. A copy in another process loads the model there. Called with a batch of columns, it returns
+    the batch with the columns of its predictions, so ``datasets.map`` (with ``batched=True``), Ray Data and Spark
+    accept it as a function.
     """
 
-    def __init__(self, given: Recipe) -> None:
-        self.given = given
+    def __init__(self, source: Recipe) -> None:
+        self.source = source
         self._by_columns: dict[tuple[str, ...], SavedCheckpoint] = {}
 
     def __repr__(self) -> str:
-        return f"bertkit.load({self.given.model!r})"
+        return f"bertkit.load({self.source.model!r})"
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that rows are read by."""
+        """Recipe that determines how rows are read."""
         return self.saved.recipe
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the labels, in the order of the model's outputs; empty where it predicts no labels."""
+        """Names of the labels in the order of the model's outputs, or an empty tuple if it predicts no labels."""
         return self.saved.labels
 
     @cached_property
     def saved(self) -> SavedCheckpoint:
-        """The checkpoint on disk."""
-        return find_members(self.given)
+        """Checkpoint on disk."""
+        return find_members(self.source)
 
     @cached_property
     def _checkpoint(self) -> Checkpoint:
@@ -102,14 +100,14 @@ class LoadedModel:
 
     @cached_property
     def _to_explain(self) -> Checkpoint:
-        """The model again, as it was trained: explanations need its gradients."""
+        """The model loaded again as it was trained, because explanations need gradients."""
         return self.saved.load()
 
     def load(self) -> LoadedModel:
         """Load the weights now, not with the first row, and return this model.
 
         Raises:
-            BertkitError: no such model, an untrained head, or damaged weights.
+            BertkitError: If the model does not exist, its head is untrained, or its weights are damaged.
         """
         with _COMPUTING:
             _ = self._checkpoint
@@ -126,17 +124,17 @@ class LoadedModel:
         """Predict rows as `bertkit predict` does.
 
         Args:
-            rows: texts; tuples with the inputs of a row in the order of the task's columns; lists of words for a model
-                that tags them; dictionaries with the columns of the data that the model was trained on, or canonical
-                ones; a `datasets.Dataset`; or a DataFrame of pandas or polars. A text or a dictionary is one row.
-            progress: shows how far the work is; by default a bar, in notebooks only.
+            rows: Texts; tuples with the inputs of a row in the order of the task's columns; lists of words for a
+                tagger; dictionaries with the columns of the training data or canonical columns; a `datasets.Dataset`;
+                or a DataFrame of pandas or polars. A single text or dictionary is one row.
+            progress: Shows the progress of the work; by default a bar, in notebooks only.
 
         Returns:
-            a record per row, in order, as the command writes them; or the dataframe with the columns that the
-            command adds to a file of columns, unrounded.
+            A record per row, in order, as the command writes them; or the dataframe with the columns that the
+            command adds to a file of columns, without rounding.
 
         Raises:
-            DataError: a column is missing, or a value is of a wrong type; it says in which row.
+            DataError: If a column is missing or a value has a wrong type; the error names the row.
         """
         if not is_dataframe(rows):
             return Predictions(self._predict(self._read_rows(rows)))
@@ -160,15 +158,15 @@ class LoadedModel:
         training_rows: Choice = "refuse",
         progress: Progress | None = None,
     ) -> Result:
-        """Score the model on labeled rows, given as for `predict`, as `bertkit eval` does.
+        """Score the model on labeled rows as `bertkit eval` does.
 
         Args:
-            rows: dictionaries, a data set or a dataframe with gold answers; by default the recipe's validation rows.
-            training_rows: what becomes of rows that the model was trained on: ``refuse``, ``drop`` or ``keep``.
-            progress: as of `predict`.
+            rows: Dictionaries, a dataset or a dataframe with gold answers; by default the recipe's validation rows.
+            training_rows: How to handle rows that the model was trained on: ``refuse``, ``drop`` or ``keep``.
+            progress: As for `predict`.
 
         Raises:
-            DataError: rows are wrong, or the model was trained on them.
+            DataError: If a row is wrong, or if the model was trained on it.
         """
         saved, split = self.saved, None
         if rows is not None:
@@ -185,11 +183,11 @@ class LoadedModel:
     def explain(
         self, rows: DataFrame | Rows, *, progress: Progress | None = None, **settings: Any
     ) -> list[ExplainedRow]:
-        """Explain what the model predicts for rows, given as for `predict`, as `bertkit explain` does.
+        """Explain the predictions for rows as `bertkit explain` does.
 
         Args:
-            rows: as `predict` takes them.
-            progress: as of `predict`.
+            rows: As for `predict`.
+            progress: As for `predict`.
             settings: Keyword arguments of `bertkit.insight.explanations.explain`: ``targets`` and ``max_steps``.
         """
         from bertkit.workflows.explain import explain_chunks
@@ -233,31 +231,32 @@ class LoadedModel:
 
     def _predict_columns(self, records: list[dict[str, Any]]) -> dict[str, list[Any]]:
         predicted = list(self._predict(records, PLAIN))
-        given = set(records[0]) if records else set()
-        names = dict.fromkeys(name for record in predicted for name in record if name not in given and name != "id")
+        columns = {"id", *(records[0] if records else ())}
+        names = dict.fromkeys(name for record in predicted for name in record if name not in columns)
         return {name: [record.get(name) for record in predicted] for name in names}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what to load alone, so that another process loads the model itself."""
-        return {"given": self.given, "_by_columns": {}}
+        """Return the source of the model without its weights, so that another process loads the model itself."""
+        return {"source": self.source, "_by_columns": {}}
 
 
 def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Changes | None = None) -> LoadedModel:
-    """Load a trained model, once for all rows that it is to predict.
+    """Load a trained model once, to predict any number of rows.
 
     Args:
-        model: a run, one of its checkpoints, a folder of several seeds (an ensemble), an exported folder (which needs
-            no torch), or any fine-tuned model: its folder, or its name on the hub.
-        recipe: name or file of the recipe of a model that brings none along.
-        changes: of the recipe; ``{"task": "zero_shot"}`` takes its labels as descriptions in words.
+        model: Run, checkpoint of a run, folder of several seeds (an ensemble), exported folder (which needs no torch),
+            or any fine-tuned model, by its folder or its name on the Hub.
+        recipe: Name or file of the recipe of a model that has no recipe in its folder.
+        changes: Changes of the recipe; with ``{"task": "zero_shot"}``, its labels are read as descriptions.
 
     Raises:
-        UsageError: nothing says what the model was trained for.
-        ModelError: no such model, an unfinished run, an untrained head, or damaged weights.
-        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+        UsageError: If the task of the model is unknown.
+        ModelError: If the model does not exist, its run is unfinished, its head is untrained, or its weights are
+            damaged.
+        BertkitError: Any other error; see `bertkit.errors`.
     """
     folder = typed_path(model)
-    # a worker process may have another working folder
+    # The path is absolute because a worker process may have another working folder.
     name = str(folder.absolute()) if folder.is_dir() else str(model)
     if isinstance(recipe, Recipe):
         return LoadedModel(recipe.model_copy(update={"model": name})).load()
@@ -273,18 +272,6 @@ def _as_text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-class FinetuneOptions(TypedDict, total=False):
-    """Further arguments of `finetune`."""
-
-    changes: Changes
-    fresh: bool
-    """Start over; an earlier run in the folder is moved aside."""
-    pinned: str | Path | None
-    """Folder of a run that must have the same model, rows and package versions."""
-    progress: Progress | None
-    """Shows the progress of the work; by default bars, in notebooks only."""
-
-
 class Finetuned(list[Result]):
     """Results of the validation splits. The first split chose the best checkpoint."""
 
@@ -294,17 +281,17 @@ class Finetuned(list[Result]):
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """Scores of the first split; an undefined score is None."""
+        """Scores of the first split, with None for undefined scores."""
         return self[0].scores
 
     @property
     def report(self) -> Path:
-        """The page about the run."""
+        """Page about the run."""
         return self.folder / "report.html"
 
     @cached_property
     def model(self) -> LoadedModel:
-        """The trained model, loaded when it is first asked for."""
+        """Trained model, loaded on first access."""
         return load(self.folder)
 
     def _repr_html_(self) -> str:
@@ -322,7 +309,10 @@ def finetune(
     training: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     events: Callable[[dict[str, Any]], object] | None = None,
-    **options: Unpack[FinetuneOptions],
+    changes: Changes | None = None,
+    fresh: bool = False,
+    pinned: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Finetuned:
     """Fine-tune an encoder, or resume the same run, or return the scores of a finished one.
 
@@ -335,29 +325,30 @@ def finetune(
         training: Keys of the recipe's section ``training``, such as ``{"epochs": 3}``.
         output: Run folder, by default ``runs/RECIPE``.
         events: Called with each line of ``metrics.jsonl``: a step with its loss, or with the scores of an evaluation.
-        options: Further arguments; see `FinetuneOptions`.
+        changes: Further changes of the recipe.
+        fresh: Start over; an earlier run in the folder is moved aside.
+        pinned: Folder of a run that must have the same model, rows and package versions.
+        progress: Shows the progress of the work; by default bars, in notebooks only.
 
     Raises:
         BertkitError: If the recipe, the rows, the model or the machine do not allow the run; see `bertkit.errors`.
     """
     # Arguments become changes of the recipe, as options of the command line do.
-    _check_names(options)
     in_memory = data is not None and not isinstance(data, (str, Path))
-    changes = {**{f"training.{key}": value for key, value in (training or {}).items()}, **options.get("changes", {})}
+    settings = {**{f"training.{key}": value for key, value in (training or {}).items()}, **(changes or {})}
     if model is not None:
-        changes["model"] = str(model)
+        settings["model"] = str(model)
     if isinstance(data, (str, Path)):
-        changes["data.source"] = str(data)
+        settings["data.source"] = str(data)
     if in_memory and not isinstance(recipe, Recipe):
         # Rows in memory replace the source that the recipe names.
-        changes.setdefault("data.source", "")
+        settings.setdefault("data.source", "")
     # The recipe determines how columns and labels are read, also for rows in memory.
-    loaded = _load_recipe(recipe, changes)
+    loaded = _load_recipe(recipe, settings)
     if in_memory:
         loaded = with_rows(loaded, data)
-    fresh = options.get("fresh", False)
     with use_progress(None if events is None else Events(events)):
-        results = finetune_recipe(loaded, pinned=options.get("pinned"), output=output, fresh=fresh)
+        results = finetune_recipe(loaded, pinned=pinned, output=output, fresh=fresh)
         return Finetuned(results, run_folder(output, loaded.name))
 
 
@@ -371,18 +362,8 @@ def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Rec
     return recipe
 
 
-def _check_names(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for an argument that `finetune` does not have, because Python accepts any name."""
-    option_names = FinetuneOptions.__optional_keys__
-    for name in options.keys() - option_names:
-        remedy = f'training={{"{name}": ...}}' if name in Training.model_fields else closest(name, sorted(option_names))
-        if name == "seeds":
-            remedy = "bertkit.finetune_seeds(bertkit.with_rows(recipe, rows), seeds)"
-        raise UsageError(f"finetune has no argument {name!r}", remedy)
-
-
 def with_rows(recipe: Recipe, data: Any) -> Recipe:
-    """Return a loaded recipe that reads rows in memory, given as for `finetune`, wherever it is used.
+    """Return a loaded recipe that reads rows in memory, with `data` as for `finetune`.
 
     Raises:
         DataError: If `data` does not contain rows.

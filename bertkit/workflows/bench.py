@@ -163,15 +163,8 @@ def measure_some(data: FinetuneData, setup: Setup, model: Model) -> Speed:
     with caught_signals() as stop, use_progress(_Stoppable(stop)):
         rows = _encode(replace(data, splits=splits), setup)
         scale = {name: len(split.rows) / len(splits[name].rows) for name, split in data.splits.items()}
-        return _measure(
-            replace(data, splits=splits),
-            setup,
-            replace(rows, scale=scale),
-            machine,
-            _SOME_STEPS,
-            _SOME_SECONDS,
-            model,
-        )
+        sample, rows = replace(data, splits=splits), replace(rows, scale=scale)
+        return _measure(sample, setup, rows, machine, _SOME_STEPS, _SOME_SECONDS, model)
 
 
 def _encode(data: FinetuneData, setup: Setup) -> _EncodedRows:

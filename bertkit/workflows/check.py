@@ -1,4 +1,4 @@
-"""Check the rows of a data set before a model is trained on them, and write a cleaned copy."""
+"""Check the rows of a dataset before a model is trained on them, and write a cleaned copy."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from bertkit.vectors.embedder import Embedder
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What is good, doubtful or wrong about the rows."""
+    """Findings about the rows, and checks that were left out."""
 
     recipe: str
     source: str
     rows: dict[str, int]
-    """Split -> rows that can be read."""
+    """Split -> number of rows that can be read."""
     findings: list[Finding]
     left_out: list[str]
-    """What was not checked, and why."""
+    """Checks that were left out, with the reason."""
     unavailable: list[str] = field(default_factory=list)
-    """What of it needs a package or a model that is not here."""
+    """Checks that need a package or a model that is not available."""
     label_errors: list[LabelError] = field(default_factory=list)
-    """All rows whose label may be wrong, the likeliest first."""
+    """Rows whose label may be wrong, the most likely errors first."""
     label_error_count: dict[str, int] = field(default_factory=dict)
-    """How many labels are wrong, ``expected``, with its interval, ``low`` and ``high``; empty if not estimated."""
+    """Estimated number of wrong labels, ``expected``, with its interval, ``low`` and ``high``; may be empty."""
     unread: list[str] = field(default_factory=list)
     """Columns of the data that are not read."""
     removed: dict[str, int] = field(default_factory=dict)
-    """Why rows are not in the cleaned copy -> how many."""
+    """Reason for which rows are not in the cleaned copy -> their number."""
 
 
 def check(
@@ -65,7 +65,7 @@ def check(
         BertkitError: If the data cannot be read or the copy cannot be written; see `bertkit.errors`.
     """
     task = load_task(recipe)
-    # The copy is claimed before the work.
+    # The folder of the copy is locked before the work starts.
     folder = None if fix is None else typed_path(fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with nullcontext() if folder is None else claimed_folder(folder):
@@ -79,12 +79,12 @@ def check(
             left_out=readings.left_out,
             unread=list(find_unread(readings.splits)),
         )
-        # From here on a split has rows; what needs the train split is pointless without it.
+        # The following checks need splits with rows, and the train split.
         readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
         if "train" not in readings.splits:
             checked.left_out.append("everything else: no training row can be read")
             return checked
-        # From the cheapest checks to those that load a model: rows alone, then tokens and vectors, then predictions.
+        # The cheapest checks come first: rows, then tokens, then vectors of a model.
         with stage("comparing rows", total=1):
             repeats = find_repeats(readings.splits, task.COLUMNS)
         splits, gold = readings.splits, task.COLUMNS.gold
@@ -94,8 +94,8 @@ def check(
         if gold:
             checked.findings.extend(count_gold(splits, gold))
         if task.NAMED:
-            found = () if recipe.labels else readings.labels
-            checked.findings.extend(find_label_faults(splits, gold, recipe.labels, found))
+            guessed_labels = () if recipe.labels else readings.labels
+            checked.findings.extend(find_label_faults(splits, gold, recipe.labels, guessed_labels))
             skew = describe_skew(splits["train"], gold, recipe.labels or readings.labels, recipe)
             checked.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
         checked.findings.extend(repeats.findings)
@@ -104,7 +104,7 @@ def check(
             checked.findings.extend(find_shift(splits, task.COLUMNS))
         _check_tokens(checked, readings, recipe, task, needs_model=needs_model)
         _check_labels(checked, readings, recipe, task, is_requested=label_errors)
-        # Last, since it removes what the checks have found.
+        # The copy is written last, because it leaves out rows that the checks have found.
         if folder is not None:
             removable = find_removable(splits, repeats, readings.faults)
             checked.removed.update(write_copies(sources, recipe.data, removable, folder))
@@ -120,7 +120,7 @@ def _check_tokens(result: CheckResult, readings: Readings, recipe: Recipe, task:
     except UnavailableError as error:
         if needs_model:
             raise
-        result.unavailable.append(f"tokens: {error.what}; name a model that is here with --model")
+        result.unavailable.append(f"tokens: {error.what}; name an available model with --model")
     else:
         with stage("counting tokens", total=1):
             result.findings.extend(find_lost_tokens(readings.splits, task, setup))
@@ -129,7 +129,7 @@ def _check_tokens(result: CheckResult, readings: Readings, recipe: Recipe, task:
 def _check_labels(result: CheckResult, readings: Readings, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
     """Add the label errors, which need the vectors of all texts, so they are only searched for on request."""
     if not is_requested:
-        result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
+        result.left_out.append("label errors: --label-errors searches for them, which computes vectors of all texts")
         return
     try:
         found_errors = find_label_errors(readings.splits, task.COLUMNS, Embedder(recipe.model))
@@ -137,7 +137,7 @@ def _check_labels(result: CheckResult, readings: Readings, recipe: Recipe, task:
         result.unavailable.append(f"label errors: {error.what}; {error.remedy}")
         return
     if found_errors is None:
-        result.left_out.append("label errors: they are looked for where each row, or each word, has one of some labels")
+        result.left_out.append("label errors: the search needs a single label per row or word")
         return
     result.findings.append(found_errors.finding)
     result.label_errors.extend(found_errors.ranked)

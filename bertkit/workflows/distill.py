@@ -26,7 +26,7 @@ from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """Scores and speed of a teacher or of the student on the first validation split.
+    """Score and speed of a teacher or of the student on the first validation split.
 
     Differences are the student's score minus the score of this model. For the speed, see `bertkit.hardware.speed.Pace`.
     """
@@ -130,7 +130,7 @@ def _compare_models(
 
 
 def _find_differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
-    """Compute how far the student's scores lie above a teacher's, with 95% intervals over the same resampled rows."""
+    """Subtract a teacher's scores from the student's, with 95% intervals over the same resampled rows."""
 
     def score(scored: Scored, rows: Numbers) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)

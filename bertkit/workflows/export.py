@@ -287,7 +287,7 @@ def check_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None
 
 
 _COPIED = (runs.TRAINING_ROWS, "modules.json", SETTINGS)
-# a calibration may come later, and names the files that it is of
+# A calibration can be written later, and it has its own checksums.
 _UNLISTED = (MANIFEST, CALIBRATION_FILE)
 _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
 
@@ -295,7 +295,7 @@ _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines
 def describe_export(
     saved: SavedCheckpoint, before: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
 ) -> Export:
-    """Return what the manifest says of a graph."""
+    """Return the description of a graph for the manifest."""
     return Export(
         **vars(converted),
         backend=backend,
@@ -310,7 +310,7 @@ def describe_export(
 
 
 def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpoint, *more: str) -> None:
-    """Write the tokenizer, the config, the recipe, and of the run what scoring needs."""
+    """Write the tokenizer, the config, the recipe, and the files of the run that scoring needs."""
     # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
     before.setup.tokenizer.save_pretrained(folder)
     shutil.copyfile(saved.folder / "config.json", folder / "config.json")
@@ -323,7 +323,7 @@ def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpo
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
     write_yaml(saved.kept(saved.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
-    # A calibration names the weights it is of by their fingerprint, which is another here.
+    # A calibration has the fingerprint of its weights, which differs for an exported model.
     calibration = read_calibration(saved.folder, saved.recipe.task)
     if calibration is not None:
         write_calibration(folder, replace(calibration, model=fingerprint(folder)))
@@ -336,10 +336,9 @@ def write_manifest(folder: Path, export: Export) -> None:
 
 
 def find_license(folder: Path) -> str | None:
-    """Return the license that the card of a model folder names, or that of the encoder that it was trained from."""
-    named = _license_of_card(folder / "README.md")
-    if named is not None:
-        return named
+    """Return the license in the card of a model folder, or the license of the encoder that it was trained from."""
+    if (license := _read_license(folder / "README.md")) is not None:
+        return license
     try:
         file = folder / "recipe.yaml"
         values, _ = read_yaml(file.read_text(encoding="utf-8"), file)
@@ -350,7 +349,7 @@ def find_license(folder: Path) -> str | None:
     return None if license is None else f"that of {started}, which it was trained from: {license}"
 
 
-def _license_of_card(file: Path) -> str | None:
+def _read_license(file: Path) -> str | None:
     if not file.is_file():
         return None
     text = file.read_text(encoding="utf-8", errors="replace")

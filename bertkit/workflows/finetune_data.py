@@ -135,8 +135,8 @@ def read_finetune_data(
 
     # 5. The training rows that the model or its teachers have seen before, which validation splits must not contain.
     models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in teachers}}
-    splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
-    _log_warnings(known)
+    splits, trained, overlaps = find_training_rows(splits, task.COLUMNS.gold, models)
+    _log_warnings(overlaps)
 
     # 6. The identity of the run, by which a resume recognizes it.
     identity = _find_identity(recipe, splits, labels, model_folder)
@@ -159,7 +159,7 @@ def read_finetune_data(
         model_type=config["model_type"],
         widths=product_widths(config),
     )
-    return FinetuneData(plan, recipe, task, splits, labels, model_folder, trained, teachers, (*warnings, *known))
+    return FinetuneData(plan, recipe, task, splits, labels, model_folder, trained, teachers, (*warnings, *overlaps))
 
 
 def _check_recipe(recipe: Recipe, task: Task) -> None:
@@ -216,8 +216,8 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     if not task.NAMED:
         return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
     gold = task.COLUMNS.gold
-    others = (split.column(gold) for name, split in splits.items() if name != "train")
-    names = recipe.labels or reduce(with_unseen, others, find_names(splits["train"].column(gold)))
+    columns = (split.column(gold) for name, split in splits.items() if name != "train")
+    names = recipe.labels or reduce(with_unseen, columns, find_names(splits["train"].column(gold)))
     named = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
     if recipe.data.draws:
         unseen = find_unseen_names(named, gold)
@@ -278,7 +278,7 @@ def _find_identity(
 ) -> dict[str, Any]:
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
     if recipe.distillation:
-        settings["distillation"].pop("teachers")  # their content counts, not their names
+        settings["distillation"].pop("teachers")  # the identity has the content of the teachers, not their names
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _LOCATION}
     return {
         "recipe": settings,

@@ -177,14 +177,14 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
         steps.append(f"{longer} (too few steps so far: {fit_result.planned:,})")
     if (missing or frequent) and training.class_weights is None:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        why = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"
-        steps.append(f"--set training.class_weights=balanced ({why})")
+        reason = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"
+        steps.append(f"--set training.class_weights=balanced ({reason})")
     if fit_result.best_step < fit_result.steps:
         steps.append(f"another --learning-rate than {training.learning_rate:g}")
     elif not is_short:
         longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
-        why = f" ({recipe.best_metric} was best at the last evaluation)" if fit_result.evaluations > 1 else ""
-        steps.append(f"{longer}{why}")
+        reason = f" ({recipe.best_metric} was best at the last evaluation)" if fit_result.evaluations > 1 else ""
+        steps.append(f"{longer}{reason}")
     steps += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
     return f" Try {', then '.join([*steps, 'more rows'])}."
 

@@ -25,8 +25,8 @@ from bertkit.tokens.features import Feature
 from bertkit.training.run import RunPlan
 from bertkit.training.trackers import check_callbacks
 
-# The model, the tokenizer and the text count by content; the result is the same with any number of workers, and
-# whichever checkpoints are kept.
+# The identity has the model, the tokenizer and the text by content. The number of workers and the checkpoints that are
+# kept do not change the result.
 _NOT_IDENTITY: dict[str, Any] = {
     **dict.fromkeys(("about", "model", "tokenizer", "data"), True),
     "training": {"workers", *KEEPING_KEYS},
@@ -37,20 +37,20 @@ _DOCUMENTS, _TOKENS = 100, 2000  # searched for unknown tokens
 
 @dataclass(frozen=True)
 class PretrainData:
-    """All that is known of a pretraining run before its model is built."""
+    """Everything about a pretraining run that is known before its model is built."""
 
     plan: RunPlan
     objective: Objective
     setup: PretrainSetup
     corpus: Mapping[str, TokenizedCorpus]
-    """The splits ``train`` and ``validation``."""
+    """Splits ``train`` and ``validation``."""
 
     def with_training(self, changes: Mapping[str, Any]) -> PretrainData:
         """Return the same data with other training settings; the identity of the run does not change."""
         return replace(self, setup=replace(self.setup, recipe=self.setup.recipe.changed("training", **changes)))
 
     def load_model(self) -> Model:
-        """Build or load the model of the run; what is new in it follows from the seed."""
+        """Build or load the model of the run; its new weights are drawn from the seed."""
         from transformers import set_seed
 
         set_seed(self.setup.recipe.training.seed)
@@ -61,7 +61,7 @@ class PretrainData:
 
 
 def _first_documents(corpus: TokenizedCorpus) -> list[Feature]:
-    """Return the tokens of the first documents, at most some thousand of each."""
+    """Return the tokens of the first documents, at most `_TOKENS` of each."""
     edges = corpus.document_edges()[: _DOCUMENTS + 1]
     pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
     return [{"input_ids": corpus.tokens[start : min(end, start + _TOKENS)]} for start, end in pairs]
@@ -81,7 +81,7 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
         check_callbacks(recipe.training, trusted=recipe.trusted)
     check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_launch(fsdp=recipe.training.fsdp)
-    # a missing file ends in its error before anything heavy is imported
+    # A missing file is reported before anything heavy is imported.
     source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)
     with stage("loading torch and transformers"):
@@ -91,7 +91,7 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
     from bertkit.training.arguments import check_extra
 
     check_extra(recipe.training)
-    # Last, since it can take hours: by now all that can be wrong with the recipe and the model has been told.
+    # The corpus is read last, because this can take hours: errors in the recipe or the model are reported before.
     corpus = read_corpus(source, setup.tokenizer)
     plan = RunPlan(
         recipe=recipe,
@@ -109,12 +109,12 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
 
 
 def model_digests(recipe: PretrainRecipe) -> dict[str, str]:
-    """Return what the identity of a run has of its model and its tokenizer, without anything heavy."""
+    """Return the digests of model and tokenizer in the identity of a run, without importing anything heavy."""
     return _digests(*_find_folders(recipe))
 
 
 def _find_folders(recipe: PretrainRecipe) -> tuple[Path | None, Path]:
-    """Find the folder of the model, None for a new one, and that of the tokenizer."""
+    """Find the folders of the model, or None for a new model, and of the tokenizer."""
     if recipe.model:
         return (folder := hub.find_model(recipe.model)), folder
     with hub.without_weights():
@@ -140,8 +140,8 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
         config = make_config(recipe.size, tokenizer, recipe.model_options)
         fit_tokenizer(tokenizer, config)
     if tokenizer.mask_token_id is None:
-        what = "the tokenizer has no mask token"
-        raise ModelError(what, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)
+        message = "the tokenizer has no mask token"
+        raise ModelError(message, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)
     return PretrainSetup(_fit_length(recipe, tokenizer.model_max_length), tokenizer, model_folder, config)
 
 
@@ -149,7 +149,7 @@ def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:
     """Return the recipe with blocks that the model can read: shorter ones than a shipped recipe has, if need be.
 
     Raises:
-        RecipeError: a length that the user gave is too long.
+        RecipeError: If a length that the user gave is too long.
     """
     training = recipe.training
     if training.max_length <= limit:

@@ -1,4 +1,4 @@
-"""The dry run of pretraining: an estimate of time and memory from a few timed steps."""
+"""Estimate time and memory of a pretraining run from a few timed steps, for a dry run or a budget of time."""
 
 from __future__ import annotations
 
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
     from bertkit.training.timing import TimedStep
 
 
-_MOST_STEPS = 10**6
+_MAX_STEPS = 10**6
 _STEPS_PER_BATCH = 3
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a pretraining run would take, estimated from a few timed steps."""
+    """Time, memory and disk space that a pretraining run would take, estimated from a few timed steps."""
 
     recipe: str
     parameters: int
     examples: int
     steps: int | None
-    """None where the run ends by the clock."""
+    """Number of steps, or None if the run ends by the clock."""
     tokens: int
     seconds: float
     tokens_per_second: float
     memory_mb: float | None
     peak_share: float | None
-    """Share of the operations per second of this machine's fastest matrix products."""
+    """Fraction of the operations per second of this machine's fastest matrix products."""
     corpus: dict[str, dict[str, Any]]
     folder: str
     disk_bytes: int
-    """The most that the run folder holds at a time."""
+    """Maximum size of the run folder during the run."""
     budget_settings: dict[str, Any] = field(default_factory=dict)
-    """Key of `training` -> what `fit_to_budget` chose."""
+    """Key of `training` -> value that `fit_to_budget` has chosen."""
 
 
 def estimate(
     recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, steps: int = 10
 ) -> Estimate:
-    """Prepare the corpus, time some steps of each block length, and estimate the whole run; only the corpus is kept.
+    """Prepare the corpus, time some steps of each block length, and estimate the run; only the corpus is kept.
 
     Raises:
-        BertkitError: what the run would end in, as far as that can be known, such as a disk that is too small.
+        BertkitError: If an error of the run can be foreseen, such as a disk that is too small.
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
@@ -77,14 +77,14 @@ def estimate(
     restart_peak_memory(machine.device)
     model = data.load_model()
     disk_bytes = _needed_space(data.plan.folder, model, training, batches)
-    # a teacher's are not counted
+    # The operations of a teacher are not counted.
     sizes = None if hasattr(model, "teacher") else layer_sizes(setup.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
-    # Attention grows with the square of the length, so steps of each block length are timed by themselves.
+    # Attention grows with the square of the length, so each block length is timed separately.
     for length, amount in planned.items():
-        timed = _time_steps(data, model, batches.only(length, _MOST_STEPS), machine, steps)
+        timed = _time_steps(data, model, batches.only(length, _MAX_STEPS), machine, steps)
         lengths = [length for step in timed for length in step.lengths]
         taken = sum(step.seconds for step in timed)
         times = amount / (taken if budget else sum(lengths))
@@ -114,50 +114,50 @@ def fit_to_budget(data: PretrainData, machine: Machine) -> dict[str, Any]:
     """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
 
     Returns:
-        Key of `training` -> its value; nothing without a budget, where the user gave one of the two, or where the
-        budget is long enough for the batch of the recipe.
+        Key of `training` -> its value. The dictionary is empty without a budget, if the user gave one of the two, or if
+        the budget is long enough for the batch of the recipe.
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
     setup, training = data.setup, data.setup.recipe.training
-    most, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
-    if training.budget_seconds is None or is_given or most <= MIN_PRETRAINING_BATCH:
+    max_batch, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
+    if training.budget_seconds is None or is_given or max_batch <= MIN_PRETRAINING_BATCH:
         return {}
     model, batches = data.load_model(), PretrainBatches(data.corpus["train"], data.objective, setup)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     blocks_per_second = 0.0
 
     def divide(batch: int) -> dict[str, Any]:
-        # micro-batches are no larger than the recipe's, so they fit into memory where those do
-        count = max(1, training.gradient_accumulation * batch // most)
+        # Micro-batches are not larger than the recipe's, so they fit into memory if the recipe's do.
+        count = max(1, training.gradient_accumulation * batch // max_batch)
         return {"batch_size": batch, "gradient_accumulation": math.gcd(count, batch // processes)}
 
     def step_seconds(batch: int) -> float:
         nonlocal blocks_per_second
-        timed, settings = batches.only(training.short_length or training.max_length, _MOST_STEPS), divide(batch)
+        timed, settings = batches.only(training.short_length or training.max_length, _MAX_STEPS), divide(batch)
         timed.training = timed.training.model_copy(update=settings)
         steps = _time_steps(data.with_training(settings), model, timed, machine, _STEPS_PER_BATCH)
         seconds = latest(sum(step.seconds for step in steps) / len(steps))
         blocks_per_second = batch / seconds
         return seconds
 
-    batch = choose_batch(training.budget_seconds, most, step_seconds, processes)
-    if batch == most:
+    batch = choose_batch(training.budget_seconds, max_batch, step_seconds, processes)
+    if batch == max_batch:
         return {}
     chosen = {**divide(batch), **_choose_rate(data)}
     blocks, rate = training.budget_seconds * blocks_per_second, chosen.get("learning_rate", training.learning_rate)
     log.info(
-        f"{training.budget} make about {blocks / batch:,.0f} steps of {batch} blocks here, and {blocks / most:,.0f} of "
-        f"the recipe's {most}: batch_size is {batch}, learning_rate {rate:g}; "
+        f"{training.budget} make about {blocks / batch:,.0f} steps of {batch} blocks here, and "
+        f"{blocks / max_batch:,.0f} of the recipe's {max_batch}: batch_size is {batch}, learning_rate {rate:g}; "
         f"--batch-size and --learning-rate set others"
     )
     return chosen
 
 
 def _choose_rate(data: PretrainData) -> dict[str, float]:
-    """Choose the learning rate, and a warm-up that a high one needs; nothing where those of the recipe fit better."""
+    """Choose a learning rate and its warm-up; the dictionary is empty if the values of the recipe fit better."""
     sizes, training = layer_sizes(data.setup.config), data.setup.recipe.training
-    # a checkpoint is not to be forgotten, and a loss of which a part is weighted up (ELECTRA's) has a rate of its own
+    # A high rate would make a checkpoint forget. ELECTRA, whose loss gives one term a high weight, has its own rate.
     if not sizes or data.setup.model_folder is not None or max(data.objective.TERMS.values()) > 1:
         return {}
     is_given = "warmup_ratio" in training.model_fields_set
@@ -166,7 +166,7 @@ def _choose_rate(data: PretrainData) -> dict[str, float]:
 
 
 def _needed_space(folder: Path, model: Model, training: Pretraining, batches: PretrainBatches) -> int:
-    """Return the bytes that the run needs on disk, once it is checked that they are free."""
+    """Return the bytes that the run needs on disk, after a check that they are free."""
     weights = sum(weights.nbytes for weights in model.parameters())
     trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
     planned = training.model_copy(update={"steps": batches.steps})

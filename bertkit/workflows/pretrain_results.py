@@ -27,24 +27,24 @@ class Pretrained:
     model: str
     objective: str
     scores: dict[str, float]
-    """Scores of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
+    """Scores of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and scores of the objective."""
     baselines: dict[str, dict[str, float]]
-    """Name of a baseline -> what it scores on the same text, of the scores that it has."""
+    """Name of a baseline -> its scores on the same text."""
     parameters: int
     steps: int
     tokens: int
     """Tokens seen in training, special ones included."""
     seconds: float
     corpus: dict[str, dict[str, Any]]
-    """Split -> its documents, duplicates, sentences, tokens, unknown tokens and bytes."""
+    """Split -> numbers of its documents, duplicates, sentences, tokens, unknown tokens and bytes."""
     folder: str
     compared_models: list[dict[str, Any]] = field(default_factory=list)
-    """A teacher and its student side by side; see `compare_with_teacher`."""
+    """A teacher and its student; see `compare_with_teacher`."""
     warnings: list[str] = field(default_factory=list)
 
     @property
     def baseline(self) -> dict[str, float | None]:
-        """The score of the strongest baseline for each score that any has."""
+        """Score of the strongest baseline for each score that any baseline has."""
         return strongest_scores(self.baselines)
 
 
@@ -54,8 +54,8 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
         return
     objective, setup, folder = data.objective, data.setup, run.plan.folder
     recipe, tokenizer = setup.recipe, setup.tokenizer
-    # An auxiliary checkpoint, as the generator of ELECTRA, is no part of the encoder, but a later run continues with
-    # it.
+    # An auxiliary checkpoint, such as the generator of ELECTRA, is not part of the encoder, but a later run continues
+    # with it.
     encoder = objective.encoder(model, setup)
     published = export_model(encoder, tokenizer, folder)
     for name, auxiliary in objective.auxiliary_checkpoints(model, setup).items():
@@ -66,7 +66,7 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     write_json(folder / "all_results.json", {**scores, **totals, "train_loss": fit_result.train_loss})
     record = finished_record(run, fit_result, result.seconds, result=without_folder(result))
     write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
-    # an ELECTRA discriminator cannot fill a mask
+    # An ELECTRA discriminator cannot fill a mask.
     can_fill = encoder.get_output_embeddings() is not None
     card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
     (folder / "README.md").write_text(card, encoding="utf-8")

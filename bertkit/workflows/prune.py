@@ -1,4 +1,4 @@
-"""Prune a checkpoint to fewer layers, heads, neurons or tokens, and compare it with what it was."""
+"""Prune a checkpoint to fewer layers, heads, neurons or tokens, and compare it with the original model."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ _RECIPE = "recipe.yaml"
 
 @dataclass(frozen=True)
 class Pruned:
-    """What was left of a model, and what it costs."""
+    """Shape, size and scores of a pruned model."""
 
     model: str
     folder: str
     before: PrunedSide
     after: PrunedSide
     layers: list[int] | None
-    """Numbers of the layers that are left; None for all. The same holds for the others."""
+    """Indices of the layers that are left; None means that all layers, heads, neurons or tokens are left."""
     heads: int | None
     intermediate: int | None
     vocabulary: int | None
     texts: int = 0
-    """Texts of the corpus, all of which have the tokens that they had before."""
+    """Number of texts of the corpus, whose tokens are the same as before."""
     measured_rows: int = 0
     recipe: str | None = None
     split: str | None = None
     rows: int = 0
     changed_rows: int = 0
-    """Validation rows with other tokens than before."""
+    """Number of validation rows whose tokens differ from before."""
     best_metric: str | None = None
     differences: dict[str, Difference] = field(default_factory=dict)
-    """Metric -> the score after, less the score before, on the same rows."""
+    """Metric -> score after minus score before, on the same rows."""
     gates: list[Case] = field(default_factory=list)
 
 

@@ -1,4 +1,4 @@
-"""Push a run to the hub: what loads, describes and measures its model, and nothing of its rows."""
+"""Push a run to the Hub: the files that load, describe and measure its model, and no rows of its data."""
 
 from __future__ import annotations
 
@@ -27,51 +27,53 @@ from bertkit.storage.runs import RunRecord, take
 
 CARD = "README.md"
 _SCORES = ("all_results.json", "eval_results.json", "train_results.json")
-_OF_ROWS = {runs.TRAINING_ROWS, BASELINES_FILE, "parity.json"}
-"""Files of a model that stay here: digests, words and answers of single rows."""
-_OF_RUN = ("identity_version", "status", "finished", "seconds", "versions", "machine", "split_file", "steps", "tuned")
-_OF_RESULT = ("recipe", "split", "rows", "scores", "intervals")
+_PRIVATE_FILES = {runs.TRAINING_ROWS, BASELINES_FILE, "parity.json"}
+"""Files with digests, words or answers of single rows, which are not pushed."""
+_RUN_KEYS = ("identity_version", "status", "finished", "seconds", "versions", "machine", "split_file", "steps", "tuned")
+_RESULT_KEYS = ("recipe", "split", "rows", "scores", "intervals")
 
 
 @dataclass(frozen=True)
 class PushResult:
-    """What was pushed, or would be."""
+    """Files and commit of a push, or of a dry run."""
 
     run: str
     name: str
     private: bool
     files: dict[str, int]
-    """Path there -> bytes."""
+    """Path in the repository -> bytes."""
     notes: list[str]
     is_pretrained: bool = False
-    """Whether it is an encoder, which predicts nothing."""
+    """Whether the model is an encoder, which predicts nothing."""
     commit: str | None = None
-    """The newest commit now; None of a dry run."""
+    """Newest commit after the push, or None for a dry run."""
     before: str | None = None
-    """The newest commit before, which the history keeps; None of a new repository."""
+    """Newest commit before the push, which the history keeps, or None for a new repository."""
     deleted: list[str] = field(default_factory=list)
-    """Files of the model before that would be read beside those of this run."""
+    """Deleted files of the earlier model, which would be read along with the files of this run."""
 
 
 def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = False) -> PushResult:
-    """Push a finished run to a model repository of the hub, which is created where there is none.
+    """Push a finished run to a model repository of the Hub, which is created if it does not exist.
 
     If the repository has another model, a commit on top replaces it, and the history keeps it.
 
     Args:
-        run: its folder.
-        name: of the repository, as ``org/name``.
-        private: whether a new repository is private.
-        dry_run: check and list the files, and ask the hub nothing.
+        run: Run folder.
+        name: Repository, as ``org/name``.
+        private: Whether a new repository is private.
+        dry_run: Check and list the files without a request to the Hub.
 
     Raises:
-        UsageError: no name of a repository, or the name of a public one where it is to be private.
-        ModelError: no run, one that is unfinished or damaged, or a card whose metadata are wrong.
-        UnavailableError: no token, or the hub cannot be reached, breaks off, or its answer is no.
+        UsageError: If the name is not valid, or if the repository is public and `private` is set.
+        ModelError: If the folder is not a finished and complete run, or if the metadata of its card are wrong.
+        UnavailableError: If there is no token, or if the Hub cannot be reached or rejects the request.
     """
     # 1. Check the name, and that all files of the run are intact.
     if name.count("/") != 1 or not hub.is_name(name):
-        raise UsageError(f"{name!r} is no name of a model on the hub", "write YOUR_NAME/NAME, or ORGANIZATION/NAME")
+        raise UsageError(
+            f"{name!r} is not the name of a model on the Hub", "write YOUR_NAME/NAME, or ORGANIZATION/NAME"
+        )
     folder, remedy = typed_path(run), "name a run folder; `bertkit runs list` shows those below runs/"
     if not folder.is_dir():
         raise ModelError(f"no such run: {folder}", remedy)
@@ -80,7 +82,7 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     check_model(folder)
     record: RunRecord = runs.read_record(folder) or {}
     if "files" not in record:
-        raise ModelError("no run of bertkit with checksums, which tell what of it is the model", remedy, file=folder)
+        raise ModelError("the run has no checksums, so its model files are unknown", remedy, file=folder)
     exports.compare_files(folder, record["files"], "restore it, or train again")
     card, recipe = hub_card(folder / CARD, name), read_values(str(folder / FOLDER_RECIPE))
     missing_keys = [key for key in ("license", "language") if getattr(card.data, key) is None]
@@ -112,8 +114,8 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
 
 
 def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str, Path]:
-    """Return name -> file of what says nothing of single rows; recipe and calibration are written anew."""
-    files = {name: folder / name for name in names if name not in _OF_ROWS}
+    """Return the public files by name; recipe and calibration are rewritten in `target` without paths and digests."""
+    files = {name: folder / name for name in names if name not in _PRIVATE_FILES}
     target.mkdir(exist_ok=True)
     if recipe := files.get(FOLDER_RECIPE):
         files[FOLDER_RECIPE] = target / FOLDER_RECIPE
@@ -122,21 +124,21 @@ def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str,
         damaged = ModelError("the calibration is damaged", "run `bertkit calibrate` again", file=calibration)
         content = read_signed(calibration, damaged) or {}
         files[CALIBRATION_FILE] = target / CALIBRATION_FILE
-        # its folds are digests of the rows that it was fitted to
+        # Its folds are digests of the rows that it was fitted to.
         write_signed(files[CALIBRATION_FILE], {**content, "source": name_paths(content["source"]), "folds": []})
     return files
 
 
 def _public(record: RunRecord) -> RunRecord:
-    """Return what a model is loaded and judged by, of the record of its run: no command, no words of the data."""
+    """Return the keys of a record by which a model is loaded and judged, without the command and words of the data."""
     if not record:
         return record
     identity, recipe = record["identity"], record["identity"]["recipe"]
-    kept = ("model", "data", "labels", "hold_out")
-    public: dict[str, Any] = {name: identity[name] for name in kept if name in identity}
+    identity_keys = ("model", "data", "labels", "hold_out")
+    public: dict[str, Any] = {name: identity[name] for name in identity_keys if name in identity}
     public["recipe"] = {name: recipe[name] for name in ("name", "data", "training", "options") if name in recipe}
-    results = [{name: result[name] for name in _OF_RESULT if name in result} for result in record.get("results", [])]
-    return cast(RunRecord, {**take(record, *_OF_RUN), "identity": public, "results": results})
+    results = [{name: result[name] for name in _RESULT_KEYS if name in result} for result in record.get("results", [])]
+    return cast(RunRecord, {**take(record, *_RUN_KEYS), "identity": public, "results": results})
 
 
 def _list_checksums(files: Mapping[str, Path]) -> dict[str, Any]:
@@ -144,25 +146,25 @@ def _list_checksums(files: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) -> PushResult:
-    """Make the commit, on top of the newest one of a repository that is there."""
+    """Make a commit on top of the newest commit of the repository, which is created if it does not exist."""
     name, before, deleted = result.name, None, list[str]()
     hub.check_token()
-    if (there := hub.find_repository(name)) is None:
+    if (repository := hub.find_repository(name)) is None:
         hub.create_repository(name, private=result.private)
     else:
-        if result.private and not there.private:
-            remedy = "leave --private out, or make it private in its settings on the hub"
-            raise UsageError(f"{name} is there already, and is public", remedy)
-        before, paths = there.sha, {sibling.rfilename for sibling in there.siblings}
+        if result.private and not repository.private:
+            remedy = "leave --private out, or make it private in its settings on the Hub"
+            raise UsageError(f"{name} exists already, and is public", remedy)
+        before, paths = repository.sha, {sibling.rfilename for sibling in repository.siblings}
         earlier: Mapping[str, Any] = {}
         if runs.RECORD in paths:
             folder = hub.fetch(hub.look_up("model", name, before), [runs.RECORD])
-            with suppress(ResourceError):  # another program wrote the file
+            with suppress(ResourceError):  # Another program may have written the file.
                 earlier = runs.read_record(folder) or {}
-        # Weights of another form, or the calibration of another model, would be read in place of this run's.
+        # Weights in another format, or the calibration of another model, would be read instead of this run's.
         read = {*earlier.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE}
         deleted = sorted(read & paths - files.keys())
         if earlier.get("identity") != _public(record)["identity"] and paths & {*hub.WEIGHTS, *files}:
-            log.info(f"{name} has another model: a commit on top replaces it, and {name}@{before} stays what it was")
+            log.info(f"{name} already contains a model; pushing a new commit ({name}@{before} keeps the old one)")
     commit = hub.commit_files(name, files, deleted, parent=before, message=f"Push by bertkit {__version__}")
     return replace(result, commit=commit, before=before, deleted=deleted)

@@ -1,4 +1,4 @@
-"""Repeat a finished run from its record, and compare the two: scores, weights, and what differs around them."""
+"""Repeat a finished run from its record, and compare both runs: scores, weights and circumstances."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bertkit.training.run import changed_inputs, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
 _RECIPE = "recipe.yaml"
-_LOCATION = ("source", "config", "revision", "files")  # keys of `data` that say where it is
+_LOCATION = ("source", "config", "revision", "files")  # keys of `data` with its location
 _WEIGHTS = (".safetensors", ".bin")
 _MACHINE = ("device", "precision", "threads", "matmul_backend")
 _INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity
@@ -61,10 +61,10 @@ def rerun(
     record = _read_finished(folder)
     target = runs.run_folder(output or folder.with_name(f"{folder.resolve().name}-rerun"), "")
     if folder.resolve() in (target.resolve(), *target.resolve().parents):
-        raise UsageError("a run is repeated in a folder of its own", "choose another --output", file=target)
+        raise UsageError("the run folder cannot contain its repetition", "choose another --output", file=target)
     recipe = _recorded_recipe(folder, record, changes or {})
     if isinstance(recipe, PretrainRecipe):
-        # The model first, since preparing a corpus can take hours.
+        # The model is compared first, because preparing a corpus can take hours.
         _check_inputs(record["identity"], pretrain_data.model_digests(recipe), ignore_changes)
         text = pretrain_data.read_pretrain_data(recipe, target)
         _check_inputs(record["identity"], text.plan.identity, ignore_changes)
@@ -72,7 +72,7 @@ def rerun(
         pretrain.pretrain_corpus(replace(text, plan=plan), fresh=fresh)
     else:
         with stage("reading the data", total=1):
-            # As the run held out its rows and as its machine computed: what differs then is the environment.
+            # Held-out rows and machine are the run's, so that only the environment can differ.
             rows = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
         _check_inputs(record["identity"], rows.plan.identity, ignore_changes)
         train = distill.distill_rows if "compared_models" in record else finetune.finetune_rows
@@ -153,7 +153,7 @@ def _list_circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_finished(folder: Path) -> RunRecord:
-    """Read the record of a run that can be repeated; raises what `rerun` does."""
+    """Read the record of a run that can be repeated; see `rerun` for the errors."""
     if is_seeds_folder(folder):
         first = next(iter(seed_folders(folder)), None)
         remedy = "name one of its runs" if first is None else f"name one of its runs: {first}"
@@ -165,32 +165,32 @@ def _read_finished(folder: Path) -> RunRecord:
     if record is None:
         raise UsageError("not a run folder", "name one that finetune, distill or pretrain has written", file=folder)
     if record["status"] != "finished":
-        what = f"the run is not finished ({record['status']})"
-        raise ModelError(what, "repeat the command that started it", file=folder)
+        message = f"the run is not finished ({record['status']})"
+        raise ModelError(message, "repeat the command that started it", file=folder)
     if "pruned" in record["identity"]:
-        what = "a pruned model was made of a run, and trains nothing"
-        raise UsageError(what, f"repeat that run, then {record.get('command', 'bertkit prune')}", file=folder)
+        message = "a pruned model is made from a run without training"
+        raise UsageError(message, f"repeat that run, then {record.get('command', 'bertkit prune')}", file=folder)
     return record
 
 
 def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[str, str]) -> Recipe | PretrainRecipe:
-    """Return the recipe of a run: every setting from its record, and where data and models are from recipe.yaml.
+    """Return the recipe of a run: settings from its record, and the locations of data and models from recipe.yaml.
 
     The record also has the settings that were defaults, which may change between releases, and no tuned options.
 
     Raises:
-        ResourceError: recipe.yaml is missing or is not as the run has written it.
-        RecipeError: this release cannot read a setting.
-        UsageError: the run was limited by the clock.
+        ResourceError: If recipe.yaml is missing or has changed.
+        RecipeError: If this release cannot read a setting.
+        UsageError: If the run was limited by time.
     """
     from pydantic import ValidationError
 
     file, settings = folder / _RECIPE, record["identity"]["recipe"]
     checksum = record.get("files", {}).get(_RECIPE, {}).get("sha256")
     if not file.is_file() or checksum not in (None, file_fingerprint(file)):
-        what = "the recipe of the run is missing" if not file.is_file() else "the recipe of the run has changed"
-        raise ResourceError(what, "restore the file", file=file)
-    # The record has no locations, recipe.yaml has no defaults: sections of the record are laid over those of the file.
+        message = "the recipe of the run is missing" if not file.is_file() else "the recipe of the run has changed"
+        raise ResourceError(message, "restore the file", file=file)
+    # The record has no locations, and recipe.yaml has no defaults, so the record updates the file by sections.
     values = read_yaml(file.read_text(encoding="utf-8"), file)[0]
     located = {name: values.get(name) or {} for name in ("data", "training", "distillation")}
     for name, section in located.items():
@@ -198,29 +198,29 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
             located[name] = {**section, **settings.get(name, {})}
     values = {**values, **settings, **{name: section for name, section in located.items() if section}}
     if changes.get("data"):
-        # the config of the demo data tells which rows
+        # The rows of the demo data are chosen by its config, so the config stays.
         is_demo = changes["data"] == values["data"].get("source") == "demo"
         data = {name: value for name, value in values["data"].items() if name not in _LOCATION or is_demo}
         values["data"] = {**data, "source": changes["data"]}
     if changes.get("model"):
         values["model"] = changes["model"]
-    # Another machine, or the same one on another day, would make other steps in that time.
+    # The number of steps in a budget of time depends on the machine and on its load.
     if values.get("training", {}).get("budget"):
-        what = "the clock ended the run (training.budget), so no repetition has the same steps"
-        raise UsageError(what, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
+        message = "the run ended after a time (training.budget), so a repetition would have other steps"
+        raise UsageError(message, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
     try:
         record_type = PretrainRecipe if "objective" in values else Recipe
         recipe = record_type.model_validate(values, context={"trusted": trusts_folders()})
     except ValidationError as error:
         first = error.errors()[0]
-        what = f"this release cannot read {'.'.join(map(str, first['loc']))} of the run's recipe: {first['msg']}"
+        message = f"this release cannot read {'.'.join(map(str, first['loc']))} of the run's recipe: {first['msg']}"
         version = record.get("versions", {}).get("bertkit", "the release that trained it")
-        raise RecipeError(what, f"repeat it with bertkit {version}", file=file) from None
+        raise RecipeError(message, f"repeat it with bertkit {version}", file=file) from None
     return recipe
 
 
 def _check_inputs(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool) -> None:
-    """Compare the inputs that are known by now with the record; if `ignored`, log the differences.
+    """Compare the inputs that have been read with the record; if `ignored`, only log the differences.
 
     Raises:
         DataError: If only rows differ.

@@ -20,30 +20,30 @@ from bertkit.storage.run_sets import read_seeds, seed_folders
 
 @dataclass(frozen=True)
 class TableCell:
-    """What one model scores on one task, by the best metric of the recipe, on the split that chose the best step."""
+    """Score of a model on a task, by the best metric of the recipe, on the split that chose the best step."""
 
     row: str
     task: str
     metric: str
     folder: str
     score: float | None
-    """The mean over seeds, where there are several."""
+    """Score of the run, or the mean over seeds."""
     interval: Interval = None
-    """95%; of several seeds, over seeds and rows together."""
+    """95% interval; for several seeds, over seeds and rows together."""
     seeds: int = 1
     standard_deviation: float | None = None
-    """Over the seeds."""
+    """Standard deviation over the seeds."""
     is_best: bool = False
     """Whether no other model has a better score on the same rows."""
     difference: Difference | None = None
-    """From the first model on the same rows; ``p_holm`` counts where several models are compared with it."""
+    """Difference from the first model on the same rows; ``p_holm`` is set if several models are compared with it."""
     lower_is_better: bool = False
     rows_digest: str = field(default="", repr=False)
-    """Fingerprint of the rows that are scored."""
+    """Fingerprint of the scored rows."""
 
     @property
     def p(self) -> float | None:
-        """The p that counts, corrected where several models are compared with the first."""
+        """P-value, corrected if several models are compared with the first."""
         if self.difference is None:
             return None
         return self.difference.p if self.difference.p_holm is None else self.difference.p_holm
@@ -51,7 +51,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class RunsTable:
-    """The cells of a table: rows are models, or folders, and columns are tasks; a pair without a run has no cell."""
+    """Cells of a table: rows are models or folders, and columns are tasks; a pair without a run has no cell."""
 
     rows: list[str]
     tasks: list[tuple[str, str]]
@@ -60,7 +60,7 @@ class RunsTable:
     notes: list[str]
 
     def cell(self, row: str, task: tuple[str, str]) -> TableCell | None:
-        """Return the cell of a row and a column; None where there is no such run."""
+        """Return the cell of a row and a column, or None without a run."""
         return next((c for c in self.cells if (c.row, (c.task, c.metric)) == (row, task)), None)
 
 
@@ -68,16 +68,18 @@ def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = 
     """Tabulate finished runs; see `bertkit.metrics.paired` for the tests.
 
     Args:
-        paths: run folders, folders of seeds, or folders that hold some.
-        rows: what makes a row: the model that runs start from, or the path that was named.
+        paths: Run folders, folders of seeds, or folders that hold some.
+        rows: Row of a run: the model that it starts from, or its path in `paths`.
 
     Raises:
-        UsageError: a path has no runs, none is finished, or two are of one row and one task.
+        UsageError: If a path has no runs, no run is finished, or two runs belong to the same row and task.
     """
-    found = [(str(path), run) for path in paths for run in _find_summaries(typed_path(path))]
-    finished = {run.folder: (path, run) for path, run in found if "finished" in run.state}
-    notes = [f"{run.folder}: left out ({run.state})." for _, run in found if run.state != "finished" and not run.seeds]
-    notes += [f"{run.folder}: {run.state}." for _, run in found if run.state != "finished" and run.seeds]
+    summaries = [(str(path), run) for path in paths for run in _find_summaries(typed_path(path))]
+    finished = {run.folder: (path, run) for path, run in summaries if "finished" in run.state}
+    notes = [
+        f"{run.folder}: left out ({run.state})." for _, run in summaries if run.state != "finished" and not run.seeds
+    ]
+    notes += [f"{run.folder}: {run.state}." for _, run in summaries if run.state != "finished" and run.seeds]
     if not finished:
         raise UsageError("no run is finished", "`bertkit runs list` shows how runs ended", file=str(paths[0]))
     names = _short_names([run.model for _, run in finished.values()])
@@ -85,19 +87,19 @@ def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = 
     tasks = list(dict.fromkeys((cell.task, cell.metric) for cell in cells))
     labels = list(dict.fromkeys(cell.row for cell in cells))
     columns = []
-    for number, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         with stage(f"comparing {task[0]}", total=1):
             column = [cell for cell in cells if (cell.task, cell.metric) == task]
             _check_pairs(column)
-            tested, more = _test_column(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
+            tested, more_notes = _test_column(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
             columns += tested
-            notes += more
-            get_progress().update(number, {})
+            notes += more_notes
+            get_progress().update(index, {})
     return RunsTable(labels, tasks, columns, notes)
 
 
 def _find_summaries(folder: Path) -> list[RunSummary]:
-    """Find the runs and the folders of seeds that a folder is or holds."""
+    """Return the run or the folder of seeds in a folder, or all that it contains."""
     if (run := summarize(folder)) is not None:
         return [run]
     summaries = [run for run in find_runs(folder) if run.recipe]
@@ -107,13 +109,13 @@ def _find_summaries(folder: Path) -> list[RunSummary]:
 
 
 def _short_names(models: Sequence[str]) -> dict[str, str]:
-    """Return the last part of each model's name, or the whole where two end alike."""
+    """Return the last part of each model's name, or the complete name if two models have the same last part."""
     short = {model: Path(model).name for model in models}
     return {model: name if list(short.values()).count(name) == 1 else model for model, name in short.items()}
 
 
 def _describe_cell(row: str, run: RunSummary) -> TableCell:
-    """Return the cell of a run or of a folder of seeds, not yet compared with others."""
+    """Return the cell of a run or of a folder of seeds, before comparisons."""
     folder, score, interval, seeds, deviation = Path(run.folder), run.score, run.interval, run.seeds or 1, None
     # A folder of seeds has the rows of its first finished run.
     records = filter(None, map(runs.read_record, seed_folders(folder) if run.seeds else [folder]))
@@ -144,26 +146,26 @@ def _check_pairs(column: Sequence[TableCell]) -> None:
     for cell in column:
         first = by_row.setdefault(cell.row, cell)
         if first is not cell:
-            both = {of.folder: runs.read_record(Path(of.folder)) or {} for of in (first, cell)}
-            differing = [row["setting"] for row in list_settings(both)]
-            what = f"{first.folder} and {cell.folder} are both {cell.task} with {cell.row}"
-            shown = shorten(", ".join(differing) or "nothing", 80)
+            records = {run.folder: runs.read_record(Path(run.folder)) or {} for run in (first, cell)}
+            differing = [row["setting"] for row in list_settings(records)]
+            message = f"{first.folder} and {cell.folder} are both {cell.task} with {cell.row}"
+            names = shorten(", ".join(differing) or "nothing", 80)
             remedy = "name one of them, or --rows folder; `finetune --seeds` makes runs that count as one"
-            raise UsageError(f"{what}, and differ in {shown}", remedy)
+            raise UsageError(f"{message}, and differ in {names}", remedy)
 
 
 def _test_column(column: list[TableCell], first: str) -> tuple[list[TableCell], list[str]]:
-    """Mark the best score of a task, and compare each model with the first; return what could not be, and why."""
+    """Mark the best score of a task, and compare each model with the first; notes give the reason if that fails."""
     task = column[0].task
     if len({cell.rows_digest for cell in column}) > 1:
         return column, [f"{task}: scored on different rows, so not compared."]
     if len(column) < 2:
         return column, []
-    known = [cell.score for cell in column if cell.score is not None]
-    best = (min if column[0].lower_is_better else max)(known, default=None)
+    scores = [cell.score for cell in column if cell.score is not None]
+    best = (min if column[0].lower_is_better else max)(scores, default=None)
     column = [replace(cell, is_best=cell.score is not None and cell.score == best) for cell in column]
     if column[0].row != first:
-        return column, [f"{task}: not tested, for {first} has no run."]
+        return column, [f"{task}: not tested, because {first} has no run."]
     try:
         return [column[0], *_compare_column(column)], []
     except BertkitError as error:
@@ -174,7 +176,7 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     """Compare the other models of a task with the first, from their stored predictions.
 
     Raises:
-        BertkitError: these do not suffice, or one model has a single run and another several seeds.
+        BertkitError: If the predictions do not suffice, or if one model has a single run and another several seeds.
     """
     from bertkit.evaluation.differences import Side
     from bertkit.evaluation.gates import compare_sides
@@ -193,9 +195,9 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
         aligned = [align(run, reference, scorer.task) for run in system.runs]
         sides.append(Side([run.predictions for run in aligned], [scorer.compare(run, rows) for run in aligned]))
         for run, arrays in zip(aligned, sides[-1].judged, strict=True):
-            # A p value of predictions that do not give the score of the table would be of something else.
+            # If the predictions do not give the score of the table, their p-value would not belong to it.
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
-    # A column is a family of tests: each of its models against the first.
+    # The tests of a column, each model against the first, are corrected together.
     differences = correct_differences([compare_sides(scorer, sides[0], side)[metric] for side in sides[1:]])
     return [replace(cell, difference=difference) for cell, difference in zip(column[1:], differences, strict=True)]

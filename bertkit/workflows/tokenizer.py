@@ -19,7 +19,7 @@ from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 _BATCH = 256  # documents
-_MAX_UNKNOWN = 0.001  # a larger share of unknown tokens is worth a warning
+_MAX_UNKNOWN = 0.001  # a larger fraction of unknown tokens is worth a warning
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class TokenizerReport:
     lowercase: bool
     vocabulary_size: int
     documents: int
-    """All of them, with duplicates and held-out ones."""
+    """Number of documents, including duplicates and held-out documents."""
     held_out: int
-    """Those that the figures come from."""
+    """Number of held-out documents, which the figures are measured on."""
     words: int
     fertility: float
     """Tokens per word."""
     coverage: float
-    """Share of words that are one token."""
+    """Fraction of words that are one token."""
     unknown_rate: float
-    """Share of tokens that are the unknown token."""
+    """Fraction of tokens that are the unknown token."""
     tokens_per_document: float
     unseen_share: float
-    """Share of the vocabulary that does not occur in held-out text."""
+    """Fraction of the vocabulary that does not occur in held-out text."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -51,15 +51,15 @@ def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: str | Path) ->
     """Train a tokenizer on the documents that pretraining trains on, write it, and measure it on held-out ones.
 
     Raises:
-        UsageError: the output folder is not empty.
-        ResourceError: another process is writing it, or it cannot be written.
-        DataError: there is no text, or too little.
+        UsageError: If the output folder is not empty.
+        ResourceError: If another process is writing it, or if it cannot be written.
+        DataError: If there is no text, or too little.
     """
     folder = typed_path(output)
     refuse_existing(folder)
     with claimed_folder(folder):
         source = find_corpus(data)
-        # Which documents repeat others and which are held out, as pretraining decides it: held-out text stays unseen.
+        # Duplicates and held-out documents are the same as in pretraining, so that held-out text stays unseen.
         first_pass = find_duplicates(source)
 
         def read_texts(split: str) -> Iterator[str]:

@@ -253,15 +253,15 @@ def choose_rows(split: Split, gold: str) -> Split:
     return split.select(sorted(chosen))
 
 
-class _StageFailed(Exception):
-    """Ends a smoke run."""
-
-
 @contextmanager
 def _smoke_stages(result: SmokeResult) -> Iterator[_Stages]:
-    """Yield a recorder of stages, and end at the first stage that fails."""
-    with tempfile.TemporaryDirectory() as folder, suppress(_StageFailed):
-        yield _Stages(result, Path(folder))
+    """Yield a recorder of stages, and leave the block at the first stage that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        stages = _Stages(result, Path(folder))
+        try:
+            yield stages
+        except BertkitError as error:
+            stages.error = error
 
 
 @dataclass
@@ -283,8 +283,7 @@ class _Stages:
             is_left_out = is_optional and isinstance(error, (UnavailableError, UsageError))
             outcome, reason = "left out" if is_left_out else "failed", str(error)
             if not is_left_out:
-                self.error = error
-                raise _StageFailed from error
+                raise
         finally:
             self.result.stages.append(SmokeStage(name, outcome, round(time.perf_counter() - start, 2), reason))
 
@@ -299,13 +298,13 @@ class _Stages:
 
 
 class _StopAfterStep(ProgressWrapper):
-    """Asks the training to stop after its first step, as SIGTERM does."""
+    """Progress that stops the training after its first step with SIGTERM."""
 
     is_training = False
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
-        self.is_training = what.startswith("training")
-        super().start(what, total, done)
+    def start(self, name: str, total: int, done: int = 0) -> None:
+        self.is_training = name.startswith("training")
+        super().start(name, total, done)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         super().update(done, figures)

@@ -35,7 +35,7 @@ def test_summaries_are_whole_in_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     text = " ".join(help_of().split())
     assert "Pretrain an encoder on text, or train a tokenizer for it." in text
-    assert "List published encoders and what each is for." in text
+    assert "List published encoders and their uses." in text
 
 
 def test_arguments_have_no_braces_and_options_that_a_recipe_sets_say_so(monkeypatch):

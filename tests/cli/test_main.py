@@ -148,8 +148,8 @@ NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
         (
             RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
             6,
-            "DataLoader worker (pid 7) is killed by signal: Killed - the system may have ended it for want of memory: "
-            "use fewer workers, or none",
+            "DataLoader worker (pid 7) is killed by signal: Killed - the system may have ended it because memory was "
+            "short: use fewer workers, or none",
         ),
         (FileNotFoundError(2, "No such file or directory", "a.csv"), 6, "No such file or directory (a.csv)"),
     ],
@@ -198,9 +198,8 @@ def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere
 
     opened = Path.open
 
-    class Full(io.StringIO):
-        def close(self):
-            super().close()
+    class Full(io.BytesIO):
+        def flush(self):
             raise OSError(number, os.strerror(number))
 
     def refuse(file, *arguments, **keywords):

@@ -106,18 +106,6 @@ def test_a_wrong_key_is_told_as_the_command_does(tiny_model):
         bertkit.finetune("classify", model=tiny_model, data=TRAIN, training={"epoch": 1})
 
 
-def test_an_argument_that_there_is_not_is_refused(tiny_model):
-    """Python takes any name where options are unpacked."""
-    for name, remedy in {
-        "epochs": r'training=\{"epochs": ...\}',
-        "seeds": r"bertkit.finetune_seeds\(bertkit.with_rows",
-        "freshh": "did you mean fresh",
-    }.items():
-        with pytest.raises(UsageError, match=f"finetune has no argument '{name}' - .*{remedy}"):
-            train(tiny_model, TRAIN, "run", **{name: 1})
-    assert not Path("run").exists()
-
-
 @pytest.mark.slow
 def test_seeds_are_trained_on_rows_in_memory_one_after_the_other_and_at_once(tiny_model):
     changes = {f"training.{key}": value for key, value in TRAINING.items()}

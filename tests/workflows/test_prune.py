@@ -43,7 +43,7 @@ def test_a_run_becomes_a_smaller_run_that_transformers_loads(run, trained, tmp_p
     assert torch.allclose(
         logits.softmax(-1)[0], torch.tensor([probabilities[name] for name in ("bad", "good")]), atol=1e-4
     )
-    assert run("rerun", "small").last.startswith("error: a pruned model was made of a run, and trains nothing")
+    assert run("rerun", "small").last.startswith("error: a pruned model is made from a run without training")
     assert run("prune", trained, "-o", "small", "--layers", 1).last.startswith(
         "error: it exists already, and is kept as it is"
     )

@@ -107,7 +107,7 @@ def test_another_run_comes_on_top_and_the_history_keeps_the_first(hub, run, trai
     first = hub.add("models", "me/toy", served)
     ended = run("push", trained, "me/toy", "--json")
     assert ended.code == 0, ended.err
-    assert f"me/toy has another model: a commit on top replaces it, and me/toy@{first} stays what it was" in ended.err
+    assert f"me/toy already contains a model; pushing a new commit (me/toy@{first} keeps the old one)" in ended.err
     result = json.loads(ended.out)
     assert (result["before"], result["deleted"]) == (first, ["calibration.json", "pytorch_model.bin"])
     assert "mine.txt" in hub.newest("me/toy") and set(hub.commits["models", "me/toy"]) >= {first, result["commit"]}
@@ -145,11 +145,11 @@ def test_what_cannot_be_pushed_ends_in_one_line(hub, run, trained, finished, tin
         assert (ended.code, len(ended.err.splitlines())) == (code, 1), ended.err
         return ended.last
 
-    assert "'toy' is no name of a model on the hub - write YOUR_NAME/NAME" in line(2, trained, "toy")
+    assert "'toy' is not the name of a model on the Hub - write YOUR_NAME/NAME" in line(2, trained, "toy")
     assert "no such run: nowhere" in line(4, "nowhere", "me/toy")
     assert "no run of bertkit with checksums" in line(4, tiny_model, "me/toy")
     assert "an exported model" in line(4, tmp_path / "exported", "me/toy")
-    assert "me/public is there already, and is public" in line(2, trained, "me/public", "--private")
+    assert "me/public exists already, and is public" in line(2, trained, "me/public", "--private")
     hub.fail("POST /api/repos/create", 403, times=1)
     assert "me/toy: the hub forbids it (403) - check what your token permits" in line(5, trained, "me/toy")
     card = (finished / "README.md").read_text()

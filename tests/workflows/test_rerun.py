@@ -128,7 +128,7 @@ def test_other_folders_are_refused(tmp_path):
     with pytest.raises(UsageError, match="not a run folder"):
         rerun(tmp_path)
     for inside in (run, run / "again"):
-        with pytest.raises(UsageError, match="a folder of its own"):
+        with pytest.raises(UsageError, match="cannot contain its repetition"):
             rerun(run, output=inside)
     (tmp_path / "seeds" / "seed-1").mkdir(parents=True)
     with pytest.raises(UsageError, match=r"a folder of seeds, not one run .*seed-1"):

@@ -28,7 +28,7 @@ def command(
     recipe: RecipeArgument = "cola",
     precision: Annotated[
         list[str] | None,
-        option("fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is fast here"),
+        option("fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is faster"),
     ] = None,
     batch_size: Annotated[
         list[int] | None, option("Rows per optimizer step; repeat it to compare.", "N", FROM_RECIPE)
@@ -42,7 +42,7 @@ def command(
     """
     from bertkit.recipe.load import load_recipe
 
-    # Every batch size with every precision; without options, what the recipe says.
+    # Each batch size is measured with each precision; without options, both come from the recipe.
     recipes = [
         load_recipe(recipe, merge_changes({"training.precision": dtype, "training.batch_size": rows}, changes))
         for rows in dict.fromkeys(batch_size or ()) or (None,)

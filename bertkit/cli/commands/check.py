@@ -45,7 +45,7 @@ LEVELS = ("good", "warn", "fail")
     model=Annotated[
         str | None,
         option(
-            "Model whose tokenizer counts tokens, and whose vectors find label errors: hub name, directory or `demo`.",
+            "Model whose tokenizer counts tokens, and whose vectors find label errors: Hub name, directory or `demo`.",
             "MODEL",
             "the recipe's",
         ),
@@ -59,7 +59,7 @@ def command(
     ] = False,
     strict: Annotated[
         bool,
-        flag("--strict", "End with exit code 3 after warnings, and with 5 where something cannot be checked here."),
+        flag("--strict", "Exit with code 3 after warnings, and with 5 if a check lacks a package or a model."),
     ] = False,
     fix: Annotated[
         Path | None,
@@ -74,7 +74,7 @@ def command(
     """Check the rows of a recipe's data, without training.
 
     Finds rows that cannot be used, odd labels, repeated and leaked rows, contradictions, truncated texts, shortcuts and
-    splits that differ. All findings are shown, not only the first. The exit code is 3 where one is a fail.
+    splits that differ. All findings are printed. The exit code is 3 if a finding is an error (`fail`).
     """
     from bertkit.recipe.load import load_recipe
 
@@ -82,7 +82,7 @@ def command(
     from bertkit.workflows.check import check
 
     checked = check(loaded, label_errors=label_errors, fix=fix, needs_model="model" in changes)
-    copy = fix if checked.rows.get("train") else None  # without training rows there is none
+    copy = fix if checked.rows.get("train") else None  # Without training rows, no copy is written.
     if report is not None:
         from bertkit.reports.cases import write_cases
 
@@ -97,7 +97,7 @@ def command(
 
 
 def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
-    """Return a case for each finding, and one for what was left out."""
+    """Return a case for each finding and for each check that was left out."""
     from bertkit.reports.cases import Case
 
     faults, cases = ("fail", "warn") if strict else ("fail",), []
@@ -106,28 +106,28 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
         cases.append(Case(finding.group, finding.name, outcome, f"{finding.level}: {finding.text}"))
     # The report also lists omitted checks, because their absence would look like a clean result.
     left_out = (*result.left_out, *result.unavailable)
-    return cases + [Case("left out", what.partition(":")[0], "skipped", what) for what in left_out]
+    return cases + [Case("left out", text.partition(":")[0], "skipped", text) for text in left_out]
 
 
 def print_findings(result: CheckResult, fix: Path | None) -> None:
-    """Print the findings under their headings, what was left out, and what the copy lacks."""
+    """Print the findings under their headings, the checks that were left out, and the rows that the copy lacks."""
     print_text(f"{result.recipe}: {result.source}")
     counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
     columns = ", ".join(name or repr(name) for name in result.unread)
     print_text(f"  rows: {counted or 'none can be used'}{columns and '; columns that are not read: '}{columns}")
     print_groups(result.findings, _GROUPS, result.source)
     print_line()
-    for what in (*result.left_out, *result.unavailable):
-        print_text(f"left out: {what}")
+    for reason in (*result.left_out, *result.unavailable):
+        print_text(f"left out: {reason}")
     if result.label_errors:
         print_text(f"likeliest label errors (all {len(result.label_errors):,} with --json)")
         for error in result.label_errors[:10]:
-            of_word = f"{error.word!r} is " if error.word else ""
-            print_text(f"  {error.place()}  {of_word}{error.label!r}, perhaps {error.suggested!r}")
+            word = f"{error.word!r} is " if error.word else ""
+            print_text(f"  {error.place()}  {word}{error.label!r}, perhaps {error.suggested!r}")
             print_text(f"    {shorten(error.text, 200)}")
     if fix is not None:
         print_text(f"{fix}: a copy of the files" + ("" if result.removed else ", in which no row was left out"))
-        print_notes(f"left out: {count:,} {why}" for why, count in result.removed.items())
+        print_notes(f"left out: {count:,} {reason}" for reason, count in result.removed.items())
     print_levels(result.findings)
 
 
@@ -137,12 +137,12 @@ def count_levels(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def print_levels(findings: Sequence[Finding]) -> None:
-    """Print how many findings each level has, the worst first."""
+    """Print the number of findings of each level, the worst first."""
     print_line(", ".join(f"{count} {level}" for level, count in reversed(count_levels(findings).items())))
 
 
 def print_groups(findings: Sequence[Finding], headings: Mapping[str, str], source: str = "") -> None:
-    """Print findings, each under the heading of its group, with rows of files as in the folder of the data."""
+    """Print findings under the headings of their groups; file names are relative to the folder of the data."""
     for group, heading in headings.items():
         grouped = [finding for finding in findings if finding.group == group]
         if grouped:

@@ -31,7 +31,6 @@ from bertkit.cli.output import (
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.recipe.records import Recipe
     from bertkit.workflows.distill import ComparedModel, Distilled
 
 ORDER = 50
@@ -51,7 +50,7 @@ def command(
     recipe: RecipeArgument,
     changes: dict[str, Any],
     teacher: TeacherOption = None,
-    model: Annotated[str | None, option("Student: hub name, directory or `demo`.", "STUDENT")] = None,
+    model: Annotated[str | None, option("Student: Hub name, directory or `demo`.", "STUDENT")] = None,
     student_layers: Annotated[
         str | None,
         option("Build the student from these layers of the first teacher (0,2,4), or from this many (3).", "LAYERS"),
@@ -70,7 +69,7 @@ def command(
     The student learns from the gold labels and from the teachers' logits. At the end, teachers and student are
     compared: size, speed, scores, and the differences between the scores. Options override the recipe.
 
-    The recipes distilbert and tinybert are different: they pretrain a student of a pretrained teacher on text.
+    The recipes distilbert and tinybert pretrain a student on text, with a pretrained teacher.
     """
     if model is not None and student_layers is not None:
         remedy = "give one: a student model, or layers of the first teacher"
@@ -79,11 +78,13 @@ def command(
 
     if smoke:
         check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
-    # Two things are called distillation: of a trained task, below, and of a pretrained encoder on text, here.
+    # A pretraining recipe distills a pretrained encoder on text; other recipes distill a fine-tuned model.
     if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:
-            what = f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
-            raise UsageError(what, "leave out --model, --soft-weight and any second --teacher")
+            message = (
+                f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
+            )
+            raise UsageError(message, "leave out --model, --soft-weight and any second --teacher")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings: dict[str, Any] = {**options, "model": teacher[0] if teacher else None}
         student = load_pretrain_recipe(recipe, merge_changes(settings, changes))
@@ -97,30 +98,26 @@ def command(
         "distillation.soft_weight": soft_weight,
     }
     loaded = load_recipe(recipe, merge_changes(settings, changes))
-    _distill_recipe(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
-
-
-def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
     from bertkit.workflows import trial_run
     from bertkit.workflows.distill import distill, with_distillation
 
     if smoke:
-        print_smoke(trial_run.smoke_finetune(with_distillation(recipe)))
+        print_smoke(trial_run.smoke_finetune(with_distillation(loaded)))
     elif dry_run:
-        plan = trial_run.dry_run(with_distillation(recipe), output=output, fresh=fresh)
+        plan = trial_run.dry_run(with_distillation(loaded), output=output, fresh=fresh)
         print_result(plan, print_dry_run)
     else:
-        distilled = distill(recipe, output=output, fresh=fresh)
+        distilled = distill(loaded, output=output, fresh=fresh)
 
         def print_all(distilled: Distilled) -> None:
             print_distilled(distilled)
-            print_next_steps(recipe, distilled.results)
+            print_next_steps(loaded, distilled.results)
 
         print_gated(distilled, print_all, [case for result in distilled.results for case in result.gates])
 
 
 def print_distilled(distilled: Distilled) -> None:
-    """Print the student's scores, and then the teachers and the student in comparison."""
+    """Print the student's scores and the comparison of teachers and student."""
     print_results(distilled.results)
     from bertkit.hardware.speed import describe_spreads
 

@@ -19,7 +19,7 @@ EXAMPLE = "bertkit doctor"
 def command(
     folder: Annotated[
         Path | None,
-        argument("Run, folder of runs, index, exported folder or package to read in place of the machine.", "RUN"),
+        argument("Run, folder of runs, index, exported folder or package to read instead of the machine.", "RUN"),
     ] = None,
 ) -> None:
     """Diagnose this machine or a run, and suggest fixes.

@@ -15,23 +15,26 @@ EXAMPLE = "bertkit encoders --language en --max-parameters 50"
 
 
 def command(
-    language: Annotated[str | None, option("Only those for a language, e.g. de.", "CODE")] = None,
+    language: Annotated[str | None, option("Only encoders for a language, e.g. de.", "CODE")] = None,
     license: Annotated[
-        str | None, option("Only those with this license, e.g. MIT; `open` for all that allow commercial use.", "NAME")
+        str | None,
+        option("Only encoders with this license, e.g. MIT; `open` for all licenses that allow commercial use.", "NAME"),
     ] = None,
-    min_tokens: Annotated[int, option("Only those that read inputs of at least N tokens.", "N", min=0)] = 0,
-    max_parameters: Annotated[float | None, option("Only those with at most N million parameters.", "N", min=0)] = None,
+    min_tokens: Annotated[int, option("Only encoders that read at least N tokens.", "N", min=0)] = 0,
+    max_parameters: Annotated[
+        float | None, option("Only encoders with at most N million parameters.", "N", min=0)
+    ] = None,
     vectors: Annotated[
         bool | None,
         option(
-            "Only those that were trained for vectors of sentences, or only the others.",
+            "Only encoders that were trained for sentence vectors, or only the others.",
             names=("--vectors/--no-vectors",),
         ),
     ] = None,
 ) -> None:
-    """List published encoders and what each is for.
+    """List published encoders and their uses.
 
-    Any encoder that transformers has a class for will do, and need not be listed here.
+    Other encoders work, too, if transformers has a class for them.
     """
     from bertkit.storage.hub.encoders import list_encoders
 
@@ -59,4 +62,4 @@ def _print_encoders(encoders: list[PublishedEncoder], language: str | None) -> N
     for row, use in zip(rows, uses, strict=True):
         print_text(f"  {row['encoder']:<{width}}  {use}")
     if language is not None and any(isinstance(encoder.languages, int) for encoder in encoders):
-        print_text("  Of those with a number of languages, the card on the hub says whether yours is one of them.")
+        print_text("  If a number of languages is given, the card on the Hub lists them.")

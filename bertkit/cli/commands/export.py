@@ -33,16 +33,16 @@ NewFolderOption = Annotated[Path, output_option("Folder to write; it must not ex
 def export_run(
     run: TrainedArgument,
     output: NewFolderOption,
-    to: Annotated[Literal["onnx", "openvino"], option("What runs it.", "BACKEND")] = "onnx",
+    to: Annotated[Literal["onnx", "openvino"], option("Runtime of the exported model.", "BACKEND")] = "onnx",
     recipe: CheckpointRecipeOption = None,
-    data: Annotated[str | None, option("Rows to score both on.", "DATA", "those of the run")] = None,
+    data: Annotated[str | None, option("Rows to score both models on.", "DATA", "the run's")] = None,
     limit: LimitOption = None,
     with_baselines: Annotated[bool, option("Copy baselines.json, which has words of the training rows.")] = False,
 ) -> None:
     """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.
 
-    The folder has the graph, the tokenizer, the recipe, labels and thresholds. `eval` and `predict` take it as a model,
-    and say the same: the outputs, scores and speed of both are compared, and kept in parity.json.
+    The folder has the graph, the tokenizer, the recipe, labels and thresholds, and `eval` and `predict` accept it as a
+    model. Outputs, scores and speed of both models are compared, and written to parity.json.
     """
     from bertkit.workflows.export import export
 
@@ -52,7 +52,7 @@ def export_run(
 
 
 def print_export(result: ExportResult) -> None:
-    """Print what was exported, how it compares, and what to do next."""
+    """Print the exported model, its comparison with the original model, and the next commands."""
     print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {result.bytes / 1e6:,.1f} MB")
     print_parity(result.parity, result.backend)
     print_next(f"bertkit eval {result.folder}", f"bertkit predict {result.folder} FILE")
@@ -62,10 +62,10 @@ _FLIPS = {"model": "from the model's", "alone": "between a row alone and in a ba
 
 
 def print_parity(parity: Parity, after: str) -> None:
-    """Print how a graph compares with the model that it was made from."""
+    """Print the comparison of a graph with the original model."""
     print_text(f"  largest difference of outputs: {parity.largest:.2g}")
     if parity.least_cosine is not None:
-        print_text(f"  least cosine of vectors: {parity.least_cosine:.6f}")
+        print_text(f"  lowest cosine of vectors: {parity.least_cosine:.6f}")
     from bertkit.hardware.speed import describe_spreads
 
     speed = [
@@ -91,7 +91,7 @@ def print_parity(parity: Parity, after: str) -> None:
         for name, score in parity.scores.items()
     ]
     print_table(f"{parity.split}, {format_rows(parity.rows)}", scores)
-    # Outputs may differ in the fifth digit and labels in none: the latter are what users see.
+    # Outputs can differ in the fifth digit without any change of labels, which are what users see.
     for name, whose in _FLIPS.items():
         if name in parity.flips:
             print_text(f"  labels that differ {whose}: {parity.flips[name]} of {format_rows(parity.rows)}")
@@ -103,18 +103,18 @@ def quantize_run(
     output: NewFolderOption,
     to: Annotated[
         Literal["onnx-int8", "openvino-int8", "openvino-bf16"],
-        option("What runs it, and in which precision.", "TARGET"),
+        option("Runtime and precision of the exported model.", "TARGET"),
     ] = "openvino-int8",
-    margin: Annotated[float, option("The share of the score that may be lost, with 95% confidence.", "P")] = 0.01,
-    rows: Annotated[int, option("Training rows that tell the ranges of activations.", "N")] = 256,
+    margin: Annotated[float, option("Largest acceptable relative loss of the score, with 95% confidence.", "P")] = 0.01,
+    rows: Annotated[int, option("Number of training rows to find the ranges of activations on.", "N")] = 256,
     recipe: CheckpointRecipeOption = None,
-    data: Annotated[str | None, option("Rows to calibrate and score on.", "DATA", "those of the run")] = None,
+    data: Annotated[str | None, option("Rows to calibrate and score on.", "DATA", "the run's")] = None,
     limit: LimitOption = None,
 ) -> None:
     """Export a fine-tuned model in int8 or bf16, unless it loses too much.
 
     Both models are scored on validation rows. Nothing is written unless the paired 95% interval of the loss is within
-    the margin, and, of vectors, the least cosine is at least 0.98.
+    the margin and, for vectors, the lowest cosine is at least 0.98.
     """
     from bertkit.workflows.export import MarginError, export
 
@@ -144,15 +144,15 @@ def package_run(
     ],
     output: NewFolderOption,
     to: Annotated[
-        Literal["onnx", "openvino"] | None, option("What runs it.", "BACKEND", "onnx, or that of an exported folder")
+        Literal["onnx", "openvino"] | None, option("Runtime of the model.", "BACKEND", "onnx, or the exported folder's")
     ] = None,
     recipe: CheckpointRecipeOption = None,
-    serve: Annotated[bool, option("Add a Dockerfile, and pin the requirements of a server by their hashes.")] = False,
+    serve: Annotated[bool, option("Add a Dockerfile and the pinned requirements of a server, with hashes.")] = False,
 ) -> None:
     """Package a model with bertkit and pinned requirements, to predict without torch.
 
     The folder holds a copy of bertkit, the exported model and requirements.txt, which has ONNX Runtime or OpenVINO but
-    neither torch nor transformers. An exported folder is packaged as it is, including int8.
+    neither torch nor transformers. An exported folder is packaged unchanged, including int8.
     """
     from bertkit.workflows.package import package
 
@@ -161,7 +161,7 @@ def package_run(
 
 
 def print_package(result: PackageResult, *, serves: bool = False) -> None:
-    """Print what was packaged, and what to do next."""
+    """Print the package and the next command."""
     size = f"{result.bytes / 1e6:,.1f} MB"
     print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {size}")
     if result.parity is not None:

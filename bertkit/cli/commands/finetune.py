@@ -67,7 +67,9 @@ def command(
     join: JoinOption = False,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
-    pinned: Annotated[Path | None, option("End unless model, rows and versions are those of this run.", "RUN")] = None,
+    pinned: Annotated[
+        Path | None, option("Abort unless model, rows and package versions match this run.", "RUN")
+    ] = None,
     fresh: FreshOption = False,
 ) -> None:
     """Fine-tune an encoder with a recipe, and score it.
@@ -94,20 +96,16 @@ def command(
         return
     if jobs != 1 or join:
         raise UsageError(f"{'--join' if join else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
-    _finetune_one(loaded, output, dry_run=dry_run, fresh=fresh, pinned=pinned)
+    if dry_run:
+        from bertkit.workflows import trial_run
 
-
-def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: bool, pinned: Path | None) -> None:
+        print_result(trial_run.dry_run(loaded, output=output, fresh=fresh, pinned=pinned), print_dry_run)
+        return
     from bertkit.workflows.finetune import finetune
 
-    if dry_run:
-        from bertkit.workflows.trial_run import dry_run as check
-
-        print_result(check(recipe, output=output, fresh=fresh, pinned=pinned), print_dry_run)
-        return
-    results = finetune(recipe, output=output, fresh=fresh, pinned=pinned)
+    results = finetune(loaded, output=output, fresh=fresh, pinned=pinned)
     gates = [case for result in results for case in result.gates]
-    next_steps = partial(print_next_steps, recipe, results)
+    next_steps = partial(print_next_steps, loaded, results)
     print_gated({"results": results}, lambda _: print_results(results, next_steps), gates)
 
 
@@ -132,7 +130,7 @@ def _finetune_seeds(
 
 
 def print_dry_run(plan: DryRun, runs: int = 1) -> None:
-    """Print what a run, or several that differ in their seed, would do."""
+    """Print the plan of a run, or of several runs that differ in their seed."""
     from bertkit.data.labels import list_names
 
     per_run = f" in each of {runs} runs" if runs > 1 else ""
@@ -197,7 +195,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def print_seeds(summary: SeedsSummary) -> None:
-    """Print the spread of each metric over the seeds, every run, and what to expect from the best of several."""
+    """Print the spread of each metric over the seeds, the runs, and the expected score of the best of several runs."""
     for split in summary.splits:
         seeds = format_count(len(summary.runs), "seed")
         print_text(f"{summary.recipe}, {split.split}: {format_rows(split.rows)}, {seeds}, {summary.model}")
@@ -260,12 +258,12 @@ def print_unfinished(count: int) -> None:
 
 
 def number_values(values: Sequence[float]) -> str:
-    """Return values with their numbers from 1.
+    """Return values with their indices, counted from 1.
 
     >>> number_values([0.5, 0.75])
     '1: 0.5000, 2: 0.7500'
     """
-    return ", ".join(f"{number}: {format_number(value)}" for number, value in enumerate(values, start=1))
+    return ", ".join(f"{index}: {format_number(value)}" for index, value in enumerate(values, start=1))
 
 
 def check_smoke_options(**other_options: object) -> None:
@@ -280,7 +278,7 @@ def check_smoke_options(**other_options: object) -> None:
 
 
 def print_smoke(tried: tuple[SmokeResult, BertkitError | None]) -> None:
-    """Print how each stage went, and end with the error of the one that failed."""
+    """Print the outcome of each stage, and raise the error of the stage that failed."""
     result, error = tried
     print_result(result, _print_stages, error=error)
 

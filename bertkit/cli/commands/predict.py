@@ -30,10 +30,12 @@ ORDER = 20
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
 EscapeOption = Annotated[
-    bool, flag("--escape-formulas", "Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).")
+    bool,
+    flag("--escape-formulas", "Put a ' before text that a spreadsheet would interpret as a formula (.csv and .tsv)."),
 ]
 CoverageOption = Annotated[
-    float | None, option("Add the set of labels that holds the right one this often; needs `bertkit calibrate`.", "P")
+    float | None,
+    option("Add a set of labels that holds the correct one with this probability; requires `bertkit calibrate`.", "P"),
 ]
 
 
@@ -47,20 +49,22 @@ def command(
     row: RowOption = None,
     precision: Annotated[
         float | None,
-        option("Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.", "P"),
+        option("Abstain so that this fraction of the other predictions is correct; requires `bertkit calibrate`.", "P"),
     ] = None,
     coverage: CoverageOption = None,
-    abstain_below: Annotated[float | None, option("Mark rows whose probability is below this.", "P")] = None,
+    abstain_below: Annotated[
+        float | None, option("Abstain from rows whose probability is below this value.", "P")
+    ] = None,
     output: RecordsOption = None,
     shard: ShardOption = None,
     columns: Annotated[
         str | None,
         option("Columns to write, in this order: names with commas, e.g. id,prediction,confidence.", "LIST", "all"),
     ] = None,
-    delimiter: Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "that of FILE")] = None,
+    delimiter: Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "FILE's")] = None,
     encoding: Annotated[
         str | None,
-        option("Encoding of a .csv or .tsv file; utf-8-sig has the mark that Excel looks for.", "NAME", "that of FILE"),
+        option("Encoding of a .csv or .tsv file; Excel needs the mark of utf-8-sig.", "NAME", "FILE's"),
     ] = None,
     digits: Annotated[
         int | None, option("Decimals of predicted numbers in a .csv or .tsv file.", "N", "4", min=0, max=17)
@@ -78,10 +82,10 @@ def command(
     if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
     layout = FileLayout(split_names(columns), delimiter, encoding, digits, escape_formulas)
-    # Without --output, records are JSON lines: an option for files would be ignored.
+    # Without --output, records are JSON lines, so options for files would have no effect.
     if output is None and layout != PLAIN:
-        what = "--columns, --delimiter, --encoding, --digits or --escape-formulas without --output"
-        raise UsageError(what, "name a file with --output")
+        message = "--columns, --delimiter, --encoding, --digits or --escape-formulas without --output"
+        raise UsageError(message, "name a file with --output")
     if precision is not None and abstain_below is not None:
         raise UsageError("--precision and --abstain-below", "give one or the other")
     recipe, checkpoint = find_trained(run, model)

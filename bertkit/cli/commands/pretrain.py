@@ -12,11 +12,11 @@ from bertkit.cli.options import (
     FreshOption,
     OutputOption,
     argument,
+    check_recipe_name,
     flag,
     option,
     output_option,
     recipe_options,
-    refuse_rows,
     set_option,
 )
 from bertkit.cli.output import (
@@ -68,7 +68,7 @@ class RecipeOrCommand(ReadableGroup):
             formatter.write_dl([(name, load_pretrain_recipe(name).about) for name in recipe_names("pretrain")])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Return the commands and the recipes that begin so."""
+        """Return the commands and the recipes whose names start with `incomplete`."""
         (recipe, *_) = self.commands["recipe"].params
         return [*super().shell_complete(ctx, incomplete), *recipe.shell_complete(ctx, incomplete)]
 
@@ -112,13 +112,13 @@ def pretrain_tokenizer(
 ) -> None:
     """Train a tokenizer on text.
 
-    The same text always gives the same files. What the tokenizer does to words is measured on held-out documents.
+    The same text always gives the same files. How the tokenizer splits words is measured on held-out documents.
     """
     from bertkit.recipe.load import load_pretrain_recipe
 
     if recipe is None and not changes.keys() - {"data.limit"}:
-        raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
-    # As a recipe reads its text, so that the tokenizer sees what pretraining will.
+        raise UsageError("no text is named", "--data FILE, a directory, or a dataset on the Hub")
+    # The recipe determines how the text is read, so that the tokenizer sees the same text as pretraining.
     corpus = load_pretrain_recipe(recipe or "mlm", changes).data
     from bertkit.tokens.train import make_spec
     from bertkit.workflows.tokenizer import train_tokenizer
@@ -136,7 +136,7 @@ def pretrain_tokenizer(
 
 
 def print_tokenizer(report: TokenizerReport) -> None:
-    """Print what a new tokenizer does to held-out text."""
+    """Print how a new tokenizer splits held-out text."""
     case = "lowercase" if report.lowercase else "cased"
     print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
     print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
@@ -158,9 +158,9 @@ def list_sizes() -> None:
         | {"vocabulary": size.vocabulary, "parameters": size.parameters}
         for name, size in sizes.items()
     ]
-    shown = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]
+    printed_rows = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]
     title = "encoders with the vocabulary that they were published with"
-    print_result({"sizes": rows}, lambda _: print_table(title, shown, max_rows=len(rows)))
+    print_result({"sizes": rows}, lambda _: print_table(title, printed_rows, max_rows=len(rows)))
 
 
 PretrainingRecipeArgument = Annotated[
@@ -168,13 +168,13 @@ PretrainingRecipeArgument = Annotated[
     argument(
         "A shipped recipe (see `bertkit pretrain --help`) or a YAML file.",
         "RECIPE",
-        callback=refuse_rows,
+        callback=check_recipe_name,
         autocompletion=complete_pretraining_recipe,
     ),
 ]
 CorpusOption = Annotated[str | None, option("Text: Hub dataset, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 SizeOption = Annotated[str | None, option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE", FROM_RECIPE)]
-TokenizerOption = Annotated[str | None, option("Tokenizer of a new model: folder or hub name.", "DIR", False)]
+TokenizerOption = Annotated[str | None, option("Tokenizer of a new model: folder or Hub name.", "DIR", False)]
 StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", default=FROM_RECIPE)]
 
 
@@ -200,9 +200,7 @@ def pretrain_recipe(
     recipe: PretrainingRecipeArgument,
     changes: dict[str, Any],
     output: OutputOption = None,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Prepare the text, time some steps and estimate the whole run.")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Prepare the text, time some steps and estimate the run.")] = False,
     smoke: SmokeOption = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -218,7 +216,7 @@ def pretrain_recipe(
 
 
 def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
-    """Pretrain with a recipe, or estimate what that would take, and print the result."""
+    """Pretrain with a recipe, or estimate time and memory, and print the result."""
     if smoke:
         check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
         from bertkit.workflows.trial_run import smoke_pretrain
@@ -247,8 +245,8 @@ def print_pretrained(result: Pretrained) -> None:
     )
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
-        of_baseline, least = strongest(result.baselines, name)
-        baseline = "" if least is None else f"  baseline {format_number(least):>7} ({of_baseline})"
+        strongest_name, value = strongest(result.baselines, name)
+        baseline = "" if value is None else f"  baseline {format_number(value):>7} ({strongest_name})"
         print_text(f"  {name:<23} {format_number(score):>7}{baseline}")
     print_table("baselines", tabulate(result.baselines))
     sizes = [size_cells(model["role"], model, unit="block") for model in result.compared_models]
@@ -258,7 +256,7 @@ def print_pretrained(result: Pretrained) -> None:
 
 
 def print_estimate(estimate: Estimate) -> None:
-    """Print what a pretraining run would take."""
+    """Print the estimated time and memory of a pretraining run."""
     print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
     print_table("text", [{"split": name, **facts} for name, facts in estimate.corpus.items()])
     budget, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
@@ -267,7 +265,7 @@ def print_estimate(estimate: Estimate) -> None:
             "speed": f"{estimate.tokens_per_second:,.0f} tokens/s",
             "": ""
             if estimate.peak_share is None
-            else f"{estimate.peak_share:.0%} of the peak of matrix products here (head not counted)",
+            else f"{estimate.peak_share:.0%} of the peak of matrix products on this machine (without the head)",
             "memory": "" if estimate.memory_mb is None else f"{estimate.memory_mb:,.0f} MB at peak",
             "disk": f"{estimate.disk_bytes / 1e6:,.0f} MB in {estimate.folder}",
             "budget": f"{budget}: {tokens}" if estimate.steps is None else "",

@@ -36,15 +36,18 @@ EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 
 KeptLayersOption = Annotated[
-    str | None, option("Keep so many layers (4), chosen by measured importance, or these (0,1,2,5).", "LAYERS", "all")
+    str | None,
+    option("Number of layers to keep, chosen by measured importance (4), or their indices (0,1,2,5).", "LAYERS", "all"),
 ]
-HeadsOption = Annotated[int | None, option("Keep so many heads per layer, where the config can say so.", "N", "all")]
-IntermediateOption = Annotated[int | None, option("Keep so many neurons of each layer's feed-forward.", "N", "all")]
+HeadsOption = Annotated[
+    int | None, option("Attention heads to keep per layer, for model types whose config has the head size.", "N", "all")
+]
+IntermediateOption = Annotated[int | None, option("Feed-forward neurons to keep per layer.", "N", "all")]
 
 
 @recipe_options(*ROWS, set_option=ScoringSetOption)
 def command(
-    model: Annotated[str, argument("Run folder, or any checkpoint: directory or hub name.", "MODEL")],
+    model: Annotated[str, argument("Run folder, or any checkpoint: directory or Hub name.", "MODEL")],
     output: Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")],
     changes: dict[str, Any],
     layers: KeptLayersOption = None,
@@ -53,8 +56,7 @@ def command(
     vocabulary: Annotated[
         list[str] | None,
         option(
-            "Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; "
-            "repeatable.",
+            "Keep the tokens of a text file or folder, of all `rows` of the run, or of its `train` rows; repeatable.",
             "FILE",
             "all",
         ),
@@ -64,8 +66,8 @@ def command(
 ) -> None:
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.
 
-    All layers keep one shape, so the result is a plain checkpoint for transformers and everything that loads its
-    models. Size, speed and scores are compared with those before. Fine-tune or distill the result afterwards.
+    All layers keep the same shape, so transformers can load the result. Size, speed and scores are compared with the
+    original model. Fine-tune or distill the result afterwards.
     """
     from bertkit.compression.target_shape import make_shape
 
@@ -77,15 +79,15 @@ def command(
 
 
 def print_pruned(pruned: Pruned) -> None:
-    """Print what is left, size, speed and scores before and after, and what to do next."""
+    """Print the new shape, size, speed and scores before and after, and the next commands."""
     from bertkit.hardware.speed import describe_spreads
 
-    # In the order in which one decides: what is left, what it costs, what it scores, and how to train it again.
+    # The order follows a user's decisions: shape, cost, scores, and commands that train the model again.
     print_text(f"{pruned.folder}: pruned from {pruned.model}")
     measured = f" (chosen on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""
     layers = None if pruned.layers is None else ", ".join(map(str, pruned.layers))
-    left = {"layers": layers, "heads per layer": pruned.heads, "feed-forward neurons per layer": pruned.intermediate}
-    print_notes(f"{name}: {what}{measured}" for name, what in left.items() if what is not None)
+    shape = {"layers": layers, "heads per layer": pruned.heads, "feed-forward neurons per layer": pruned.intermediate}
+    print_notes(f"{name}: {value}{measured}" for name, value in shape.items() if value is not None)
     if pruned.vocabulary is not None:
         print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts split as before)")
     sides = (("before", pruned.before), ("after", pruned.after))
@@ -101,7 +103,7 @@ def print_pruned(pruned: Pruned) -> None:
             {"model": name, "score": format_scored(*score)} for (name, _), score in zip(sides, scored, strict=True)
         ]
         print_table(title, table)
-        # The difference is paired, row by row, and so more certain than the two intervals above suggest.
+        # The difference is paired by rows, so its interval is narrower than the two intervals above suggest.
         change = pruned.differences[pruned.best_metric]
         difference = f"{format_signed(change.difference)} ({format_interval(change.interval)})"
         print_text(f"  after - before: {difference}, {change.test} p {p_text(change.p)}")

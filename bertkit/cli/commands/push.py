@@ -17,14 +17,14 @@ EXAMPLE = "bertkit push runs/cola YOUR_NAME/cola --dry-run"
 
 def command(
     run: Annotated[str, argument("Run folder.", "RUN")],
-    name: Annotated[str, argument("Name of the model on the hub.", "ORG/NAME")],
+    name: Annotated[str, argument("Name of the model on the Hub.", "ORG/NAME")],
     private: Annotated[bool, flag("--private", "Create a private repository.")] = False,
-    dry_run: Annotated[bool, flag("--dry-run", "Check the run and list its files; send nothing.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Check the run and list its files, but send nothing.")] = False,
 ) -> None:
-    """Push the model of a run to the Hugging Face hub.
+    """Push the model of a run to the Hugging Face Hub.
 
-    Weights, tokenizer, card, recipe, scores, calibration and exported graphs are sent; rows, their digests, predictions
-    and checkpoints are not. transformers loads the model by its name, and so do `predict`, `eval` and `bertkit.load`.
+    The push has weights, tokenizer, card, recipe, scores, calibration and exported graphs. It has no rows, digests of
+    rows, predictions or checkpoints. transformers, `predict`, `eval` and `bertkit.load` load the model by its name.
     """
     from bertkit.workflows.push import push
 
@@ -32,7 +32,7 @@ def command(
 
 
 def print_push(result: PushResult) -> None:
-    """Print what was pushed, or would be, and what to do next."""
+    """Print the files and the commit of a push, and the next command."""
     print_table(result.name, [{"file": path, "bytes": f"{size:,}"} for path, size in result.files.items()], 100)
     print_text(f"  {len(result.files)} files, {sum(result.files.values()) / 1e6:,.1f} MB")
     print_notes(result.notes)
@@ -40,7 +40,7 @@ def print_push(result: PushResult) -> None:
         print_line("Nothing was sent.")
         return
     if result.deleted:
-        print_text(f"  deleted there: {', '.join(result.deleted)}")
+        print_text(f"  deleted from the repository: {', '.join(result.deleted)}")
     is_new = result.commit != result.before
     print_text(f"  {'commit' if is_new else 'nothing has changed since commit'} {result.commit}")
     name = quote(result.name)

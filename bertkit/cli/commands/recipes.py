@@ -17,7 +17,7 @@ HELP = "List, show, copy and check recipes."
 
 
 def list_recipes() -> None:
-    """List the shipped recipes: those of fine-tuning, then those of pretraining."""
+    """List the shipped recipes for fine-tuning and pretraining."""
     from bertkit.recipe.load import load_any_recipe, recipe_names
 
     groups = {
@@ -46,9 +46,9 @@ def show_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
 
 def copy_recipe(
     recipe: RecipeArgument,
-    file: Annotated[Path, argument("The new recipe; must not exist yet.", "FILE")],
+    file: Annotated[Path, argument("New recipe; it must not exist.", "FILE")],
 ) -> None:
-    """Copy a recipe to a file of your own."""
+    """Copy a recipe to a new file."""
     from bertkit.recipe import find_recipe
     from bertkit.recipe.load import recipe_command
     from bertkit.recipe.sections import typed_path
@@ -80,14 +80,14 @@ def check_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
         from bertkit.tasks import load_task
 
         load_task(loaded)
-    print_result({"checked": {recipe: "valid"}}, lambda found: print_pairs(found["checked"]))
+    print_result({"checked": {recipe: "valid"}}, lambda values: print_pairs(values["checked"]))
 
 
 def write_guess(
     file: Annotated[str, argument("File of rows.", "FILE")],
     output: Annotated[Path | None, output_option("Write the recipe to this new file.", "FILE")] = None,
 ) -> None:
-    """Guess a recipe for a file from its first rows: which column is what, and why."""
+    """Guess a recipe for a file from its first rows, with the reason for each column."""
     from bertkit.data.guess import guess_recipe
     from bertkit.recipe.sections import typed_path
     from bertkit.recipe.yaml import write_yaml
@@ -97,7 +97,7 @@ def write_guess(
         raise UsageError(f"{target} exists already", "nothing was written; choose another name")
     guess = guess_recipe(file)
     recipe = {"extends": guess.extends, "data": {"source": file, "columns": guess.columns}}
-    reasons = [f"{canonical} is {guess.columns[canonical]!r}: {why}" for canonical, why in guess.why.items()]
+    reasons = [f"{canonical} is {guess.columns[canonical]!r}: {reason}" for canonical, reason in guess.why.items()]
     also = [f"the label might also be {', '.join(guess.others)}"] if guess.others else []
     text = write_yaml(recipe, comment="\n# ".join([f"Guessed from {guess.rows:,} rows; check it.", *reasons, *also]))
     if target:

@@ -20,16 +20,16 @@ _DIGEST = 12  # hex digits of a checksum that are shown
 def command(
     run: Annotated[Path, argument("Folder of a finished run.", "RUN")],
     output: Annotated[Path | None, output_option("New run folder.", "DIR", "RUN-rerun")] = None,
-    data: Annotated[str | None, option("Where its data is now.", "DATA", "as in the run")] = None,
-    model: Annotated[str | None, option("Where its model is now.", "MODEL", "as in the run")] = None,
+    data: Annotated[str | None, option("New location of its data.", "DATA", "as in the run")] = None,
+    model: Annotated[str | None, option("New location of its model.", "MODEL", "as in the run")] = None,
     ignore_changes: Annotated[
         bool, flag("--ignore-changes", "Train even if data or model have changed since.")
     ] = False,
     fresh: FreshOption = False,
 ) -> None:
-    """Repeat a finished run, and compare its scores and weights with the first ones.
+    """Repeat a finished run, and compare the scores and weights of both runs.
 
-    Settings, seed, precision and number of threads are those of its record. Data and model are compared with their
+    Settings, seed, precision and number of threads come from its record. Data and model are compared with their
     checksums before training. The exit code is 0 if all scores agree to the last digit, and 5 if they do not.
     """
     from bertkit.workflows.rerun import rerun
@@ -41,7 +41,7 @@ def command(
 
 
 def print_rerun(result: Mapping[str, Any]) -> None:
-    """Print the scores of both runs, whether the weights are the same, and how their circumstances differ."""
+    """Print the scores of both runs, whether the weights are equal, and the differences that may explain others."""
     print_text(f"{result['run']}, repeated in {result['folder']}")
     table = []
     for score in result["scores"]:
@@ -54,10 +54,10 @@ def print_rerun(result: Mapping[str, Any]) -> None:
         {"": item["what"], "before": _shorten_value(item["before"]), "now": _shorten_value(item["now"])}
         for item in result["differences"]
     ]
-    print_table("what differs", differences)
+    print_table("differences", differences)
     if not differences:
         print_text("  No difference in versions, machine, settings, data or model.")
-    weights = {True: "the same to the last bit", False: "different", None: "not known, since the run has no checksums"}
+    weights = {True: "the same to the last bit", False: "different", None: "unknown, because the run has no checksums"}
     print_text(f"  Weights: {weights[result['weights_agree']]}.")
     if result["first_difference"] is not None:
         print_text(f"  The logs differ from step {result['first_difference']} on.")
@@ -74,6 +74,6 @@ def _shorten_value(value: object) -> str:
 def _disagreement(result: Mapping[str, Any]) -> BertkitError:
     names = [item["what"] for item in result["differences"]]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    remedy = f"make these as they were: {', '.join(names[:4])}{more}" if names else "nothing that is recorded differs"
+    remedy = f"restore these: {', '.join(names[:4])}{more}" if names else "nothing that is recorded differs"
     message = f"the scores are not those of {shlex.quote(result['run'])}"  # dialect: ok
     return UnavailableError(message, remedy, file=result["folder"])

@@ -35,7 +35,7 @@ def list_runs(
     folder: Annotated[Path, argument("Folder that holds run folders.", "FOLDER")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
-        option("Key to sort by: scores from the best, times, sizes and dates from the highest down.", "KEY"),
+        option("Key to sort by: scores from the best, times, sizes and dates in descending order.", "KEY"),
     ] = "name",
 ) -> None:
     """List run folders: their state, main score, time and size.
@@ -46,8 +46,8 @@ def list_runs(
 
     if not folder.is_dir():
         raise UsageError("no such folder", "name the folder that holds the runs", file=folder)
-    found = sort_runs(list(find_runs(folder)), sort)
-    print_result({"runs": found}, lambda _: _print_runs(found, folder))
+    summaries = sort_runs(list(find_runs(folder)), sort)
+    print_result({"runs": summaries}, lambda _: _print_runs(summaries, folder))
 
 
 def _print_runs(runs: list[RunSummary], folder: Path) -> None:
@@ -76,16 +76,16 @@ def _run_cells(run: RunSummary, folder: Path) -> dict[str, Any]:
 
 
 def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
-    """Show what a run was, how it ended and what it scored.
+    """Show the settings, the state and the scores of a run.
 
-    Settings are shown where they differ from the shipped recipe of that name.
+    Only settings that differ from the shipped recipe of the same name are shown.
     """
     from bertkit.storage.run_list import list_changes, summarize
 
     run = summarize(folder)
     if run is None:
         raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
-    # A damaged run is shown as such, with what its files still tell.
+    # A damaged run is shown with the values that can still be read.
     record = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
     changes, scores = list_changes(record), _scores(record)
     settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
@@ -138,22 +138,24 @@ def _scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def tabulate_runs(
     folders: Annotated[
         list[Path],
-        argument("Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.", "RUN"),
+        argument(
+            "Run folders, folders of seeds, or folders that hold some, such as the folder of `bertkit glue`.", "RUN"
+        ),
     ],
     rows: Annotated[
         Literal["model", "folder"],
-        option("What makes a row: the model that a run starts from, or the folder named.", "WHAT"),
+        option("Row of a run: the model that it starts from, or the folder that is named.", "ROW"),
     ] = "model",
     format: Annotated[
         Literal["text", "markdown", "latex", "csv"] | None,
-        option("text, markdown, latex or csv.", "FORMAT", "text, or as --output is called"),
+        option("Format of the table.", "FORMAT", "text, or the format of --output"),
     ] = None,
     output: Annotated[Path | None, output_option("File to write: .md, .tex or .csv.", "FILE")] = None,
 ) -> None:
     """Tabulate the scores of finished runs: a row for each model, a column for each task.
 
-    With 95% intervals, and means and deviations over seeds. A star marks a model that differs from that of the first
-    row, by a paired test on the same rows. CSV has a line for each model and task.
+    The table has 95% intervals, and means and standard deviations over seeds. A star marks a model that differs from
+    the model of the first row by a paired test on the same rows. CSV has a line per model and task.
     """
     name = _find_format(format, output)
     from bertkit.reports.table import FORMATS, describe_marks, make_grid
@@ -182,7 +184,7 @@ def tabulate_runs(
 
 
 def _find_format(format: str | None, output: Path | None) -> str:
-    """Return the format that was named, or that of the ending of the file."""
+    """Return the named format, or the format that belongs to the ending of the file."""
     from bertkit.reports.table import FORMATS
     from bertkit.storage.outputs import check_folder_of
 
@@ -197,29 +199,29 @@ def _find_format(format: str | None, output: Path | None) -> str:
 
 def remove_runs(
     folders: Annotated[list[Path], argument("Run folders, or folders of seeds.", "RUN")],
-    yes: Annotated[bool, option("Do not ask.", names=("--yes", "-y"))] = False,
+    yes: Annotated[bool, option("Do not ask for confirmation.", names=("--yes", "-y"))] = False,
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.
 
-    What is no run folder, or is being written, is refused before anything is deleted. After a kill, repeat the command.
+    All folders must be run folders that no command writes, or nothing is deleted. After a kill, repeat the command.
     """
     from bertkit.storage.run_list import check_removable, remove_run
 
-    chosen = list(dict.fromkeys(folders))
-    for folder in chosen:
+    folders = list(dict.fromkeys(folders))
+    for folder in folders:
         check_removable(folder)
-    if not yes and not _confirm_removal(chosen):
+    if not yes and not _confirm_removal(folders):
         return
-    for folder in chosen:
+    for folder in folders:
         remove_run(folder)
-    lines = "\n".join(f"{folder}: deleted" for folder in chosen)
-    print_result({"removed": chosen}, lambda _: print_line(lines))
+    lines = "\n".join(f"{folder}: deleted" for folder in folders)
+    print_result({"removed": folders}, lambda _: print_line(lines))
 
 
 def _confirm_removal(folders: list[Path]) -> bool:
-    """Ask on stderr whether to delete folders; whoever cannot be asked has to say --yes."""
+    """Ask on stderr whether to delete folders; without a terminal, --yes is required."""
     if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked whether to delete", "add --yes")
+        raise UsageError("the deletion cannot be confirmed without a terminal", "add --yes")
     names = printable(", ".join(map(str, folders)))
     sys.stderr.write(f"Delete {names}? This cannot be undone. [y/N] ")
     sys.stderr.flush()

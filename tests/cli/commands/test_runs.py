@@ -111,7 +111,7 @@ def test_other_files_and_folders_are_refused(run):
 def test_runs_are_deleted_with_yes_only(run, tmp_path):
     folders = [make_run(tmp_path / "work" / name, []) for name in ("a", "b")]
     ended = run("runs", "rm", "a", "b")
-    assert (ended.code, ended.last) == (2, "error: nobody can be asked whether to delete - add --yes")
+    assert (ended.code, ended.last) == (2, "error: the deletion cannot be confirmed without a terminal - add --yes")
     assert all(folder.exists() for folder in folders)
     assert run("runs", "rm", "a", "b", "a", "--yes").out == "a: deleted\nb: deleted\n"
     assert not any(folder.exists() for folder in folders)
