@@ -1,4 +1,4 @@
-"""What can go wrong, and the exit code of each class of errors.
+"""Classes of errors, and their exit codes.
 
 BertkitError              1   a fault of bertkit itself
 ├── UsageError            2   the command line
@@ -24,14 +24,14 @@ from typing import Any
 
 
 class BertkitError(Exception):
-    """A failure that ends a command with one line: what is wrong, where, and what to do about it.
+    """Error that ends a command with one line: the problem, its place, and the remedy.
 
     Args:
-        what: the fault, in terms of the user's data and options.
-        remedy: what to do or to type next.
-        file: the file at fault.
-        row: its line (text files) or row (Parquet), counted from 1.
-        column: the column at fault.
+        what: Problem, in terms of the user's data and options.
+        remedy: Next action, preferably a command to type.
+        file: File with the problem.
+        row: Line (text files) or row (Parquet) of the problem, from 1.
+        column: Column with the problem.
     """
 
     exit_code = 1
@@ -52,7 +52,7 @@ class BertkitError(Exception):
         self.row = row
         self.column = column
         self.record: str | None = None
-        """What else the row is known by, such as its id."""
+        """Another name of the row, such as its id."""
 
     def __str__(self) -> str:
         """One line: ``what (file:row, column name) - remedy``.
@@ -62,9 +62,9 @@ class BertkitError(Exception):
         """
         position = ":".join(str(value) for value in (self.file, self.row) if value is not None)
         column = f"column {self.column!r}" if self.column is not None else ""
-        where = ", ".join(text for text in (position, self.record, column) if text)
-        what, remedy = (_cut_middle(text) for text in (self.what, self.remedy))
-        line = what + (f" ({where})" if where else "") + (f" - {remedy}" if remedy else "")
+        place = ", ".join(text for text in (position, self.record, column) if text)
+        problem, remedy = (_cut_middle(text) for text in (self.what, self.remedy))
+        line = problem + (f" ({place})" if place else "") + (f" - {remedy}" if remedy else "")
         return " ".join(line.split())
 
     def named(self, name: str) -> BertkitError:
@@ -91,7 +91,7 @@ class BertkitError(Exception):
 
 
 def _cut_middle(text: str) -> str:
-    """Cut out of the middle what a value of thousands of characters would add to a message."""
+    """Shorten a message with a very long value by cutting out its middle."""
     return text if len(text) <= 600 else f"{text[:300]}...{text[-297:]}"
 
 
@@ -145,7 +145,7 @@ class DivergedError(BertkitError):
 
 
 class GateError(BertkitError):
-    """A score, a difference or a test is not what a gate asks for; what was computed is kept."""
+    """A score, a difference or a test does not pass a gate; the results are kept."""
 
     exit_code = 8
 
@@ -159,8 +159,8 @@ class StoppedError(BertkitError):
 
 
 @contextmanager
-def located(**where: object) -> Iterator[None]:
-    """Let a DataError say where its row is: the ``file``, the ``row``, or the ``record`` that it is known by.
+def located(**place: object) -> Iterator[None]:
+    """Add a place to each DataError inside the block: its ``file``, ``row`` or ``record``.
 
     >>> with located(file="a.csv", row=3):
     ...     raise DataError("no label")
@@ -170,7 +170,7 @@ def located(**where: object) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        vars(error).update(where)
+        vars(error).update(place)
         raise
 
 
@@ -186,7 +186,7 @@ def closest(name: str, names: Iterable[str]) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    r"""Return the first line of what an error of a library says, or its class where it says nothing.
+    r"""Return the first line of the message of a library's error, or its class if the message is empty.
 
     >>> message_of(OSError("no route\nto the host")), message_of(ValueError())
     ('no route', 'ValueError')
@@ -195,7 +195,7 @@ def message_of(error: BaseException) -> str:
 
 
 def pip_install(extra: str = "") -> str:
-    """Return the command that installs bertkit with an extra from where this one came: a clone, a file or an index."""
+    """Return the command that installs bertkit with an extra from its current source: a clone, a file or an index."""
     from importlib import metadata
     from urllib.parse import urlparse
     from urllib.request import url2pathname

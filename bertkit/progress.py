@@ -1,4 +1,4 @@
-"""Progress of long work, and lines about it: the command line shows both, tests and programs may ignore them."""
+"""Progress bars and log lines of long work, which the command line shows; other programs can ignore them."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 log = logging.getLogger("bertkit")
-"""Takes a line about what is done or was found; on the command line, it goes to standard error."""
+"""Logger of bertkit; the command line writes its lines to standard error."""
 
 
 class Progress(Protocol):
-    """Receives the progress of one stage of work at a time."""
+    """Receiver of the progress of stages, one at a time."""
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        """Begin a stage of `total` steps, of which `done` are done already.
+        """Start a stage of `total` steps, `done` of them already finished.
 
-        A total of 0 stands for work of unknown length, which is announced. Work of one step is mostly short, and shown
-        only where the line can be taken back.
+        A total of 0 means work of unknown length, whose name is shown. Work of one step is mostly short, so it is shown
+        only if its line can be erased.
         """
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        """Report the number of steps done, with figures to show beside it, such as the loss."""
+        """Report the number of finished steps, with figures to show, such as the loss."""
 
     def record(self, entry: Mapping[str, Any]) -> None:
-        """Take a line of the training's ``metrics.jsonl``: a step with its loss, or with an evaluation's scores."""
+        """Receive a line of the training's ``metrics.jsonl``: a step with its loss, or with scores of an evaluation."""
 
     def finish(self) -> None:
         """End the stage."""
 
 
 class Silent:
-    """Shows no progress."""
+    """Progress that shows nothing."""
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Show nothing."""
@@ -59,19 +59,20 @@ SILENT = Silent()
 
 
 class Bars(Silent):
-    """Shows a bar of tqdm for each stage that takes longer than a second."""
+    """Progress with a bar of tqdm for each stage that takes longer than a second."""
 
     def __init__(self) -> None:
         self.open: list[Any] = []
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        """Begin a stage; stages may be nested."""
-        with warnings.catch_warnings(action="ignore"):  # that a notebook lacks widgets
+        """Start a stage; stages can be nested."""
+        # Ignore the warning about missing widgets in a notebook.
+        with warnings.catch_warnings(action="ignore"):
             from tqdm.auto import tqdm
         self.open.append(tqdm(desc=what, total=total or None, initial=done, delay=1, leave=False))
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        """Move the bar of the innermost stage, and write figures beside it."""
+        """Move the bar of the innermost stage, and show figures next to it."""
         bar = self.open[-1]
         if figures:
             bar.set_postfix(figures, refresh=False)
@@ -87,13 +88,13 @@ _in_use: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
 def get_progress() -> Progress:
-    """Return the progress in use. Where none was set, that is bars in a notebook and silence elsewhere."""
+    """Return the progress in use; if none is set, it is `Bars` in a notebook and `Silent` elsewhere."""
     return _in_use.get() or (_BARS if "ipykernel" in sys.modules and find_spec("tqdm") else SILENT)
 
 
 @contextmanager
 def use_progress(progress: Progress | None) -> Iterator[None]:
-    """Show the progress of all work inside the block, and of the functions that it calls; None changes nothing."""
+    """Use a progress inside the block, and in the functions that it calls; None changes nothing."""
     token = _in_use.set(progress or _in_use.get())
     try:
         yield
@@ -102,7 +103,7 @@ def use_progress(progress: Progress | None) -> Iterator[None]:
 
 
 def takes_progress(work: Callable[P, R]) -> Callable[P, R]:
-    """Let a function of the Python API use its argument `progress` while it works, also as it yields results."""
+    """Decorate a function of the Python API so that it uses its argument `progress`, also while it yields results."""
 
     @wraps(work)
     def run(*arguments: P.args, **options: P.kwargs) -> R:
@@ -115,28 +116,28 @@ def takes_progress(work: Callable[P, R]) -> Callable[P, R]:
 
 
 def _iterate(context: Context, results: Iterator[Any]) -> Iterator[Any]:
-    """Yield results that are computed in a context of their own."""
+    """Yield results that are computed in a separate context."""
     end = object()
     while (result := context.run(next, results, end)) is not end:
         yield result
 
 
 class ProgressWrapper:
-    """Passes everything on to the progress that is in use when it is created; subclasses watch what they override."""
+    """Progress that passes all calls to the progress in use at its creation; subclasses override some of them."""
 
     def __init__(self) -> None:
         self.progress = get_progress()
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        """Begin a stage."""
+        """Start a stage."""
         self.progress.start(what, total, done)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        """Report the number of steps done."""
+        """Report the number of finished steps."""
         self.progress.update(done, figures)
 
     def record(self, entry: Mapping[str, Any]) -> None:
-        """Take a line of the training's ``metrics.jsonl``."""
+        """Pass on a line of the training's ``metrics.jsonl``."""
         self.progress.record(entry)
 
     def finish(self) -> None:
@@ -145,7 +146,7 @@ class ProgressWrapper:
 
 
 class Events(ProgressWrapper):
-    """Calls a function with each line of the training's ``metrics.jsonl``."""
+    """Progress that calls a function with each line of the training's ``metrics.jsonl``."""
 
     def __init__(self, listener: Callable[[dict[str, Any]], object]) -> None:
         super().__init__()
@@ -159,10 +160,10 @@ class Events(ProgressWrapper):
 
 @contextmanager
 def stage(what: str, total: int = 0, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show a stage for as long as it lasts, however it ends; without a total, only its name is shown.
+    """Show a stage inside the block; without a total, only its name is shown.
 
     Yields:
-        a function that is called with the number of steps that were done since its last call.
+        Function to call with the number of steps since its last call.
     """
     progress = get_progress()
     progress.start(what, total, done)

@@ -1,4 +1,4 @@
-"""What is good, doubtful or wrong about the rows of a data set, each with rows that show it."""
+"""Checks of the rows of a dataset, with rows as examples."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ Level = Literal["good", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a check: how bad it is, what it is about, and some rows that show it."""
+    """Result of a check: its level, its subject, and rows as examples."""
 
     level: Level
     group: str
-    """The heading that it stands under, such as ``labels``."""
+    """Heading in the report, such as ``labels``."""
     name: str
-    """What it is, for programs: it stays the same whatever the text says."""
+    """Name for programs, which does not depend on the text."""
     text: str
     places: tuple[Place, ...] = ()
     count: int = 0
-    """The number of such rows, of which `places` are the first."""
+    """Number of such rows; `places` has the first of them."""
 
 
 def places_of(split: Split, indices: Iterable[int]) -> tuple[Place, ...]:
-    """Return where the first of some rows of a split are."""
+    """Return the places of the first rows at some indices of a split."""
     return tuple(map(split.place, islice(indices, EXAMPLES)))
 
 
 def pairs_of(pairs: Sequence[tuple[Place, Place]]) -> tuple[Place, ...]:
-    """Return the first row with the one that it repeats, and another such row."""
+    """Return the places of the first pair, and of the first row of the second pair."""
     return tuple(dict.fromkeys([*(place for pair in pairs[:1] for place in pair), *(row for row, _ in pairs[1:2])]))
 
 
 def level_of(share: float, *, warn: float, fail: float = 2.0) -> Level:
-    """Return ``fail`` for a share of at least `fail`, else ``warn`` for one of at least `warn`, else ``good``.
+    """Return ``fail`` if a share is at least `fail`, or ``warn`` if it is at least `warn`, or ``good``.
 
     >>> level_of(0.0, warn=0.01), level_of(0.05, warn=0.01, fail=0.1), level_of(0.5, warn=0.01, fail=0.1)
     ('good', 'warn', 'fail')
@@ -71,14 +71,14 @@ def predict_unseen(model: Any, features: Any, labels: Numbers, folds: Any, metho
     from sklearn.model_selection import cross_val_predict
 
     with warnings.catch_warnings():
-        # A few more iterations change no finding, and a fold may lack a rare label.
+        # More iterations would not change a finding, and a fold can lack a rare label.
         for category in (ConvergenceWarning, UserWarning, RuntimeWarning):
             warnings.simplefilter("ignore", category)
         return np.asarray(cross_val_predict(model, features, labels, cv=folds, method=method))
 
 
 _LAST_MARKS = ".!?…。！？ "
-_SEPARATOR = "\x1f"  # between the columns of a row, and in no text once it is normalized
+_SEPARATOR = "\x1f"  # Separates the columns of a row; normalized text does not contain it.
 
 
 def input_columns(columns: Columns) -> list[str]:
@@ -117,7 +117,7 @@ def _parts(row: Row, columns: Columns) -> list[str]:
     return [_normalize_text(texts[name]) if name in texts else repr(row.get(name)) for name in input_columns(columns)]
 
 
-@lru_cache(50_000)  # several questions are about one paragraph
+@lru_cache(50_000)  # Several questions can have the same paragraph.
 def _normalize_text(text: str) -> str:
     normalized = normalize(text)
     return normalized.rstrip(_LAST_MARKS) or normalized

@@ -1,4 +1,4 @@
-"""Cleaned copies of the files of a data set: rows that can go without a doubt are left out, none is changed."""
+"""Write cleaned copies of the files of a dataset, without repeated and incomplete rows; other rows are unchanged."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a labe
 _READING = ("format", "header", "delimiter", "quoting", "encoding")
 
 Removable = dict[Place, str]
-"""Place of a row that can go -> why."""
+"""Place of a removable row -> reason."""
 
 
 def find_sources(data: Data, folder: Path) -> dict[str, Path]:
     """Return name of a copy without its ending -> the file to copy.
 
     Raises:
-        UsageError: the folder is not a new or an empty one, a split has several files or none, or rows are limited.
+        UsageError: If the folder is not empty, a split has several files or none, or rows are limited.
     """
     refuse_existing(folder)
     if data.limit is not None:
@@ -46,36 +46,34 @@ def find_sources(data: Data, folder: Path) -> dict[str, Path]:
 
 
 def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Removable:
-    """Collect the rows that can go: those without a text or a label, and training rows that repeat others."""
+    """Collect the removable rows: rows without a text or a label, and training rows that repeat others."""
     places = {Place(str(fault.file), fault.row): _REMOVABLE.get(fault.what, "") for fault in faults}
     removable = {place: reason for place, reason in places.items() if reason}
     train = splits["train"]
-    for indices, why in (
+    for indices, reason in (
         (repeats.repeated, "training rows that repeat an earlier one"),
         (repeats.leaked, "training rows that another split has too"),
     ):
-        # The first of equal rows stays, and validation rows stay: only training rows go.
-        removable |= dict.fromkeys(map(train.place, indices), why)
+        # The first of equal rows stays, and so do validation rows: only training rows are removed.
+        removable |= dict.fromkeys(map(train.place, indices), reason)
     return removable
 
 
 def write_copies(sources: Mapping[str, Path], data: Data, removable: Removable, folder: Path) -> dict[str, int]:
-    """Write the files without the rows that go, all or none, and return why -> how many went.
+    """Write the files without the removable rows, all or none, and return reason -> number of removed rows.
 
+    A copy has the format, the delimiter and the encoding of its file, or is .jsonl if bertkit cannot write that format.
     The caller holds `claimed_folder`.
 
-    A copy has the format, the delimiter and the encoding of its file, or is .jsonl where that format is not one that
-    bertkit writes.
-
     Raises:
-        UsageError: there is something in the folder by now.
-        ResourceError: the folder cannot be written.
+        UsageError: If the folder is not empty.
+        ResourceError: If the folder cannot be written.
     """
     is_plain = all(getattr(data, key) == Data.model_fields[key].default for key in _READING)
     with disk_errors(folder.parent), staged(folder) as staging:
         make_ignored_folder(staging)
         for name, file in sources.items():
-            # The format stays where it can be written just as it was read; else JSON lines hold every row.
+            # Keep the format if bertkit can write it as it was read. Otherwise write JSON lines, which fit any row.
             ending = format_of(file.name)[1].removesuffix(".gz")
             copy = staging / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
             if file.suffix == copy.suffix == ".parquet":
@@ -91,7 +89,7 @@ def write_copies(sources: Mapping[str, Path], data: Data, removable: Removable, 
 
 
 def _find_remaining(file: Path, left_out: Collection[Place]) -> Sequence[bool]:
-    """Tell of each row of a Parquet file, whose rows count from 1, whether it stays."""
+    """Return for each row of a Parquet file whether it stays; rows are counted from 1."""
     from pyarrow import parquet
 
     rows = range(1, parquet.ParquetFile(file).metadata.num_rows + 1)

@@ -1,6 +1,6 @@
-"""Labels and tags that may be wrong: confident learning over cross-validated probabilities (Northcutt et al. 2021).
+"""Find probably wrong labels and tags: confident learning with cross-validated probabilities (Northcutt et al. 2021).
 
-Of a row of tags, the worst word counts (Wang and Mueller 2022).
+A row of tags is ranked by its worst word (Wang and Mueller 2022).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import UNITS
 
 FOLDS = 5
-_WARN = 0.01  # share of the rows
-_SURE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the rows, which may be the ones without doubt
-_FEWEST_SURE = 100
+_WARN = 0.01  # fraction of the rows
+_CONFIDENT_SHARES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # fractions of the rows that are tried as the confident ones
+_MIN_CONFIDENT = 100
 
 
 class LabelError(NamedTuple):
-    """A row whose label may be wrong, the label that may be right, and how probable the given one is."""
+    """Row whose label may be wrong, a suggested label, and the probability of the present label."""
 
     file: str
     row: int | None
@@ -46,15 +46,15 @@ class LabelError(NamedTuple):
     probability: float
     text: str
     word: str = ""
-    """The word that the tag is of, where words have labels."""
+    """Word with the tag, if words have labels."""
 
     def place(self) -> Place:
-        """Return where the row is."""
+        """Return the place of the row."""
         return Place(self.file, self.row)
 
 
 class ErrorCount(NamedTuple):
-    """How many labels are wrong: the number to expect, and its 95% interval."""
+    """Expected number of wrong labels, and its 95% interval."""
 
     expected: int
     low: int
@@ -63,24 +63,24 @@ class ErrorCount(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelErrors:
-    """What is known about the labels of a data set."""
+    """Probable errors in the labels of a dataset."""
 
     finding: Finding
     ranked: list[LabelError]
-    """The rows whose label may be wrong, the likeliest first."""
+    """Rows whose label may be wrong, the most probable errors first."""
     count: ErrorCount | None = None
-    """None where words have labels: nobody knows how errors spread over them."""
+    """None if words have labels, because the distribution of errors over words is unknown."""
 
 
 class _Labeled(NamedTuple):
-    """All that has a label, which are rows or the words of rows, with what models that have not seen it predict."""
+    """Labeled items, which are rows or words of rows, with predictions of models that were not trained on them."""
 
     rows: list[tuple[Split, int]]
     """Split and index of each row."""
     row_of: Numbers
     """Position in `rows`, (items,)."""
     labels: Numbers
-    """Index of the given label in `names`, (items,); -1 for a word without a tag."""
+    """Index in `names` of the label of each item, (items,); -1 for a word without a tag."""
     names: list[str]
     probabilities: Numbers
     """Shape (items, names)."""
@@ -91,10 +91,11 @@ class _Labeled(NamedTuple):
 
 
 def find_label_errors(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> LabelErrors | None:
-    """Rank the rows of all splits with a label or a tag that may be wrong, the likeliest first.
+    """Rank the rows of all splits whose label or tag may be wrong, the most probable errors first.
 
     Returns:
-        None if gold values are not labels or tags, or there are fewer than two of these, or fewer rows than folds.
+        The errors, or None if gold values are not labels or tags, or there are fewer than two labels, or fewer rows
+        than folds.
 
     Raises:
         UnavailableError: If cleanlab is not installed.
@@ -139,12 +140,12 @@ def _predict_rows(splits: Mapping[str, Split], columns: Columns, embedder: Embed
         return None
     counts = Counter(gold)
     # A label needs a row in each fold: rarer ones cannot be predicted from the others.
-    chosen = [index for index, name in enumerate(gold) if name is not None and counts[name] >= FOLDS]
-    names = sorted({gold[index] for index in chosen})
+    predicted_rows = [index for index, name in enumerate(gold) if name is not None and counts[name] >= FOLDS]
+    names = sorted({gold[index] for index in predicted_rows})
     if len(names) < 2:
         return None
-    labels = np.array([names.index(gold[index]) for index in chosen])
-    rows = [rows[index] for index in chosen]
+    labels = np.array([names.index(gold[index]) for index in predicted_rows])
+    rows = [rows[index] for index in predicted_rows]
     texts = [read_texts(split.rows[row], columns) for split, row in rows]
     # Vectors and words find different errors, and together more (see decisions).
     vectors = embed_rows(texts, embedder)
@@ -155,7 +156,7 @@ def _predict_rows(splits: Mapping[str, Split], columns: Columns, embedder: Embed
 
 
 def _predict_words(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> _Labeled | None:
-    """Predict the tags of the words of all rows that have one."""
+    """Predict the tags of the words of all rows that have a tag."""
     rows = [(split, row) for split in splits.values() for row, values in enumerate(split.rows) if any(_tags(values))]
     tags = [tag for split, row in rows for tag in _tags(split.rows[row])]
     names = sorted({tag for tag in tags if tag is not None})
@@ -174,29 +175,29 @@ def _predict_words(splits: Mapping[str, Split], columns: Columns, embedder: Embe
 
 
 def count_errors(labels: Numbers, probabilities: Numbers) -> ErrorCount:
-    """Estimate how many labels are wrong from the rows whose label is surest, whatever label they were given.
+    """Estimate the number of wrong labels from the rows with the most confident predictions.
 
-    Where the text leaves no doubt, a label that differs is an error. So the share that differs among the surest rows is
-    the rate of errors, if these do not depend on the text (anchor points: Liu and Tao 2016, theorem 3). How many of the
-    rows are sure enough is not known: of several shares, the one with the lowest upper end of the interval is taken,
-    for the model's own mistakes only add to it.
+    If a prediction is certain, a different label is an error. So the fraction of different labels among the most
+    confident rows is the error rate, if errors do not depend on the text (anchor points: Liu and Tao 2016, theorem 3).
+    The number of rows with certain predictions is unknown. Several fractions of the rows are tried, and the one with
+    the lowest upper end of the interval is used, because mistakes of the model can only increase the rate.
 
     Args:
-        labels: the given ones, (rows,).
-        probabilities: of models that have not seen the row, (rows, labels).
+        labels: Labels of the rows, (rows,).
+        probabilities: Predictions of models that were not trained on the row, (rows, labels).
     """
-    surest = np.argsort(-probabilities.max(axis=1), kind="stable")
-    differs = np.cumsum((probabilities.argmax(axis=1) != labels)[surest])
-    sizes = [min(max(int(share * len(labels)), _FEWEST_SURE), len(labels)) for share in _SURE]
-    found = [(differs[size - 1] / size, *wilson_interval(int(differs[size - 1]), size)) for size in sizes]
-    return ErrorCount(*(round(rate * len(labels)) for rate in min(found, key=lambda rates: rates[2])))
+    most_confident = np.argsort(-probabilities.max(axis=1), kind="stable")
+    differs = np.cumsum((probabilities.argmax(axis=1) != labels)[most_confident])
+    sizes = [min(max(int(share * len(labels)), _MIN_CONFIDENT), len(labels)) for share in _CONFIDENT_SHARES]
+    rates_by_size = [(differs[size - 1] / size, *wilson_interval(int(differs[size - 1]), size)) for size in sizes]
+    return ErrorCount(*(round(rate * len(labels)) for rate in min(rates_by_size, key=lambda rates: rates[2])))
 
 
 def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers) -> Numbers:
-    """Return the probability of each label for each row, from models that have not seen the row.
+    """Return the probability of each label for each row, from models that were not trained on the row.
 
-    The mean of two logistic regressions: on the vectors, which know what words mean, and on the words themselves, which
-    know what is said in this data set.
+    It is the mean of two logistic regressions: on the vectors, which represent the meaning of words, and on the words
+    themselves, which are specific to this dataset.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.model_selection import StratifiedKFold
@@ -220,18 +221,18 @@ def _mean_probabilities(features: Sequence[tuple[Any, float]], labels: Numbers, 
 
 
 def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder) -> Numbers:
-    """Return a vector per row: those of its texts beside one another; of a pair, their difference and product too."""
+    """Return a vector per row: the concatenated vectors of its texts and, for a pair, their difference and product."""
     columns = list(texts[0])
-    of_columns = [_embed_column([of_row.get(name, "") for of_row in texts], embedder) for name in columns]
+    vectors = [_embed_column([row_texts.get(name, "") for row_texts in texts], embedder) for name in columns]
     if len(columns) == 2:
-        first, second = of_columns
-        # A linear model of two texts sees neither whether they are alike: that needs difference and product.
-        of_columns += [np.abs(first - second), first * second]
-    return np.concatenate(of_columns, axis=1)
+        first, second = vectors
+        # A linear model needs the difference and the product to represent whether two texts are similar.
+        vectors += [np.abs(first - second), first * second]
+    return np.concatenate(vectors, axis=1)
 
 
 def _embed_column(texts: Sequence[str], embedder: Embedder) -> Numbers:
-    """Compute the vectors of texts, or read those that an earlier check has kept."""
+    """Compute the vectors of texts, or read them from the cache of an earlier check."""
     digest = hashlib.sha256(f"{embedder.describe()}".encode())
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
@@ -260,9 +261,9 @@ def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> Numbers:
 
 
 def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers, row_of: Numbers) -> Numbers:
-    """Return the probability of each tag for each word, from models that have not seen its row.
+    """Return the probability of each tag for each word, from models that were not trained on its row.
 
-    The mean of two logistic regressions: on the vectors of a word and its neighbors, and on the words themselves.
+    It is the mean of two logistic regressions: on the vectors of a word and its neighbors, and on the words themselves.
 
     Args:
         words: Words of each row.

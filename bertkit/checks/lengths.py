@@ -1,4 +1,4 @@
-"""What a tokenizer makes of the texts: unknown tokens, tokens per word, and what is lost beyond the maximum length."""
+"""Check the tokens of texts: unknown tokens, tokens per word, and loss by truncation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bertkit.tokens.features import Setup, max_tokens, tokenize_texts
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.truncation import SHORTENED, describe_lost_gold, find_long, reads_windows, shares_read
 
-_MOST_ROWS = 100_000  # of a split
-_MOST_TEXTS = 20_000  # whose tokens are counted
+_MAX_ROWS = 100_000  # per split
+_MAX_TEXTS = 20_000  # per split, for unknown tokens
 _WARN_LOST, _WARN_UNKNOWN, _FAIL_UNKNOWN, _WARN_FERTILITY = 0.01, 0.01, 0.2, 3.0
 
 
@@ -32,22 +32,24 @@ def find_lost_tokens(splits: Mapping[str, Split], task: Task, setup: Setup) -> l
 
 
 def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
-    """Describe how many tokens a word has, and the share of unknown tokens."""
-    # Each text once: of a repeated one, the tokens say nothing new. Their hashes tell which is the first of its kind.
+    """Describe the number of tokens per word, and the fraction of unknown tokens."""
+    # Tokenize only the first of equal texts, which have equal hashes, because repetitions add no information.
     hashes = np.fromiter(map(hash, _texts_of(split, task)), np.int64)
     if not len(hashes):
         return []
-    chosen = set(sample(np.sort(np.unique(hashes, return_index=True)[1]).tolist(), _MOST_TEXTS))
-    texts = [text for number, text in enumerate(_texts_of(split, task)) if number in chosen]
+    sampled = set(sample(np.sort(np.unique(hashes, return_index=True)[1]).tolist(), _MAX_TEXTS))
+    texts = [text for number, text in enumerate(_texts_of(split, task)) if number in sampled]
     encodings, splitting = tokenize_texts(setup.tokenizer, texts), Splitting()
     for text, encoding in zip(texts, encodings, strict=True):
         splitting.add(text, encoding.ids, encoding.offsets, setup.tokenizer.unk_token_id)
     is_unknown = [setup.tokenizer.unk_token_id in encoding.ids for encoding in encodings]
     unknown, fertility = splitting.unknown_rate, splitting.fertility
     level = level_of(unknown, warn=_WARN_UNKNOWN, fail=_FAIL_UNKNOWN)
-    lost = {text for text, has_unknown in zip(texts, is_unknown, strict=True) if has_unknown}
-    shown = split.rows if level != "good" else []
-    rows = (index for index, row in enumerate(shown) if lost & set(read_texts(row, task.COLUMNS).values()))
+    unknown_texts = {text for text, has_unknown in zip(texts, is_unknown, strict=True) if has_unknown}
+    candidates = split.rows if level != "good" else []
+    rows = (
+        index for index, row in enumerate(candidates) if unknown_texts & set(read_texts(row, task.COLUMNS).values())
+    )
     is_odd = fertility >= _WARN_FERTILITY and level == "good"
     text = f"{split.name}: {fertility:.2f} tokens per word, {unknown:.2%} of the tokens unknown"
     level = "warn" if is_odd else level
@@ -60,7 +62,7 @@ def _texts_of(split: Split, task: Task) -> Iterator[str]:
 
 def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     """Describe the rows that are longer than the recipe's maximum, and the gold values that are lost with the rest."""
-    indices = sample(range(len(split.rows)), _MOST_ROWS)
+    indices = sample(range(len(split.rows)), _MAX_ROWS)
     rows = [split.rows[index] for index in indices]
     limit = max_tokens(setup)
     try:
@@ -85,12 +87,14 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
         return [Finding("good", "tokens", "truncated", text), *lost_gold]
     is_windowed = len(features) > len(long_rows) or ("long_text" in task.OPTIONS and reads_windows(setup.recipe))
     share = len(long) / len(rows)
-    what = "are read in overlapping windows" if is_windowed else "truncated"
-    text = f"{split.name}: {share_of(len(long), len(rows))} rows are longer than {limit} tokens and {what} ({spread})"
+    treatment = "are read in overlapping windows" if is_windowed else "truncated"
+    text = (
+        f"{split.name}: {share_of(len(long), len(rows))} rows are longer than {limit} tokens and {treatment} ({spread})"
+    )
     level = "good" if is_windowed else level_of(share, warn=_WARN_LOST)
     places = places_of(split, [indices[index] for index in long])
     findings = [Finding(level, "tokens", "truncated", text, places, len(long))]
-    # how much of the rows that are too long each way to read them would read
+    # Report the fraction of the long rows that each option would read.
     if "long_text" in task.OPTIONS:
         in_one, in_windows, windows = shares_read(long_rows, setup)
         text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"

@@ -31,10 +31,10 @@ from bertkit.tasks import Task
 
 @dataclass
 class Readings:
-    """The rows of all splits, and what is wrong with those that cannot be used."""
+    """Rows of all splits, and the errors in rows that cannot be used."""
 
     splits: dict[str, Split] = field(default_factory=dict)
-    """With label names as gold values; a test split may have none."""
+    """Rows with label names as gold values; a test split can have none."""
     labels: tuple[str, ...] = ()
     faults: list[DataError] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -42,10 +42,10 @@ class Readings:
 
 
 def read_all(recipe: Recipe, task: Task) -> Readings:
-    """Read the training and validation rows as training does, and those of other splits, with labels or without.
+    """Read the training and validation rows as training does, and the rows of other splits with or without labels.
 
     Raises:
-        DataError: the training or validation rows cannot be found, or not be read at all.
+        DataError: If the training or validation rows are missing, or none of them can be read.
     """
     names: list[str] = []
     readings = Readings()
@@ -122,7 +122,7 @@ def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> No
     if refused is not None and is_local:
         fault = refused if isinstance(refused, DataError) else DataError(refused.what, refused.remedy)
         readings.findings.append(describe_refusal(fault, "rows", "unreadable_rows"))
-    elif refused is not None:  # of the hub it is only guessed that there is such a split
+    elif refused is not None:  # On the Hub, this split may not exist.
         readings.left_out.append(f"the {name} split: {refused.what}")
 
 
@@ -130,7 +130,7 @@ _LONG = 160
 
 
 def describe_faults(faults: Sequence[DataError]) -> list[Finding]:
-    """Describe the faults of rows, those of one column with one remedy in one finding."""
+    """Describe the errors of rows, with one finding per column and remedy."""
     groups: dict[tuple[str | None, str, bool], list[DataError]] = {}
     for fault in faults:
         groups.setdefault((fault.column, fault.remedy, fault.what == NO_TEXT), []).append(fault)

@@ -26,7 +26,7 @@ _NEAR = 0.9  # the share of their runs of five characters that long texts have i
 
 @dataclass
 class Repeats:
-    """What was found, and which training rows can go."""
+    """Findings about repeated rows, and the training rows that can be removed."""
 
     findings: list[Finding] = field(default_factory=list)
     repeated: list[int] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Repeats:
 
 
 def find_repeats(splits: Mapping[str, Split], columns: Columns) -> Repeats:
-    """Compare all rows with one another; what differs in case, white space or its last mark alone is the same."""
+    """Compare all rows with each other; differences in case, whitespace and final punctuation are ignored."""
     digests = {name: digest_inputs(split.rows, columns) for name, split in splits.items()}
     repeats = Repeats()
     for name, split in splits.items():
@@ -49,26 +49,30 @@ def find_repeats(splits: Mapping[str, Split], columns: Columns) -> Repeats:
             twins = first[np.searchsorted(known_digests, digests[name][rows])]
             pairs = list(zip(rows.tolist(), twins.tolist(), strict=True))
             repeats.findings.append(_describe_leak(split, train, pairs, columns.gold))
-    others = [digests[name] for name in splits if name != "train"]
-    if others:
-        repeats.leaked = np.flatnonzero(np.isin(in_train, np.concatenate(others))).tolist()
-    # Exact repeats are known by now, and are not looked at once more for near ones.
-    known = {*find_repeated(in_train, np.arange(len(in_train))), *repeats.leaked}
-    repeats.findings += _find_near(splits, columns, known)
+    other_digests = [digests[name] for name in splits if name != "train"]
+    if other_digests:
+        repeats.leaked = np.flatnonzero(np.isin(in_train, np.concatenate(other_digests))).tolist()
+    # Rows that are exact repeats are not checked for near repeats.
+    exact = {*find_repeated(in_train, np.arange(len(in_train))), *repeats.leaked}
+    repeats.findings += _find_near(splits, columns, exact)
     return repeats
 
 
 def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> None:
-    """Add the rows that repeat an earlier one of their split, and those that contradict it."""
+    """Add the rows that repeat or contradict an earlier row of their split."""
     repeated = sorted(find_repeated(digests, np.arange(len(digests))).items())
     repeats, contradictions = find_contradictions(split, [(earlier, row) for row, (earlier, _) in repeated], gold)
     count = len(split.rows)
-    for pairs, name, what, least in (
+    for pairs, name, predicate, min_share in (
         (repeats, "repeated_rows", "repeat an earlier one", _REPEATED),
         (contradictions, "contradictory_labels", "have the text of an earlier one, but another label", 0.0),
     ):
-        text = f"{split.name}: {share_of(len(pairs), count)} rows {what}" if pairs else f"{split.name}: no rows {what}"
-        level = level_of(len(pairs) / count, warn=least) if pairs else "good"
+        text = (
+            f"{split.name}: {share_of(len(pairs), count)} rows {predicate}"
+            if pairs
+            else f"{split.name}: no rows {predicate}"
+        )
+        level = level_of(len(pairs) / count, warn=min_share) if pairs else "good"
         places = pairs_of([(split.place(row), split.place(earlier)) for earlier, row in pairs])
         if pairs or (name == "repeated_rows" and split.name == "train"):
             result.findings.append(Finding(level, "repeats", name, text, places, len(pairs)))
@@ -79,9 +83,9 @@ def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> 
 def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]], gold: str) -> Finding:
     if not pairs:
         return Finding("good", "repeats", "leaked_rows", f"{split.name}: no row is a training row too")
-    other = sum(split.rows[row].get(gold) != train.rows[twin].get(gold) for row, twin in pairs) if gold else 0
+    contradictions = sum(split.rows[row].get(gold) != train.rows[twin].get(gold) for row, twin in pairs) if gold else 0
     text = f"{split.name}: {share_of(len(pairs), len(split.rows))} rows are training rows too"
-    text += f", {other:,} of them with another label" if other and gold in split.rows[0] else ""
+    text += f", {contradictions:,} of them with another label" if contradictions and gold in split.rows[0] else ""
     places = pairs_of([(split.place(row), train.place(twin)) for row, twin in pairs])
     level = level_of(len(pairs) / len(split.rows), warn=0.0, fail=_LEAKED)
     return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
@@ -91,11 +95,11 @@ def _read_text(split: Split, row: int, columns: Columns, column: str) -> str:
     return normalize(read_texts(split.rows[row], columns).get(column, ""))
 
 
-def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int]) -> list[Finding]:
-    """Find training rows that nearly repeat another row, in one long text; their other columns are equal."""
+def _find_near(splits: Mapping[str, Split], columns: Columns, exact: set[int]) -> list[Finding]:
+    """Find training rows that nearly repeat another row: one long text is similar, and other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
     fixed = sum(len(split.rows) for split in ordered[:-1])
-    # of the texts of each column; the one with most is compared, if there is one
+    # Compare the column with the most text.
     sizes = Counter[str]()
     for early_row in splits["train"].rows[:1000]:
         sizes.update({name: len(text) for name, text in read_texts(early_row, columns).items()})
@@ -103,28 +107,28 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int]) -
     groups: dict[int, array[int]] = {}
     ends = list(accumulate(len(split.rows) for split in ordered))
 
-    def where(number: int) -> tuple[Split, int]:
+    def locate(number: int) -> tuple[Split, int]:
         split = bisect_right(ends, number)
         return ordered[split], number - ends[split] + len(ordered[split].rows)
 
     for number in range(ends[-1]) if column else ():
-        split, row = where(number)
-        if number < fixed or row not in known:
+        split, row = locate(number)
+        if number < fixed or row not in exact:
             groups.setdefault(digest_others(split.rows[row], columns, column), array("q")).append(number)
     kept_for: dict[int, int] = {}
     for numbers in groups.values():
         if len(numbers) > 1 and numbers[-1] >= fixed:
-            signed = ((number, sign(_read_text(*where(number), columns, column))) for number in numbers)
+            signed = ((number, sign(_read_text(*locate(number), columns, column))) for number in numbers)
             signatures = {number: signature for number, signature in signed if signature is not None}
 
             def read(chosen: Collection[int]) -> dict[int, Shingles]:
-                return {number: cut_shingles(_read_text(*where(number), columns, column)) for number in sorted(chosen)}
+                return {number: cut_shingles(_read_text(*locate(number), columns, column)) for number in sorted(chosen)}
 
-            of_others = sum(number < fixed for number in signatures)
+            other_split_rows = sum(number < fixed for number in signatures)
             with use_progress(None if len(groups) == 1 else SILENT):
-                near = find_near(signatures, _NEAR, read, of_others)
-            kept_for |= {number: kept for number, (kept, _) in near.items()}
-    pairs = [(where(repeat), where(earlier)) for repeat, earlier in sorted(kept_for.items())]
+                matches = find_near(signatures, _NEAR, read, other_split_rows)
+            kept_for |= {number: earlier for number, (earlier, _) in matches.items()}
+    pairs = [(locate(repeat), locate(earlier)) for repeat, earlier in sorted(kept_for.items())]
     return [
         _describe_near(split, splits["train"], pairs_of_split)
         for split in ordered

@@ -1,4 +1,4 @@
-"""Doubts about rows that can be read but may not be meant: warnings, and an error where columns are swapped."""
+"""Warnings about rows that can be read but are probably wrong, and an error if columns are swapped."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from bertkit.recipe.load import assignment
 from bertkit.recipe.records import Data, Recipe
 from bertkit.recipe.sections import Row
 
-_FEW = 10  # rows that say little about their columns
-_MANY_NAMES = 1000  # more names than these are not compared with one another
-_RARE = 1000  # times rarer than if all labels were equally frequent
-_PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # of entity tags
-_SHOWN = 5  # labels that a sentence names
-_SKEWED = 0.8  # of the training rows, that have one label
-# metrics to which a rare label is worth as much
-_LIKE_EACH = ("f1_macro", "balanced_accuracy", "matthews_correlation")
-_TYPO = 100  # times rarer than the label that is meant
+_MIN_ROWS = 10  # fewer rows are not judged
+_MAX_NAMES = 1000  # more names are not compared with one another
+_RARE = 1000  # times rarer than with equally frequent labels
+_PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # prefixes of entity tags
+_MAX_SHOWN = 5  # labels per warning
+_SKEWED = 0.8  # fraction of the training rows with one label
+# Metrics that weight a rare label as much as a frequent one.
+_BALANCED_METRICS = ("f1_macro", "balanced_accuracy", "matthews_correlation")
+_TYPO = 100  # times rarer than the intended label
 
 
 def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
     """Check that the column of texts does not hold the labels, and the column of labels the texts.
 
     Raises:
-        DataError: most labels differ, at most half as many texts do, and the texts are shorter.
+        DataError: If most labels differ, at most half as many texts do, and the texts are shorter.
     """
     gold = columns.gold
     for text in columns.given:
         if not all(isinstance(value, str) for name in (text, gold) for value in train.column(name)):
             continue
         distinct = len(set(train.column(gold)))
-        # Texts hardly repeat and labels hardly do anything else; where it is the other way round, they are swapped.
-        # Labels are asked first: they are few in most sets, and texts are all of them.
+        # Texts rarely repeat, but labels almost always do. If the texts repeat instead, the columns are swapped.
+        # Labels are counted first, because most datasets have few of them, so that their texts need not be counted.
         if len(train.rows) > 2 * distinct or 2 * len(set(train.column(text))) > distinct:
             continue
         if sum(map(len, train.column(text))) < sum(map(len, train.column(gold))):
             names = {text: source_column(text, data), gold: source_column(gold, data)}
             swap = " ".join(
-                f"--set {assignment(f'data.columns.{canonical}', names[other])}"
-                for canonical, other in ((text, gold), (gold, text))
+                f"--set {assignment(f'data.columns.{canonical}', names[source])}"
+                for canonical, source in ((text, gold), (gold, text))
             )
-            what = f"{names[text]!r} looks like labels ({train.rows[0][text][:40]!r}), {names[gold]!r} like texts"
-            remedy = f"{swap}; or, if they are meant so, list the classes under `labels:`"
-            raise DataError(what, remedy, **train.place(0)._asdict())
+            message = f"{names[text]!r} looks like labels ({train.rows[0][text][:40]!r}), {names[gold]!r} like texts"
+            remedy = f"{swap}; or, if this is intended, list the classes under `labels:`"
+            raise DataError(message, remedy, **train.place(0)._asdict())
 
 
 def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names: bool) -> list[str]:
-    """Describe columns that look like others: labels that are ids, texts that are numbers.
+    """Describe columns that do not look like labels or texts: labels that look like ids, texts without letters.
 
     Args:
-        train: the training rows, with their labels as written.
-        columns: those of the task family.
-        data: of the recipe.
-        finds_names: whether the names of the labels are found in the training rows.
+        train: Training rows, with their labels as written.
+        columns: Columns of the task family.
+        data: Data settings of the recipe.
+        finds_names: Whether the label names are collected from the training rows.
     """
     count, gold = len(train.rows), partial(train.column, columns.gold)
-    if count < _FEW:
+    if count < _MIN_ROWS:
         return []
     warnings = []
     label = source_column(columns.gold, data)
@@ -77,42 +77,46 @@ def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names:
     elif all(isinstance(value, float) and value.is_integer() for value in gold()) and all(
         starmap(lt, pairwise(gold()))
     ):
-        shown = ", ".join(f"{value:g}" for value in islice(gold(), 3))
-        warnings.append(f"The labels are whole numbers in ascending order: {shown}, ... Is {label!r} their column?")
+        example = ", ".join(f"{value:g}" for value in islice(gold(), 3))
+        warnings.append(f"The labels are integers in ascending order: {example}, ... Is {label!r} their column?")
     for column in columns.given:
         if not any(map(_has_letter, train.column(column))):
             name = source_column(column, data)
-            shown = str(train.rows[0].get(column))[:40]
-            warnings.append(f"No training text has a letter, such as {shown!r}. Is {name!r} their column?")
+            example = str(train.rows[0].get(column))[:40]
+            warnings.append(f"No training text has a letter, such as {example!r}. Is {name!r} their column?")
     return warnings
 
 
 def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names: Sequence[str]) -> list[str]:
-    """Describe rare labels, and rows of other splits that are training rows too, each in a sentence.
+    """Describe rare labels, and rows of other splits that are training rows too, one sentence per finding.
 
     Args:
-        splits: ``train`` and what validates it, with label names as gold values where the family has names.
-        columns: those of the task family.
-        found_names: the label names, where they were not declared but found in the training rows.
+        splits: ``train`` and validation splits, with label names as gold values if the task family has names.
+        columns: Columns of the task family.
+        found_names: Label names that were collected from the training rows; empty if the recipe declares them.
     """
     rare = find_rare_names(splits["train"], columns.gold, found_names)
     return [*(text for text, _ in rare), *_find_shared(splits, columns)]
 
 
 def _key(row: Row, inputs: Iterable[str]) -> int:
-    """Return a hash of what the model reads of a row: a number takes less memory than a text."""
+    """Return a hash of the columns that the model reads; an integer takes less memory than a text."""
     values = (row.get(name) for name in inputs)
     return hash(tuple(value if isinstance(value, str) else repr(value) for value in values))
 
 
 def _has_letter(value: object) -> bool:
-    """Tell whether a text has a letter; what is not a text is not judged."""
+    """Return whether a text has a letter; True for values that are not text."""
     return not isinstance(value, str) or any(map(str.isalpha, value))
 
 
 def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple[str, Place]]:
-    """Describe labels that may be typos, or mean no label, with the frequent label that may be meant, and a row."""
-    if not names or len(names) > _MANY_NAMES:
+    """Describe labels that may be typos or placeholders for no label.
+
+    Returns:
+        Pairs of a warning, which suggests the frequent label that may be meant, and the first row with the label.
+    """
+    if not names or len(names) > _MAX_NAMES:
         return []
     rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
     counts = Counter(chain.from_iterable([value] if is_single else types_of(value) for value in train.column(gold)))
@@ -143,50 +147,50 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
 
 
 def find_skew(train: Split, gold: str) -> tuple[str, int] | None:
-    """Return the label that most training rows have, and how many do; None where labels are more even, or no names."""
+    """Return the label of most training rows and its number of rows, or None if there is no such label."""
     rows = len(train.rows)
-    if rows < _FEW or not all(isinstance(value, str) for value in train.column(gold)):
+    if rows < _MIN_ROWS or not all(isinstance(value, str) for value in train.column(gold)):
         return None
     label, count = Counter(train.column(gold)).most_common(1)[0]
     return (label, count) if _SKEWED * rows <= count < rows else None
 
 
 def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe) -> list[str]:
-    """Describe labels of which most rows have one, with what the recipe lacks to learn the others, in a sentence."""
+    """Warn if most rows have the same label, with the settings that help to learn the other labels."""
     if (skew := find_skew(train, gold)) is None:
         return []
     label, count = skew
     advice = []
     if recipe.training.class_weights is None:
-        advice.append("give the others more weight (--set training.class_weights=balanced)")
-    # the metric is of the second label
-    of_rare = ("f1",) if len(labels) == 2 and label == labels[0] else ()
-    if recipe.best_metric not in (*_LIKE_EACH, *of_rare):
-        better = next((name for name in recipe.metrics if name in _LIKE_EACH), "")
-        metrics = ", ".join([_LIKE_EACH[0], *recipe.metrics])
+        advice.append("give the other labels more weight (--set training.class_weights=balanced)")
+    # F1 scores the second label, so it suits a rare second label.
+    rare_metrics = ("f1",) if len(labels) == 2 and label == labels[0] else ()
+    if recipe.best_metric not in (*_BALANCED_METRICS, *rare_metrics):
+        better = next((name for name in recipe.metrics if name in _BALANCED_METRICS), "")
+        metrics = ", ".join([_BALANCED_METRICS[0], *recipe.metrics])
         setting = f"best_metric={better}" if better else f"metrics=[{metrics}]"
-        advice.append(f"choose by a metric that counts each label alike (--set {shlex.quote(setting)})")
-    what = f"{share_of(count, len(train.rows))} training rows have the label {label!r}"
-    return [f"{what}: {', and '.join(advice)}."] if advice else []
+        advice.append(f"select by a metric that weights all labels equally (--set {shlex.quote(setting)})")
+    message = f"{share_of(count, len(train.rows))} training rows have the label {label!r}"
+    return [f"{message}: {', and '.join(advice)}."] if advice else []
 
 
 def rows_by_label(
     splits: Mapping[str, Split], gold: str, left_out: Collection[str] = ()
 ) -> dict[str, dict[str, list[int]]]:
-    """Return label -> split -> the indices of its rows that have it; of tags, entity types.
+    """Return label -> split -> indices of its rows with this label.
 
-    Labels may be left out.
+    For tags, the labels are entity types. The labels in `left_out` are omitted.
     """
-    rows_of: dict[str, dict[str, list[int]]] = {}
+    rows_by_name: dict[str, dict[str, list[int]]] = {}
     for name, split in splits.items():
         for index, value in enumerate(split.column(gold)):
             for label in set(types_of(value or ())) - set(left_out):
-                rows_of.setdefault(label, {}).setdefault(name, []).append(index)
-    return rows_of
+                rows_by_name.setdefault(label, {}).setdefault(name, []).append(index)
+    return rows_by_name
 
 
 def find_unseen_names(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
-    """Return what `rows_by_label` does of the labels that no training row has."""
+    """Return the result of `rows_by_label` for the labels that no training row has."""
     trained = {label for value in splits["train"].column(gold) for label in types_of(value or ())}
     return rows_by_label({name: split for name, split in splits.items() if name != "train"}, gold, trained)
 
@@ -196,37 +200,37 @@ def describe_unseen(splits: Mapping[str, Split], gold: str) -> list[str]:
     unseen = find_unseen_names(splits, gold)
     if not unseen:
         return []
-    shown = [
+    examples = [
         f"{label!r} ({len(rows):,} of {name}, the first {splits[name].place(rows[0])})"
-        for label, of_splits in list(unseen.items())[:_SHOWN]
-        for name, rows in of_splits.items()
+        for label, rows_by_split in list(unseen.items())[:_MAX_SHOWN]
+        for name, rows in rows_by_split.items()
     ]
-    more = f" and {len(unseen) - _SHOWN:,} more" if len(unseen) > _SHOWN else ""
-    return [f"No training row has the label {', '.join(shown)}{more}. It cannot be learned, and counts as missed."]
+    more = f" and {len(unseen) - _MAX_SHOWN:,} more" if len(unseen) > _MAX_SHOWN else ""
+    return [f"No training row has the label {', '.join(examples)}{more}. It cannot be learned, and counts as missed."]
 
 
-def describe_lacking(gold: Sequence[Any], lacking: Sequence[str]) -> list[str]:
+def describe_lacking(gold: Sequence[Any], missing_labels: Sequence[str]) -> list[str]:
     """Describe the labels of rows to score that the model lacks, in a sentence.
 
     >>> describe_lacking(["a", "b", "a", "c"], ["c"])
     ["The model lacks the label 'c', which 1 of 4 (25.0%) rows have. It counts as missed."]
     """
-    if not lacking:
+    if not missing_labels:
         return []
-    rows = sum(not set(lacking).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
-    shown = ", ".join(map(repr, lacking[:_SHOWN])) + (", ..." if len(lacking) > _SHOWN else "")
-    return [f"The model lacks the label {shown}, which {share_of(rows, len(gold))} rows have. It counts as missed."]
+    rows = sum(not set(missing_labels).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
+    listed = ", ".join(map(repr, missing_labels[:_MAX_SHOWN])) + (", ..." if len(missing_labels) > _MAX_SHOWN else "")
+    return [f"The model lacks the label {listed}, which {share_of(rows, len(gold))} rows have. It counts as missed."]
 
 
 def find_contradictions(
     split: Split, pairs: Iterable[tuple[int, int]], gold: str
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Tell which rows repeat an earlier one and which contradict it, from pairs of rows with the same inputs."""
+    """Split pairs of rows with the same inputs into repeats and contradictions, which have different gold values."""
     repeats, contradictions, pairs = list[tuple[int, int]](), list[tuple[int, int]](), list(pairs)
-    # in the order of the rows, in which they are read fast
-    gold_of = {index: split.rows[index].get(gold) for index in sorted(set(chain.from_iterable(pairs)))}
+    # Rows may be on disk, where reading them in order is fast.
+    gold_values = {index: split.rows[index].get(gold) for index in sorted(set(chain.from_iterable(pairs)))}
     for earlier, index in pairs:
-        first, second = gold_of[earlier], gold_of[index]
+        first, second = gold_values[earlier], gold_values[index]
         if first == second:
             repeats.append((earlier, index))
         elif not isinstance(first, dict):  # a question may have several answers
@@ -235,7 +239,7 @@ def find_contradictions(
 
 
 def _find_shared(splits: Mapping[str, Split], columns: Columns) -> list[str]:
-    """Describe the rows of other splits whose texts are in the training rows too."""
+    """Describe the rows of other splits whose inputs also occur in the training rows."""
     import numpy as np
 
     inputs = [name for name in columns.names if name not in (columns.gold, "id")]
@@ -251,39 +255,39 @@ def _find_shared(splits: Mapping[str, Split], columns: Columns) -> list[str]:
     return warnings
 
 
-def share_of(part: int, whole: int) -> str:
-    """Write a share with its numbers.
+def share_of(part: int, total: int) -> str:
+    """Return a part of a total as text, with its percentage.
 
     >>> share_of(37, 1000), share_of(2, 14041)
     ('37 of 1,000 (3.7%)', '2 of 14,041 (0.01%)')
     """
-    percent = 100 * part / whole
-    return f"{part:,} of {whole:,} ({percent:.1f}%)" if percent >= 1 else f"{part:,} of {whole:,} ({percent:.1g}%)"
+    percent = 100 * part / total
+    return f"{part:,} of {total:,} ({percent:.1f}%)" if percent >= 1 else f"{part:,} of {total:,} ({percent:.1g}%)"
 
 
 def types_of(gold: Any) -> list[str]:
-    """Return the names in a gold value; of entity tags such as B-PER, the type."""
+    """Return the label names in a gold value; an entity tag such as B-PER becomes its type."""
     if isinstance(gold, str):
         return [gold]
     return [name[2:] if name.startswith(_PREFIXES) else name for name in gold if name is not None]
 
 
-def _is_typo(name: str, other: str) -> bool:
-    """Tell whether a name differs from another in case or spaces, or in one letter that is wrong, missing or swapped.
+def _is_typo(name: str, label: str) -> bool:
+    """Return whether a name differs from a label only in case, spaces, or one wrong, missing or swapped letter.
 
     >>> [_is_typo(name, "not_good") for name in ("Not good", "not_god", "not_godo", "good", "not_goodish")]
     [True, True, True, False, False]
     >>> _is_typo("class 1", "class 2"), _is_typo("sad", "mad"), _is_typo("A", "A-")
     (False, False, False)
     """
-    a, b = (text.casefold().replace("_", " ").replace("-", " ") for text in (name, other))
+    a, b = (text.casefold().replace("_", " ").replace("-", " ") for text in (name, label))
     if a == b:
-        return name != other
+        return name != label
     if min(len(a), len(b)) < 5:
         return False
-    for _ in range(2):  # drop the start that both have, then the end
+    for _ in range(2):  # drop the common start, then the common end
         while a and b and a[0] == b[0]:
             a, b = a[1:], b[1:]
         a, b = a[::-1], b[::-1]
-    is_one = max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
-    return is_one and (a + b).isalpha()
+    is_single_edit = max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
+    return is_single_edit and (a + b).isalpha()

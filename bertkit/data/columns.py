@@ -1,4 +1,4 @@
-"""The columns of a source: which one is taken by its name, and what is said of those that are missing or not read."""
+"""Map the columns of a source to canonical columns, and describe columns that are missing or not read."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Columns:
-    """The canonical columns that a task family reads; an optional one counts where a recipe maps it."""
+    """Canonical columns that a task family reads; an optional column is read only if a recipe maps it."""
 
     given: tuple[str, ...]
-    """The inputs of the model, such as ``text``."""
+    """Inputs of the model, such as ``text``."""
     gold: str
-    """The column of gold answers, such as ``label``; empty where rows need not have one."""
+    """Column of gold answers, such as ``label``; empty if rows need no gold answer."""
     optional: tuple[str, ...] = ()
     blank: tuple[str, ...] = ()
-    """Those whose text may be blank."""
+    """Columns whose text may be blank."""
     lists: tuple[str, ...] = ()
-    """Those that hold several values, which may come from several columns of the source."""
+    """Columns that hold several values, which may come from several columns of the source."""
     text_instead: Mapping[str, str] = field(default_factory=dict)
     """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
     text_always: bool = False
-    """Whether it may replace it in labeled rows too."""
+    """Whether the columns of `text_instead` may replace inputs in labeled rows too."""
     spans: str = ""
-    """The column of labeled spans of the text, which replace the gold column in rows that lack it."""
+    """Column of labeled spans of the text, which replace the gold column in rows that lack it."""
     together: tuple[str, ...] = ()
-    """Those whose equal values stay in one split where validation rows are held out; all inputs where empty."""
+    """Columns whose equal values stay in one split if validation rows are held out; empty for all inputs."""
     beside: tuple[str, ...] = ()
-    """Those that the model does not read: they may be blank, and no draw depends on them."""
+    """Columns that the model does not read: they may be blank, and no draw depends on them."""
     predicted: tuple[str, ...] = ()
-    """What predictions have beside ``prediction``; rows with such a column are refused before the model is loaded."""
+    """Keys of a prediction besides ``prediction``; rows that have such a column are rejected before the model loads."""
 
     @property
     def names(self) -> list[str]:
@@ -72,19 +72,19 @@ def source_columns(canonical: str, data: Data) -> list[str]:
 
 
 def unread_columns(values: Mapping[str, Any], row: Row, data: Data) -> tuple[str, ...]:
-    """Return the columns of a source of which a row has nothing."""
+    """Return the source columns that a row does not use."""
     used = {data.split_column, *(column for canonical in row for column in source_columns(canonical, data))}
     return tuple(column for column in values if column not in used)
 
 
 def takes_pair(source_names: Sequence[str], data: Data) -> bool:
-    """Tell whether a source has the second text of a pair under its own name, and the recipe does not say otherwise."""
+    """Return whether a source has a column ``text_pair`` that the recipe neither maps nor leaves out."""
     mapped = [name for names in data.columns.values() for name in ([names] if isinstance(names, str) else names)]
     return PAIR in source_names and PAIR not in (*mapped, *data.columns, *data.unread)
 
 
 def with_span_columns(records: Iterable[Record], data: Data, columns: Columns) -> tuple[Iterator[Record], Data]:
-    """Return records, and the settings with the names of the spans in the first of them, and of the text's id."""
+    """Return the records, and settings that map the columns of the spans and of the text's id in the first record."""
     records = iter(records)
     first = list(islice(records, 1))
     names = first[0][1] if first else {}
@@ -145,23 +145,26 @@ def describe_unread(unread: Sequence[str], data: Data, optional: Sequence[str]) 
     >>> describe_unread(["date", "premise"], Data(), ["text_pair"])
     ["'premise' looks like input and is not read. To read a pair: --set data.columns.text_pair=premise"]
     """
-    odd = [name for name in unread if name.lower() in _INPUTS and name not in data.unread]
-    if not odd:
+    unread_inputs = [name for name in unread if name.lower() in _INPUTS and name not in data.unread]
+    if not unread_inputs:
         return []
     is_free = PAIR in optional and PAIR not in data.columns
-    remedy = f" To read a pair: --set {assignment(f'data.columns.{PAIR}', odd[0])}" if is_free else ""
-    names, verbs = ", ".join(map(repr, odd)), "look like input and are" if len(odd) > 1 else "looks like input and is"
+    remedy = f" To read a pair: --set {assignment(f'data.columns.{PAIR}', unread_inputs[0])}" if is_free else ""
+    names, verbs = (
+        ", ".join(map(repr, unread_inputs)),
+        "look like input and are" if len(unread_inputs) > 1 else "looks like input and is",
+    )
     return [f"{names} {verbs} not read.{remedy}"]
 
 
 def missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: Data) -> DataError:
-    """Build the error for a column that a source does not have; it says what the source has instead."""
-    known = format_of(source)[0]
-    # whether a source is read as one text per line
-    has_lines = (known.name if known and data.format == "auto" else data.format) in ("txt", "lines")
+    """Return the error for a column that a source lacks; it lists the columns of the source."""
+    file_format = format_of(source)[0]
+    # These formats read each line as one text.
+    has_lines = (file_format.name if file_format and data.format == "auto" else data.format) in ("txt", "lines")
     if source_names == [source_column("text", data)] and has_lines:
-        what = f"no column {actual!r}: each line is one text, and there are no other columns"
-        return DataError(what, "if tabs separate columns: --set data.format=tsv", file=source)
+        message = f"no column {actual!r}: each line is one text, and there are no other columns"
+        return DataError(message, "if tabs separate columns: --set data.format=tsv", file=source)
     inputs = [name for name in source_names if canonical == "text" and name.lower() in _INPUTS]
     hint = closest(actual, inputs or source_names)
     guess = hint.removeprefix("did you mean ").rstrip("?")
@@ -174,9 +177,10 @@ def missing_column(canonical: str, actual: str, source_names: list[str], source:
 
 
 def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns: Columns, source: str) -> DataError:
-    """Build the error for a file without a header, or return the fault if its first line has names.
+    """Return the error for a file without a header, or the given fault if its first line is a header.
 
-    A row has a value that recurs below it, or a number above other numbers. The names of pandas are numbers from 0.
+    The first line is a row if one of its values recurs below it, or is a number above other numbers. Column names of
+    pandas, which are numbers from 0, are a header.
     """
     names, rows = list(first), [first]
     with suppress(DataError):
@@ -198,28 +202,28 @@ def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns
 
 
 def refuse_clash(row: Mapping[str, Any], names: Iterable[str], whose: str, file: object) -> None:
-    """Check that no column of a row has one of these names, which belong to what is written.
+    """Check that no column of a row has one of these names, which the output needs.
 
     Raises:
-        DataError: one has.
+        DataError: If a column has one of them.
     """
     if (clash := next((name for name in names if name in row), None)) is not None:
-        what = f"the rows have a column that {whose} too"
-        raise DataError(what, "rename it, so that nothing is lost", file=file, column=clash)
+        message = f"the rows have a column that {whose} too"
+        raise DataError(message, "rename it, so that nothing is lost", file=file, column=clash)
 
 
 def map_columns(source_names: list[str], data: Data, columns: Columns, source: str) -> dict[str, list[str]]:
     """Map each canonical column to the source's columns that it is made of; an optional one if the recipe maps it.
 
-    The second text of a pair is read where a column has its name.
+    A column ``text_pair`` is read as the second text of a pair.
 
     In rows to predict, ``id`` may be missing, and a column may replace another (`Columns.text_instead`).
 
     Raises:
-        DataError: a column is missing, two canonical columns share one, or the header is a row of data.
+        DataError: If a column is missing, or two canonical columns are mapped to the same column.
     """
-    known = {**data.columns, **({PAIR: PAIR} if takes_pair(source_names, data) else {})}
-    optional = [name for name in (*columns.optional, *columns.beside, "id") if name in known]
+    mapped = {**data.columns, **({PAIR: PAIR} if takes_pair(source_names, data) else {})}
+    optional = [name for name in (*columns.optional, *columns.beside, "id") if name in mapped]
     gold = [columns.gold] if columns.gold else []
     mapping = {name: source_columns(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
     _replace_missing(mapping, source_names, data, columns)
@@ -232,9 +236,9 @@ def map_columns(source_names: list[str], data: Data, columns: Columns, source: s
     used = [name for actual in mapping.values() for name in actual]
     duplicates = {name for name in used if used.count(name) > 1}
     if duplicates:
-        both = " and ".join(name for name, actual in mapping.items() if duplicates & set(actual))
-        what = f"{both} are the same column {min(duplicates)!r}"
-        raise DataError(what, "map them to two columns in data.columns", file=source)
+        canonical_names = " and ".join(name for name, actual in mapping.items() if duplicates & set(actual))
+        message = f"{canonical_names} are the same column {min(duplicates)!r}"
+        raise DataError(message, "map them to two columns in data.columns", file=source)
     return mapping
 
 
@@ -242,7 +246,7 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
     """Drop a missing id from the mapping of rows to predict, and replace missing columns by `Columns.text_instead`."""
     if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
         del mapping["id"]
-    # the labels are spans of the texts where a source has no gold column, but theirs
+    # Spans of the text are the labels if the source has columns for spans and text, but no gold column.
     has_gold = set(source_columns(columns.gold, data)) <= set(source_names)
     needed = {*source_columns(columns.spans, data), *source_columns("text", data)}
     has_spans = bool(columns.spans and columns.gold) and not has_gold and needed <= set(source_names)

@@ -1,4 +1,4 @@
-"""Rows drawn by their content: held out where there is no validation split; fewer for training, or rare ones again."""
+"""Draw rows by their content: hold out validation rows, limit the training rows, or repeat rows with rare values."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from bertkit.storage.cache import say_once
 
 @dataclass(frozen=True)
 class _Groups:
-    """The rows of each text, which stay together: one group per text, in the order of their draws.
+    """Groups of rows with the same text, which stay in one split, in the order of their draws.
 
-    Of rows with the draws 7, 3, 7, `order` is 1, 0, 2 and `starts` is 0, 1, 3.
+    For rows with the draws 7, 3, 7, `order` is 1, 0, 2 and `starts` is 0, 1, 3.
     """
 
     draws: Numbers
-    """The draw of each row, two numbers of 64 bits, (rows, 2)."""
+    """Draw of each row, two 64-bit integers, (rows, 2)."""
     order: Numbers
-    """The indices of the rows, group by group, (rows,)."""
+    """Indices of the rows, group by group, (rows,)."""
     starts: Numbers
-    """Where in `order` each group begins, and the last one ends, (groups + 1,)."""
+    """Start of each group in `order`, and the end of the last group, (groups + 1,)."""
     names: Numbers
-    """Which of `sets` has the labels of a row, (rows,)."""
+    """Index in `sets` of the labels of each row, (rows,)."""
     sets: Sequence[frozenset[str]]
 
     def __len__(self) -> int:
@@ -49,44 +49,46 @@ class _Groups:
         return Counter(label for names in self.names[self.rows(group)] for label in self.sets[names])
 
     def share(self, group: int) -> float:
-        """Return the draw of a group as a number from 0 to 1; all draws are spread evenly between them."""
+        """Return the draw of a group as a number from 0 to 1; the draws are distributed uniformly."""
         high, low = self.draws[self.order[self.starts[group]]].tolist()
         return float((high << 64 | low) / (1 << 128))
 
 
 def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict[str, Split]:
-    """Split rows into ``train`` and ``validation``, which holds about a share of them (``data.validation_share``).
+    """Split rows into ``train`` and ``validation``, which has about ``data.validation_share`` of them.
 
-    A row is drawn by a hash of its text, so that neither order nor limit nor seed decides. Rows with one text are on
-    one side, and a larger share holds out the same rows and more. A label never leaves training.
+    A row is drawn by a hash of its text, so the draw does not depend on the order, the limit or the seed. Rows with the
+    same text stay in one split, and a larger share holds out the same rows and more. Each label keeps training rows.
 
-    ``data.hold_out`` says which rows. `by_hash`: those whose hash, as a number from 0 to 1, is below the share, and at
-    least one. So no row changes sides when others join it, but the share is met only about. `by_label`: an even share
-    of each label, to the row. Each row that joins may move others.
+    ``data.hold_out`` is the method. `by_hash` holds out rows whose hash, as a number from 0 to 1, is below the share,
+    and at least one row. New rows move no other row, but the share is only approximate. `by_label` holds out the same
+    exact share of each label, but new rows may move other rows.
 
     Args:
-        split: the rows.
-        data: how many to hold out, and how.
-        columns: those of the task family.
-        named: whether gold answers are label names, or lists of them.
+        split: Rows to split.
+        data: Settings with the share and the method.
+        columns: Columns of the task family.
+        named: Whether gold answers are label names, or lists of them.
 
     Raises:
-        DataError: no row can be held out.
+        DataError: If no row can be held out.
     """
     import numpy as np
 
     count = len(split.rows)
     if count < 2:
-        what = "one row cannot be split into training and validation"
-        raise DataError(what, "give more rows", file=split.source)
+        message = "one row cannot be split into training and validation"
+        raise DataError(message, "give more rows", file=split.source)
     groups = _group_by_text(split.rows, columns, named)
     is_held_out = np.zeros(count, dtype=bool)
     for group in _choose_groups(groups, data, count):
         is_held_out[groups.rows(group)] = True
     if not is_held_out.any():
-        what = "no row can be held out: each text is the only one of its label" if len(groups) > 1 else "one text only"
+        message = "no row can be held out: each text is the only one with its label"
+        if len(groups) == 1:
+            message = "no row can be held out: all rows have the same text"
         remedy = "check which column holds the labels, give more rows, or name a validation file"
-        raise DataError(what, remedy, file=split.source)
+        raise DataError(message, remedy, file=split.source)
     say_once(
         f"no validation split: {share_of(int(is_held_out.sum()), count)} rows of {split.source} are held out for it"
     )
@@ -99,19 +101,19 @@ def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict
 def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> _Groups:
     import numpy as np
 
-    number_of: dict[frozenset[str], int] = {}
+    index_by_set: dict[frozenset[str], int] = {}
     names = array("q")
 
     def draw(row: Row) -> bytes:
-        of_row = frozenset(spelled_names(row.get(columns.gold)) if named else ())
-        names.append(number_of.setdefault(of_row, len(number_of)))
-        # Equal texts stay together: one of them in training would tell the other's answer.
+        label_set = frozenset(spelled_names(row.get(columns.gold)) if named else ())
+        names.append(index_by_set.setdefault(label_set, len(index_by_set)))
+        # Equal texts stay together, because a copy in the training rows would reveal the answer.
         read = columns.together or [name for name in row if name not in columns.beside]
         return digest_text({name: row[name] for name in read}, columns.gold)
 
     draws, order = _order_digests(map(draw, rows))
     starts = np.flatnonzero(np.diff(draws[order], axis=0, prepend=~draws[order[:1]]).any(axis=1))
-    return _Groups(draws, order, np.append(starts, len(order)), np.array(names), list(number_of))
+    return _Groups(draws, order, np.append(starts, len(order)), np.array(names), list(index_by_set))
 
 
 def _order_digests(digests: Iterable[bytes]) -> tuple[Numbers, Numbers]:
@@ -127,26 +129,26 @@ def _order_digests(digests: Iterable[bytes]) -> tuple[Numbers, Numbers]:
 
 def _choose_groups(groups: _Groups, data: Data, count: int) -> Iterator[int]:
     """Yield the groups to hold out."""
-    left = Counter[str]()
-    for number, rows in Counter(groups.names.tolist()).items():
-        left.update(dict.fromkeys(groups.sets[number], rows))
+    remaining = Counter[str]()
+    for index, rows in Counter(groups.names.tolist()).items():
+        remaining.update(dict.fromkeys(groups.sets[index], rows))
     by_hash, share = data.hold_out == "by_hash", data.validation_share
-    most = min(max(1, round(count * share)), count - 1)
+    max_rows = min(max(1, round(count * share)), count - 1)
     kept_labels: set[str] = set()
-    rest, chosen = len(groups), 0
-    for group in range(len(groups)) if by_hash else _order_by_label(groups, left):
-        # By hash, a text is held out whatever other rows there are; by label, until the share is reached.
-        is_enough = chosen > 0 and groups.share(group) >= share if by_hash else chosen >= most
+    rest, held_out = len(groups), 0
+    for group in range(len(groups)) if by_hash else _order_by_label(groups, remaining):
+        # `by_hash` holds out a text regardless of other rows; `by_label` stops when the share is reached.
+        is_enough = held_out > 0 and groups.share(group) >= share if by_hash else held_out >= max_rows
         if is_enough or rest == 1:
             break
-        # A label must stay in training: what is never trained is never predicted.
+        # A label without training rows would never be predicted, so its last rows stay.
         labels = groups.labels(group)
-        last = {label for label, rows in labels.items() if left[label] == rows}
+        last = {label for label, rows in labels.items() if remaining[label] == rows}
         if last:
             kept_labels |= last
             continue
-        left.subtract(labels)
-        rest, chosen = rest - 1, chosen + len(groups.rows(group))
+        remaining.subtract(labels)
+        rest, held_out = rest - 1, held_out + len(groups.rows(group))
         yield group
     if kept_labels:
         names = ", ".join(sorted(kept_labels)[:5])
@@ -155,12 +157,13 @@ def _choose_groups(groups: _Groups, data: Data, count: int) -> Iterator[int]:
         say_once(f"few or no validation rows have the {label} {names}{more}: each label must keep rows to train on")
 
 
-def _order_by_label(groups: _Groups, rows_of: Mapping[str, int]) -> list[int]:
-    """Order groups so that the first of them are an even share of each label (of a row's labels, its rarest)."""
+def _order_by_label(groups: _Groups, label_counts: Mapping[str, int]) -> list[int]:
+    """Order groups so that any first part has the same share of each label; a row counts for its rarest label."""
     import numpy as np
 
     # The stratum of a group, (groups,), is the rank of its rarest label.
-    rank = {label: number for number, label in enumerate(sorted(rows_of, key=lambda label: (rows_of[label], label)))}
+    by_count = sorted(label_counts, key=lambda label: (label_counts[label], label))
+    rank = {label: index for index, label in enumerate(by_count)}
     rarest = np.array([min(map(rank.__getitem__, names), default=len(rank)) for names in groups.sets])
     stratum = np.minimum.reduceat(rarest[groups.names[groups.order]], groups.starts[:-1])
     sizes, by_stratum = np.diff(groups.starts), np.argsort(stratum, kind="stable")
@@ -168,29 +171,38 @@ def _order_by_label(groups: _Groups, rows_of: Mapping[str, int]) -> list[int]:
     before = np.empty(len(groups))
     before[by_stratum] = np.cumsum(sizes[by_stratum]) - sizes[by_stratum]
     before -= (np.cumsum(totals) - totals)[stratum]
-    # The middle of a group, as a share of its label's rows. Cut at any share, an ordered list of all groups has given
-    # up about that share of each label (the divisor method of Webster and Sainte-Laguë).
+    # Order by the middle of a group, as a fraction of its label's rows. Any first part of the ordered groups then has
+    # about the same fraction of each label (the divisor method of Webster and Sainte-Laguë).
     order: list[int] = np.argsort((before + sizes / 2) / totals[stratum], kind="stable").tolist()
     return order
 
 
 def check_draw(recipe: Recipe, columns: Columns, *, named: bool) -> None:
-    """Check that the rows that a recipe draws can be drawn; `named` says whether their gold values are labels.
+    """Check that a recipe can draw its training rows.
+
+    Args:
+        recipe: Recipe to check.
+        columns: Columns of the task family.
+        named: Whether gold values are labels.
 
     Raises:
-        RecipeError: they cannot.
+        RecipeError: If it cannot.
     """
     data = recipe.data
     if data.oversample and data.oversample not in columns.names:
-        what = f"data.oversample: the rows have no canonical column {data.oversample!r}"
-        raise RecipeError(what, closest(data.oversample, columns.names))
+        message = f"data.oversample: the rows have no canonical column {data.oversample!r}"
+        raise RecipeError(message, closest(data.oversample, columns.names))
     if data.per_class and not named:
-        what = f"data.per_class draws rows by their label, and the rows of {recipe.task} have no labels"
-        raise RecipeError(what, f"data.train_limit draws any: --set data.train_limit={data.per_class}")
+        message = f"data.per_class draws rows by their label, and the rows of {recipe.task} have no labels"
+        raise RecipeError(message, f"data.train_limit draws any: --set data.train_limit={data.per_class}")
 
 
 def draw_training_rows(split: Split, recipe: Recipe, gold: str = "", labels: Sequence[str] = ()) -> Split:
-    """Return the training rows that the recipe draws, or all of them; raises what the functions below do."""
+    """Return the training rows that the recipe draws, or all of them.
+
+    Raises:
+        DataError: As in `draw_per_label` and `draw_rows`.
+    """
     data, seed = recipe.data, recipe.training.seed
     if data.per_class:
         return draw_per_label(split, gold, labels, data.per_class, seed)
@@ -198,53 +210,53 @@ def draw_training_rows(split: Split, recipe: Recipe, gold: str = "", labels: Seq
 
 
 def draw_rows(split: Split, count: int, seed: int) -> Split:
-    """Return `count` rows in the order that they have in the split; see `draw_per_label` for which.
+    """Return `count` rows in the order of the split, drawn as in `draw_per_label`.
 
     Raises:
-        DataError: the split has fewer.
+        DataError: If the split has fewer rows.
     """
     if count > len(split.rows):
-        what = f"data.train_limit is {count:,}, and there are {len(split.rows):,} training rows"
-        raise DataError(what, "lower data.train_limit, or add rows", file=split.source)
+        message = f"data.train_limit is {count:,}, and there are {len(split.rows):,} training rows"
+        raise DataError(message, "lower data.train_limit, or add rows", file=split.source)
     return split.select(sorted(_shuffle_rows(split, seed)[:count]))
 
 
 def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, seed: int) -> Split:
-    """Return `count` rows of each label, in the order that they have in the split.
+    """Return `count` rows of each label, in the order of the split.
 
-    A row is drawn by a hash of its content and the seed. So the order of a file does not matter, and with one seed a
-    larger draw has the rows of a smaller one.
+    A row is drawn by a hash of its content and the seed. So the order of a file does not matter, and with the same seed
+    a larger draw contains a smaller one.
 
     Raises:
-        DataError: a label has fewer rows, or a row has several labels.
+        DataError: If a label has fewer rows, or a row has several labels.
     """
-    what = "data.per_class draws rows by their label, and this row has several"
-    by_label = _shuffle_by_value(split, gold, seed, (what, "data.train_limit draws any"))
+    message = "data.per_class draws rows by their label, and this row has several"
+    by_label = _shuffle_by_value(split, gold, seed, (message, "data.train_limit draws any"))
     for label in labels:
         if len(by_label[label]) < count:
-            what = f"data.per_class is {count}, and the label {label!r} has {len(by_label[label])} training rows"
-            raise DataError(what, "lower data.per_class, or add rows", file=split.source)
+            message = f"data.per_class is {count}, and the label {label!r} has {len(by_label[label])} training rows"
+            raise DataError(message, "lower data.per_class, or add rows", file=split.source)
     return split.select(sorted(index for label in labels for index in by_label[label][:count]))
 
 
 def oversample(split: Split, column: str, seed: int) -> Split:
-    """Return the rows with those of rare values of a column repeated: each value has as many in the end.
+    """Repeat the rows with rare values of a column until all values have the same number of rows.
 
-    Of values with 4, 2 and 3 rows, each row of the second comes twice, and one of the third.
+    For values with 4, 2 and 3 rows, each row of the second is repeated once, and one row of the third.
 
     Raises:
-        DataError: a row has a list there.
+        DataError: If a row has a list in this column.
     """
-    what = "data.oversample counts rows by one value, and this row has a list"
-    by_value = _shuffle_by_value(split, column, seed, (what, "leave it out"))
-    most = max(map(len, by_value.values()))
-    repeated = split.select(sorted(index for rows in by_value.values() for index in islice(cycle(rows), most)))
-    say_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with those that are repeated")
+    message = "data.oversample counts rows by one value, and this row has a list"
+    by_value = _shuffle_by_value(split, column, seed, (message, "leave it out"))
+    max_rows = max(map(len, by_value.values()))
+    repeated = split.select(sorted(index for rows in by_value.values() for index in islice(cycle(rows), max_rows)))
+    say_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with repeated rows")
     return repeated
 
 
 def _shuffle_by_value(split: Split, column: str, seed: int, refusal: tuple[str, str]) -> dict[str, list[int]]:
-    """Return the indices of the rows of each value, in the order of `_shuffle_rows`; refuse a list."""
+    """Return value -> indices of its rows, in the order of `_shuffle_rows`; raise the refusal for a list."""
     by_value = defaultdict[str, list[int]](list)
     values = list(split.column(column))
     for index in _shuffle_rows(split, seed):

@@ -1,4 +1,4 @@
-"""Find the files of a data set and read each in its format."""
+"""Find the files of a dataset, and read each file in its format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AS_CSV = "save it as CSV (UTF-8)"
 _AS_PARQUET = "save the data with Dataset.to_parquet"
 
 _WEB_PAGE = rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype )?html"
-_FOREIGN = (  # how files begin that no format reads, what they are, what to do
+_FOREIGN = (  # (first bytes, kind of file, remedy) of files that no format reads
     (rb"BZh[1-9]|\xfd7zXZ|7z\xbc\xaf", "a compressed file", "unpack it"),
     (rb"PK\x03\x04", "an Excel workbook or another zip archive", "let the name of a workbook end in .xlsx"),
     (rb"\xd0\xcf\x11\xe0", "an old Excel workbook", _AS_CSV),
@@ -47,22 +47,22 @@ _FOREIGN = (  # how files begin that no format reads, what they are, what to do
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: how its files are known, and the function in `bertkit.data.formats` that reads them."""
+    """File format: how its files are recognized, and the function in `bertkit.data.formats` that reads them."""
 
     name: str
     """Value of ``data.format``."""
     reader: str
     """Module and function, such as ``csv.read``. The module is imported with the first file of the format."""
     endings: tuple[str, ...] = ()
-    """The endings of its files, in lower case and with the dot; empty if only ``data.format`` chooses it."""
+    """Endings of its files, in lower case and with the dot; empty if only ``data.format`` selects it."""
     magic: bytes = b""
-    """How every file begins that is not text; empty for text, which may be compressed (``.csv.gz``)."""
+    """First bytes of a binary file; empty for text, which may be compressed (``.csv.gz``)."""
     running_text: bool = True
     """Whether a column may hold running text, so that a model can be pretrained on such files."""
     needs_file: bool = False
     """Whether it cannot be read from a stream, such as standard input."""
     folder: str = ""
-    """The names of files (``*.ann``) that make their folder a single source of rows; empty if only files are."""
+    """Pattern of file names (``*.ann``) that make their folder a single source of rows; empty if only files are."""
 
     def read(self, source: Source, data: Data, name: str) -> Iterator[Record]:
         """Yield the rows of a file or a binary stream.
@@ -81,8 +81,8 @@ class Format:
 
 
 FORMATS = {
-    known.name: known
-    for known in (
+    file_format.name: file_format
+    for file_format in (
         Format("brat", "annotations.read_brat", (".ann",), running_text=False, needs_file=True, folder="*.ann"),
         Format("spacy", "annotations.read_spacy", (".spacy",), magic=b"x\x9c", running_text=False),
         Format("conll", "conll.read", (".conll", ".bio", ".iob", ".iob2"), running_text=False),
@@ -99,11 +99,11 @@ FORMATS = {
         Format("documents", "text.read_documents", (".md", ".html", ".htm"), needs_file=True),
     )
 }
-"""Every format by its name."""
+"""Name in ``data.format`` -> format."""
 
 
 def find_format(name: str) -> Format | None:
-    """Return the format that ``data.format`` names, or None for ``auto``, which goes by the ending of a file.
+    """Return the format that ``data.format`` names, or None for ``auto``, which depends on the ending of a file.
 
     Raises:
         RecipeError: If no format has this name.
@@ -121,11 +121,11 @@ def format_of(file_name: str) -> tuple[Format | None, str]:
         None and an empty ending if no format has this ending.
     """
     lowered = file_name.lower()
-    plain = without_compression(lowered)
+    uncompressed = without_compression(lowered)
     for candidate in FORMATS.values():
-        ending = next((ending for ending in candidate.endings if plain.endswith(ending)), "")
-        if ending and (plain == lowered or not candidate.magic):
-            return candidate, ending + lowered[len(plain) :]
+        ending = next((ending for ending in candidate.endings if uncompressed.endswith(ending)), "")
+        if ending and (uncompressed == lowered or not candidate.magic):
+            return candidate, ending + lowered[len(uncompressed) :]
     return None, ""
 
 
@@ -158,20 +158,20 @@ def read_records(file: Path | str, data: Data) -> Iterator[Record]:
         ResourceError: If there is no permission to read the file.
         UnavailableError: If the address cannot be reached.
     """
-    chosen = find_format(data.format)
+    named_format = find_format(data.format)
     if str(file) == "-":
         return _read_stdin(data)
     path = file if isinstance(file, Path) else find_source(file)
     name = name_source(path)
     mode = _find_mode(path)
     if stat.S_ISDIR(mode):
-        of_folder = chosen or format_of_folder(path) or FORMATS["documents"]
-        if of_folder.name != "documents" and not of_folder.folder:
+        folder_format = named_format or format_of_folder(path) or FORMATS["documents"]
+        if folder_format.name != "documents" and not folder_format.folder:
             raise UsageError("a folder, not a file", "name one of its files", file=name)
-        return of_folder.read(path, data, name)
+        return folder_format.read(path, data, name)
     if not stat.S_ISREG(mode):
         raise not_a_file(path)
-    file_format = chosen or format_of(path.name)[0]
+    file_format = named_format or format_of(path.name)[0]
     _check_content(path, file_format, name)
     if file_format is None:
         hint = f"known are {known_endings()}; or name its format: --set data.format=conll"
@@ -180,21 +180,21 @@ def read_records(file: Path | str, data: Data) -> Iterator[Record]:
 
 
 def not_a_file(path: Path) -> UsageError:
-    """Build the error for a path that is there, but neither a file nor a folder."""
+    """Return the error for a path that exists, but is neither a file nor a folder."""
     return UsageError("a pipe or device, not a file", "for standard input write -", file=path)
 
 
 def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[str, list[Path]]:
-    """Find split -> its files, several where it comes in shards, in a folder and in its ``data`` folder.
+    """Return split -> its files, which are several shards or one file, in a folder and in its ``data`` folder.
 
-    Splits whose files are `named` elsewhere are left out, and there need be no others.
-
-    The name of a split's file is the one in ``data.splits``, else train, validation (dev, valid, val) or test. Where
-    there is no such file, its name begins or ends with one of these, as in train-v1.1.json.
+    The splits in `named`, whose files are given elsewhere, are left out; if there are any, the folder may have no other
+    split. The file of a split has its name in ``data.splits``, or else train, validation (dev, valid, val) or test. If
+    there is no such file, the name starts or ends with one of these, as in train-v1.1.json.
 
     Raises:
-        DataError: no split has a file, two different files could be one split, or a shard is missing.
-        RecipeError: ``data.format`` names no format.
+        DataError: If no split has a file, two different files could be one split, or a shard is missing.
+        RecipeError: If ``data.format`` names no format.
+        UsageError: If the folder is a file.
     """
     find_format(data.format)
     if not stat.S_ISDIR(_find_mode(folder)):
@@ -203,13 +203,13 @@ def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[st
     files = {}
     for split, groups in _candidates(list(paths), data, named).items():
         if len(groups) > 1:
-            both = " and ".join(str(paths[group][0].relative_to(folder)) for group in groups[:2])
+            listed = " and ".join(str(paths[group][0].relative_to(folder)) for group in groups[:2])
             hint = f"choose one: --set data.files.{split}={paths[groups[0]][0]}"
-            raise DataError(f"two files could be the {split} split: {both}", hint, file=folder)
+            raise DataError(f"two files could be the {split} split: {listed}", hint, file=folder)
         files[split] = paths[groups[0]]
         if len(files[split]) != groups[0].shards:
-            what = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
-            raise DataError(what, "add the missing ones", file=folder)
+            message = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
+            raise DataError(message, "add the missing ones", file=folder)
     read = list(chain(*files.values()))
     unread = {path.name for path in chain(*paths.values()) if path.suffix in {file.suffix for file in read}}
     if not named and (unread := unread.difference(file.name for file in read)):
@@ -222,7 +222,7 @@ def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[st
 
 
 class _Group(NamedTuple):
-    """Files that together hold one split: the shards of one name, or a single file."""
+    """Files that together are one split: shards with one name, or a single file."""
 
     folder: Path
     name: str
@@ -244,20 +244,20 @@ def _group_files(folder: Path, data: Data) -> dict[_Group, list[Path]]:
 
 
 def _candidates(groups: list[_Group], data: Data, named: Collection[str]) -> dict[str, list[_Group]]:
-    """Find what could be each unnamed split: files of its exact name, else those whose names begin or end with it."""
+    """Return the groups that could be each unnamed split: groups with its name, or else with a similar name."""
     names, splits = find_splits([group.name for group in groups], data.splits), {**SPLIT_NAMES, **data.splits}
     candidates = {split: [group for group in groups if group.name in names.get(split, ())] for split in splits}
     taken = {group for exact in candidates.values() for group in exact}
     similar = {split: [group for group in groups if _is_named_after(split, group)] for split in SPLIT_NAMES}
-    # a file called train_test is no sign of either split
-    splits_per_group = Counter(group for alike in similar.values() for group in alike)
+    # A file called train_test could be either split.
+    splits_per_group = Counter(group for matches in similar.values() for group in matches)
     for split in SPLIT_NAMES:
         if not candidates[split] and split not in data.splits and split not in named:
-            alike = [group for group in similar[split] if group not in taken and splits_per_group[group] == 1]
-            candidates[split] = alike
-            for group in alike:
-                say_once(f"{group.name}{group.ending} is taken for the {split} split")
-    return {split: alike for split, alike in candidates.items() if alike and split not in named}
+            matches = [group for group in similar[split] if group not in taken and splits_per_group[group] == 1]
+            candidates[split] = matches
+            for group in matches:
+                say_once(f"using {group.name}{group.ending} as the {split} split")
+    return {split: matches for split, matches in candidates.items() if matches and split not in named}
 
 
 def find_splits(names: Collection[str], mapped: Mapping[str, str]) -> dict[str, list[str]]:
@@ -277,23 +277,23 @@ def find_splits(names: Collection[str], mapped: Mapping[str, str]) -> dict[str, 
 
 
 def _is_named_after(split: str, group: _Group) -> bool:
-    """Tell whether a name begins or ends with one of the split's names: train-v1.1, en_ewt-ud-train, wnut17train."""
+    """Return whether a name starts or ends with a name of the split: train-v1.1, en_ewt-ud-train, wnut17train."""
     words = re.split(r"[-_. ]|(?<=\d)(?=[a-z])", group.name)
     return words[0] in SPLIT_NAMES[split] or words[-1] in SPLIT_NAMES[split]
 
 
 def _ending(path: Path, data: Data) -> str:
-    """Return the ending of a name that a format claims; where the recipe names the format, that of gzip or zstd too."""
+    """Return the ending that shows a file's format; if the recipe names the format, ``.gz`` and ``.zst`` count too."""
     _, ending = format_of(path.name)
     compression = path.suffix.lower()
     return ending or (compression if data.format != "auto" and compression in COMPRESSED else "")
 
 
 def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
-    """Return the first so many of some rows; all of them where no limit is given.
+    """Return the first `limit` items, or all of them if it is None.
 
     Raises:
-        UsageError: there is no such number of rows.
+        UsageError: If the limit is not a positive number.
     """
     if limit is not None and not 0 < limit < 2**63:
         raise UsageError(f"--limit {limit}", "give a number of rows, from 1")
@@ -301,7 +301,7 @@ def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
 
 
 def _read_stdin(data: Data) -> Iterator[Record]:
-    """Read standard input as ``data.format`` says, else as jsonl where it begins with an object, else as csv."""
+    """Read standard input in the format of ``data.format``, or else as jsonl if it starts with an object, or as csv."""
     stream: Any = sys.stdin.buffer
     first = stream.peek(1).lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n")[:1] if data.format == "auto" else b""
     file_format = find_format(data.format) or FORMATS["jsonl" if first == b"{" else "csv"]
@@ -312,8 +312,8 @@ def _find_mode(path: Path) -> int:
     """Return the mode bits of a file or folder.
 
     Raises:
-        DataError: it is not there.
-        ResourceError: its folder may not be read.
+        DataError: If it does not exist.
+        ResourceError: If there is no permission to read its folder.
     """
     try:
         return path.stat().st_mode
@@ -324,11 +324,11 @@ def _find_mode(path: Path) -> int:
 
 
 def not_there(path: Path) -> DataError:
-    """Build the error for a path that does not exist, with similar names."""
+    """Return the error for a path that does not exist, with similar names."""
     if re.match(r"\w{2,}:/", str(path)):  # `Path` drops one of the two slashes.
         address = str(path).replace(":/", "://", 1)
         return DataError("an address is not read here", "copy the file to this machine", file=address)
-    names = sorted(entry.name for entry in path.parent.glob("[!.]*"))  # no locks of commands
+    names = sorted(entry.name for entry in path.parent.glob("[!.]*"))  # without lock files
     hint = closest(path.name, names)[:200] if names else f"there is nothing in {path.parent}"
     return DataError("no such file or folder", hint, file=path)
 

@@ -1,4 +1,4 @@
-"""A recipe for a file of rows, guessed from its first rows: which recipe, which column is what, and why."""
+"""Guess the recipe for a file and the meaning of its columns from its first rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bertkit.data.text import as_number
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
-_READ = 1000
-_MOST_CLASSES = 50
-# in the order in which they are preferred
+_MAX_ROWS = 1000
+_MAX_CLASSES = 50
+# Names of label columns, in order of preference.
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "stars", "rating", "score")
 _PAIRS = (
     *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text1", "text2"), ("question1", "question2")),
@@ -27,88 +27,95 @@ _PAIRS = (
 
 @dataclass(frozen=True)
 class Guess:
-    """A recipe for a file, and what was seen in it."""
+    """Guessed recipe for a file, with the reasons."""
 
     extends: str
     columns: dict[str, str]
     why: dict[str, str]
-    """Canonical column -> why that column of the file was taken."""
+    """Canonical column -> reason for the choice of the column in the file."""
     rows: int
     others: list[str] = field(default_factory=list)
-    """Columns that might be meant as well."""
+    """Columns that could be the labels instead."""
 
 
 def guess_recipe(file: str) -> Guess:
     """Guess the recipe of a file from its first 1,000 rows.
 
     Raises:
-        DataError: no column looks like a text, or none like what is to be predicted.
-        BertkitError: the file cannot be read.
+        DataError: If no column looks like text, or no column looks like a label.
+        BertkitError: If the file cannot be read.
     """
-    records = [values for _, values in islice(read_records(file, Data()), _READ)]
+    records = [values for _, values in islice(read_records(file, Data()), _MAX_ROWS)]
     names = list(dict.fromkeys(name for record in records for name in record))
     values = {name: [record.get(name) for record in records] for name in names}
     lower = {name.lower(): name for name in reversed(names)}
-    for known in (
+    for known_columns in (
         ("question", "context", "answers"),
         ("query", "passage", "relevance"),
         ("context", "choices", "label"),
     ):
-        if all(name in lower for name in known):
-            recipe = {"question": "qa", "query": "rerank", "context": "choose"}[known[0]]
-            return Guess(recipe, {name: lower[name] for name in known}, dict.fromkeys(known, "its name"), len(records))
+        if all(name in lower for name in known_columns):
+            recipe = {"question": "qa", "query": "rerank", "context": "choose"}[known_columns[0]]
+            return Guess(
+                recipe,
+                {name: lower[name] for name in known_columns},
+                dict.fromkeys(known_columns, "its name"),
+                len(records),
+            )
     return _guess_tags(values, len(records)) or _guess_label(values, lower, file, len(records))
 
 
 def _guess_tags(values: dict[str, list[Any]], rows: int) -> Guess | None:
-    """Guess the columns of words with tags, or of a text with spans; None where there are none."""
+    """Guess the columns of words with tags or of a text with spans, or return None if there are no such columns."""
     lists = [name for name, column in values.items() if column and all(isinstance(value, list) for value in column)]
     words = next((name for name in lists if all(isinstance(word, str) for row in values[name] for word in row)), None)
     for spans in SPAN_COLUMNS:
         items = chain(*values[spans]) if "text" in values and spans in lists else ()
         if any(isinstance(span, (dict, list)) for span in items):
-            why = {"text": "its name", "spans": "lists of spans"}
-            return Guess("tag", {"text": "text", "spans": spans}, why, rows)
+            reasons = {"text": "its name", "spans": "lists of spans"}
+            return Guess("tag", {"text": "text", "spans": spans}, reasons, rows)
     sizes = {name: list(map(len, values[name])) for name in lists}
     fitting = [name for name in lists if words and name != words and sizes[name] == sizes[words]]
     if words is None or not fitting:
         return None
     counts = {name: len(set(map(str, chain(*values[name])))) for name in fitting}
     tags = min(fitting, key=lambda name: ("tag" not in name.lower(), counts[name]))
-    why = {"tokens": "lists of words", "tags": f"as many values as words, {counts[tags]} different ones"}
-    others = [f"{name} ({counts[name]} values)" for name in fitting if name != tags]
-    return Guess("tag", {"tokens": words, "tags": tags}, why, rows, others)
+    reasons = {"tokens": "lists of words", "tags": f"as many values as words, {counts[tags]} different ones"}
+    alternatives = [f"{name} ({counts[name]} values)" for name in fitting if name != tags]
+    return Guess("tag", {"tokens": words, "tags": tags}, reasons, rows, alternatives)
 
 
 def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str, rows: int) -> Guess:
-    """Guess one text or two, and a label or a number."""
+    """Guess the columns of one or two texts, and of a label or a number."""
     texts = {name: fmean(len(str(value).split()) for value in column) for name, column in values.items() if column}
     words = {name: mean for name, mean in texts.items() if mean >= 2 and not _is_number(values[name])}
     counts = {name: len({spelled(value) for value in column} - {None}) for name, column in values.items()}
-    labels = [name for name in values if 2 <= counts[name] <= _MOST_CLASSES and counts[name] < max(rows, 3)]
+    labels = [name for name in values if 2 <= counts[name] <= _MAX_CLASSES and counts[name] < max(rows, 3)]
     labels += [name for name in values if name not in labels and _is_number(values[name]) and name.lower() in _LABELS]
     if not words:
         raise DataError(f"no column looks like text: {', '.join(values)}", "--set data.columns names it", file=file)
     pair = next((pair for pair in _PAIRS if all(lower.get(name) in words for name in pair)), None)
-    chosen = [lower[name] for name in pair] if pair else [max(words, key=lambda name: words[name])]
-    labels = [name for name in labels if name not in chosen]
+    text_names = [lower[name] for name in pair] if pair else [max(words, key=lambda name: words[name])]
+    labels = [name for name in labels if name not in text_names]
     if not labels:
-        what = f"no column looks like a label: {', '.join(name for name in values if name not in chosen)}"
-        raise DataError(what, f"one has 2 to {_MOST_CLASSES} values, or is a number called label or score", file=file)
+        message = f"no column looks like a label: {', '.join(name for name in values if name not in text_names)}"
+        raise DataError(
+            message, f"a label has 2 to {_MAX_CLASSES} values, or is a number called label or score", file=file
+        )
     ranks = {name: rank for rank, name in enumerate(_LABELS)}
     label = min(labels, key=lambda name: (ranks.get(name.lower(), len(ranks)), counts[name]))
     is_number = _is_number(values[label])
-    # numbers are classes where they are few, and all whole
+    # A few distinct integers are classes rather than numbers to predict.
     if is_number and counts[label] <= 20:
         is_number = not all(value is None or float(value).is_integer() for value in values[label])
-    of_texts = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in chosen}
-    texts_of = dict(zip(("text", "text_pair"), chosen, strict=False))
-    reasons = {canonical: of_texts[name] for canonical, name in texts_of.items()}
+    why_text = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in text_names}
+    text_columns = dict(zip(("text", "text_pair"), text_names, strict=False))
+    reasons = {canonical: why_text[name] for canonical, name in text_columns.items()}
     spellings = sorted({name for value in values[label] if (name := spelled(value)) is not None})
     listed = ", ".join(spellings[:5]) + (", ..." if len(spellings) > 5 else "")
     reasons["label"] = "numbers" if is_number else f"{counts[label]} values: {listed}"
-    others = [f"{name} ({counts[name]} values)" for name in labels if name != label]
-    return Guess("regress" if is_number else "classify", {**texts_of, "label": label}, reasons, rows, others)
+    alternatives = [f"{name} ({counts[name]} values)" for name in labels if name != label]
+    return Guess("regress" if is_number else "classify", {**text_columns, "label": label}, reasons, rows, alternatives)
 
 
 def _is_number(column: Sequence[Any]) -> bool:

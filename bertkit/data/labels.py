@@ -1,4 +1,4 @@
-"""Label names: read off the rows, matched to raw values, and matched to a checkpoint's."""
+"""Label names: collect them from rows, and match them to raw values and to the names of a checkpoint."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from bertkit.storage.cache import say_once
 from bertkit.storage.disk import spool
 
 CORRECT = "correct the row, or declare the names under `labels:`"
-"""The remedy for a value that is no label of the recipe or of the training rows."""
+"""Remedy for a value that is not a label of the recipe or of the training rows."""
 
 VECTOR = (
     "a 0/1 vector instead of labels",
     'list the names, such as ["fear", "joy"], or map a 0/1 column per label: --set data.columns.label=[fear,joy]',
 )
-"""The fault, and its remedy, of a list that would be read as indices of labels."""
+"""Problem and remedy for a list that would be read as indices of labels."""
 
-_MANY = 200
+_MAX_NAMES = 200
 _DECIMAL = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{1,15}")
 # SNLI has "-" where annotators did not agree.
 _PLACEHOLDERS = {"-", "--", "?", "#n/a", "n/a", "na", "nan", "<na>", "null", "unlabeled", "unlabelled", "no label"}
@@ -55,9 +55,9 @@ def spelled(value: object) -> str | None:
     return unicodedata.normalize("NFC", str(value)).strip() or None
 
 
-@lru_cache(10_000)  # each tag of each word may be asked for
+@lru_cache(10_000)  # called for each tag of each word
 def plain(name: str) -> str:
-    """Return a name of a label as JSON spells it where it is a number or a truth value.
+    """Return a label name; numbers and booleans are spelled as in JSON.
 
     >>> plain("True"), plain("1.0"), plain("0.50"), plain("No")
     ('true', '1', '0.5', 'No')
@@ -79,7 +79,7 @@ def is_placeholder(name: str, names: Iterable[str]) -> bool:
     (True, False, False)
     """
     other_names = set(names) - {name}
-    if name == "-1":  # among 0, 1, 2; of -1, 0 and 1 it may be a class
+    if name == "-1":  # with 0, 1 and 2 it means no label; with 0 and 1 it may be a class
         return len(other_names) > 2 and all(map(str.isdigit, other_names))
     return name.casefold() in _PLACEHOLDERS and all(any(map(str.isalnum, other_name)) for other_name in other_names)
 
@@ -100,40 +100,40 @@ def find_names(values: Iterable[Any]) -> list[str]:
     """Collect the label names of training rows: numbers in numerical order, words in alphabetical order.
 
     Raises:
-        DataError: only one label, or so many that they can hardly be classes, or one that is several.
+        DataError: If there is only one label, too many to be classes, or one that is several joined labels.
     """
     names, texts, count, max_labels, are_tags = set[str](), set[str](), 0, 1, False
     for value in values:
         spellings = spelled_names(value)
         names.update(spellings)
         count, max_labels = count + len(spellings), max(max_labels, len(spellings))
-        are_tags = are_tags or len(set(spellings)) < len(spellings)  # a label is named once
+        are_tags = are_tags or len(set(spellings)) < len(spellings)  # a list of labels has no duplicates
         if isinstance(value, str):
             texts.add(value)
     if len(names) < 2:
-        what = f"every row has the same label {next(iter(names), None)!r}"
-        raise DataError(what, "a classifier needs at least two labels")
+        message = f"every row has the same label {next(iter(names), None)!r}"
+        raise DataError(message, "a classifier needs at least two labels")
     # If no list has two labels, the recipe may name another separator than the data has.
     if joined := joined_labels(texts or (() if are_tags else names), min_count=2 if max_labels == 1 else count):
         remedy = joined[1] if max_labels == 1 else "write one separator in all rows"
         raise DataError(joined[0], f"{remedy}; if it is one, list the classes under `labels:`")
-    # So many names are an id, a number or a text: training on them would end in nothing.
-    if len(names) > max(_MANY, count // 5):
-        what = f"{len(names):,} different labels in {count:,} rows"
-        raise DataError(what, "for numbers use the recipe `regress`; otherwise list the classes under `labels:`")
+    # A column with this many names holds ids, numbers or texts, on which training would fail.
+    if len(names) > max(_MAX_NAMES, count // 5):
+        message = f"{len(names):,} different labels in {count:,} rows"
+        raise DataError(message, "for numbers use the recipe `regress`; otherwise list the classes under `labels:`")
     return _sort_names(names)
 
 
 def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
-    """Return names with the labels added that other rows have and that mean none of them, so that these count as wrong.
+    """Add the labels of other rows that are not among the names, so that these rows are scored as wrong.
 
-    A mistake is not added: a label that differs from a name in case or white space alone, or a number beside names that
-    are words, which may count these. Nor is any where the rows have no label in common with the names (but O, for no
-    entity).
+    Probable mistakes are not added: a label that differs from a name only in case or whitespace, or a number if the
+    names are words, because it may be the index of a name. No label is added if the rows have no label in common with
+    the names, except O, which means no entity.
     """
-    found = {name for value in values for name in spelled_names(value)}
-    unknown, known_names = {name for name in found if not _is_known(name, names)}, set(map(folded, names))
-    if not found - unknown - {"O"}:
+    row_names = {name for value in values for name in spelled_names(value)}
+    unknown, known_names = {name for name in row_names if not _is_known(name, names)}, set(map(folded, names))
+    if not row_names - unknown - {"O"}:
         return list(names)
     has_numbers = any(map(_is_integer, names))
     unseen = {name for name in unknown if folded(name) not in known_names and (has_numbers or not _is_integer(name))}
@@ -149,29 +149,29 @@ def _is_known(name: str, names: Sequence[str]) -> bool:
 
 
 def _sort_names(names: Set[str]) -> list[str]:
-    """Sort names; entity types that lack their B- or I- tag get it: rows to predict need not lack it."""
+    """Sort names, and add the missing B- or I- tag of each entity type, because rows to predict may have it."""
     if all(name == "O" or (name[:2] in ("B-", "I-") and len(name) > 2) for name in names):
         names = names | {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
 def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
-    """Return the label name that a raw value means: a name itself, else a number that counts the names from 0.
+    """Return the label name of a raw value, which is a name or the index of a name from 0.
 
-    A name may be spelled as another format does: True as true, 1.0 as 1. A list (several labels at once, or one per
-    word) is named item by item. None, and -1, "-" and the like that are not names, mean unlabeled.
+    The spelling of names may depend on the format: True as true, 1.0 as 1. A list (several labels, or one per word) is
+    converted item by item. None, and placeholders such as -1 and "-" that are not names, mean unlabeled.
 
     >>> name_of("acceptable", ["unacceptable", "acceptable"]), name_of(0, ["unacceptable", "acceptable"])
     ('acceptable', 'unacceptable')
 
     Raises:
-        DataError: the value is not one of the labels.
+        DataError: If the value is not one of the labels.
     """
     if isinstance(value, (list, tuple)):
         return [name_of(item, names, remedy) for item in value]
     spelling = spelled(value)
     if spelling is None or spelling in names:
-        # one object for all rows, so that they take less memory
+        # Return the same object for all rows to save memory.
         return spelling and names[names.index(spelling)]
     number, plain_names = plain(spelling), list(map(plain, names))
     # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
@@ -179,12 +179,12 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
         return names[plain_names.index(number)]
     if number == "-1" or is_placeholder(number, names):
         return None
-    # Hub data sets count labels from 0; but names that are numbers mean themselves.
-    counts = not any(map(_is_integer, plain_names))  # names that are numbers themselves are not counted
-    if counts and _is_integer(number) and 0 <= int(number) < len(names):
+    # Datasets on the Hub store labels as indices from 0. If names are numbers, a number is a name, never an index.
+    are_indices_allowed = not any(map(_is_integer, plain_names))
+    if are_indices_allowed and _is_integer(number) and 0 <= int(number) < len(names):
         return names[int(number)]
     listed = ", ".join(
-        f"{index} {list_names([name])}" if counts else repr(name) for index, name in enumerate(names[:20])
+        f"{index} {list_names([name])}" if are_indices_allowed else repr(name) for index, name in enumerate(names[:20])
     )
     similar_name = next((name for name in names if folded(name) == folded(spelling)), None)
     suggestion = f"did you mean {similar_name}?" if similar_name else closest(spelling, names)
@@ -193,7 +193,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
 
 
 def say_counted(values: Iterable[Any], names: Sequence[str]) -> None:
-    """Log which label a number is read as, where rows count labels that a model knows by name."""
+    """Log the label of each number, if rows have indices of labels instead of names."""
     counted = {name for value in values for name in spelled_names(value)} - {*names, "-1"}
     if counted and all(_is_integer(name) and _is_known(name, names) for name in counted):
         say_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
@@ -207,12 +207,18 @@ def name_split(
     remedy: str = CORRECT,
     collected: list[DataError] | None = None,
 ) -> Split:
-    """Replace the raw gold values of a split by label names; `remedy` is for a value that is none of them.
+    """Replace the raw gold values of a split by label names.
 
-    Faults of rows are added to `collected` where it is given; such rows are left out then.
+    Args:
+        split: Rows with raw gold values.
+        gold: Gold column.
+        names: Label names.
+        data: Data settings of the recipe.
+        remedy: Remedy for a value that is not one of the names.
+        collected: Gets the errors of rows, which are then left out; without it, they are raised.
 
     Raises:
-        DataError: values that are not a label, or rows without one; the first is described, the lines of others listed.
+        DataError: If values are not labels, or rows have none; for the first, with the lines of the others.
     """
     if len(names) == 2 and all(value in (["0", "1"], ["1", "0"]) for value in split.column(gold)):
         raise DataError(*VECTOR, file=split.source, column=source_column(gold, data))
@@ -246,7 +252,7 @@ def name_split(
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return names with commas between them; one that holds a comma itself is quoted, as YAML reads it.
+    """Return names separated by commas; a name that contains a comma is quoted, as in YAML.
 
     >>> list_names(["bad", "good, at last"])
     'bad, "good, at last"'
@@ -255,29 +261,31 @@ def list_names(names: Iterable[str]) -> str:
 
 
 def placeholder_names(count: int) -> list[str]:
-    """Return the names that transformers makes up for labels without names."""
-    return [f"LABEL_{number}" for number in range(count)]
+    """Return the names that transformers gives to labels without names."""
+    return [f"LABEL_{index}" for index in range(count)]
 
 
 def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
-    """Order the recipe's label names as the checkpoint's: equal names are matched first, then those `folded` makes so.
+    """Return the recipe's label names in the order of the checkpoint.
+
+    Equal names are matched first, then names that are equal after `folded`.
 
     Raises:
-        ModelError: the two lists do not name the same labels; the message shows both.
+        ModelError: If the two lists do not name the same labels; the message shows both.
     """
     matched = {name: name for name in checkpoint if name in recipe}
     for name in checkpoint:
-        # Only where one name fits: two that differ in case alone may mean different things.
-        alike = [other for other in recipe if other not in matched.values() and folded(other) == folded(name)]
-        if name not in matched and len(alike) == 1:
-            matched[name] = alike[0]
+        # Match only a unique name: two names that differ only in case may be different labels.
+        similar = [label for label in recipe if label not in matched.values() and folded(label) == folded(name)]
+        if name not in matched and len(similar) == 1:
+            matched[name] = similar[0]
     if len(matched) == len(checkpoint) == len(recipe):
         return [matched[name] for name in checkpoint]
-    shown = list_names(checkpoint[:20]), list_names(recipe[:20])
+    listed = list_names(checkpoint[:20]), list_names(recipe[:20])
     remedy = "use the recipe that the checkpoint was trained with, or name another checkpoint"
     if len(checkpoint) == len(recipe):
-        remedy = f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"
-    raise ModelError(f"the checkpoint's labels ({shown[0]}) are not the recipe's ({shown[1]})", remedy)
+        remedy = f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{listed[1]}]'"
+    raise ModelError(f"the checkpoint's labels ({listed[0]}) are not the recipe's ({listed[1]})", remedy)
 
 
 def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]) -> list[float]:
@@ -299,5 +307,5 @@ def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[st
 
 
 def _is_integer(spelling: str) -> bool:
-    # Python converts no more than 4,300 digits
+    # Python converts at most 4,300 digits to an integer.
     return spelling.removeprefix("-").isdigit() and spelling.isascii() and len(spelling) <= 4000

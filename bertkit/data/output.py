@@ -1,4 +1,4 @@
-"""Predictions written to files: their layout, and the formats of the files' endings; atomically, row by row."""
+"""Write predictions to files, atomically and row by row: layouts, and formats by file ending."""
 
 from __future__ import annotations
 
@@ -30,67 +30,67 @@ if TYPE_CHECKING:
 Records = Iterable[dict[str, Any]]
 
 _CHUNK_ROWS = 4096
-_EXACT = 2**53  # up to here, every integer is a float too
+_EXACT = 2**53  # up to this size, every integer is a float too
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _JSON_TYPES = (str, int, float, list, dict, type(None))
 _LINES = "records"  # column of packed records with their JSON
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _ValueType = tuple[type | str, Any]
-"""What tells the values of a column apart: their type, for integers their size, and for times their time zone."""
+"""Type of a value, or the size class of an integer; and the time zone of a time."""
 
 
 SEPARATED = {".csv": ",", ".tsv": "\t"}
-"""Ending of the files with lines of cells, which spreadsheets read -> their delimiter."""
+"""Ending of files for spreadsheets -> delimiter."""
 
 _DIGITS = 4
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """What a user asks of a file of predictions; None is what its ending and the file with the rows say."""
+    """Options of a file of predictions; the default of None depends on its ending and on the file with the rows."""
 
     columns: Sequence[str] = ()
-    """Those to write, in this order; all, if there are none."""
+    """Columns to write, in this order; empty for all columns."""
     delimiter: str | None = None
     encoding: str | None = None
     digits: int | None = None
-    """Decimals of the numbers that are predicted."""
+    """Decimals of predicted numbers."""
     escape_formulas: bool = False
-    """Put a ' before text that a spreadsheet would take for a formula."""
+    """Put a ' before text that a spreadsheet would run as a formula."""
 
 
 PLAIN = FileLayout()
 
 
-def check_layout(asked: FileLayout, output: Path) -> FileLayout:
-    """Return a layout with the digits of a file, and with its delimiter if it was named.
+def check_layout(layout: FileLayout, output: Path) -> FileLayout:
+    """Return a layout with the number of decimals for its file, and with the character of a named delimiter.
 
     Raises:
-        UsageError: it has what is for csv and tsv alone, or no text can be written so.
+        UsageError: If it has options that only csv and tsv have, or its encoding or delimiter is not usable.
     """
     options = {
-        "--delimiter": asked.delimiter is not None,
-        "--encoding": asked.encoding is not None,
-        "--digits": asked.digits is not None,
-        "--escape-formulas": asked.escape_formulas,
+        "--delimiter": layout.delimiter is not None,
+        "--encoding": layout.encoding is not None,
+        "--digits": layout.digits is not None,
+        "--escape-formulas": layout.escape_formulas,
     }
     if output.suffix not in SEPARATED:
         for option in (name for name, is_given in options.items() if is_given):
             raise UsageError(f"{option} with --output {output}", f"it is for {' and '.join(SEPARATED)} only")
-        return asked
-    if asked.encoding is not None:
+        return layout
+    if layout.encoding is not None:
         try:
-            " ".encode(asked.encoding)
+            " ".encode(layout.encoding)
         except (LookupError, ValueError):
             hint = "e.g. utf-8, utf-8-sig (with the mark that Excel looks for) or cp1252"
-            raise UsageError(f"--encoding: no text encoding is called {asked.encoding!r}", hint) from None
-    delimiter = None if asked.delimiter is None else parse_delimiter(asked.delimiter, "--delimiter")
-    return replace(asked, delimiter=delimiter, digits=_DIGITS if asked.digits is None else asked.digits)
+            raise UsageError(f"--encoding: no text encoding is called {layout.encoding!r}", hint) from None
+    delimiter = None if layout.delimiter is None else parse_delimiter(layout.delimiter, "--delimiter")
+    return replace(layout, delimiter=delimiter, digits=_DIGITS if layout.digits is None else layout.digits)
 
 
 def follow_source(layout: FileLayout, output: Path, source: str | Path | None, data: Data) -> FileLayout:
-    """Return a layout with the encoding, and for the same ending the delimiter, of the file with the rows."""
+    """Return a layout with the encoding of the file with the rows, and its delimiter if the endings are equal."""
     if source is None or str(source) == "-" or output.suffix not in SEPARATED:
         return layout
     file = find_source(source)
@@ -104,16 +104,16 @@ def follow_source(layout: FileLayout, output: Path, source: str | Path | None, d
 
 
 def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, Path]]) -> int:
-    """Write records as `write_records` does while the file is locked; none of the inputs is overwritten.
+    """Lock a file, and write records to it as `write_records` does; inputs are never overwritten.
 
     Args:
-        records: what to write, read only once the file is locked.
-        output: its ending chooses the format.
-        inputs: what each file that is read is called, and its path.
+        records: Records to write, which are read after the file is locked.
+        output: File to write; its ending selects the format.
+        inputs: Name and path of each input file.
 
     Raises:
-        UsageError: the output is one of the inputs, or has an ending of no format.
-        ResourceError: another process is writing it, or it cannot be written.
+        UsageError: If the output is one of the inputs, or no format has its ending.
+        ResourceError: If another process is writing it, or it cannot be written.
     """
     file = typed_path(output)
     writer_for(file)
@@ -125,35 +125,34 @@ def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, 
 def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> int:
     """Write records to a .jsonl, .csv, .tsv or .parquet file and return their number.
 
-    The file appears only when all of it is written. In csv, tsv and Parquet, a list or an object becomes JSON; a
-    column of Parquet whose values have no type in common becomes text. The caller keeps other processes from writing
-    the same file.
+    The file appears only when it is complete. In csv, tsv and Parquet, a list or an object becomes JSON; a column of
+    Parquet whose values have no common type becomes text. The caller holds the lock of the file.
 
     Args:
-        records: what to write.
-        file: its ending chooses the format.
-        layout: the columns to write, and in csv and tsv how.
+        records: Records to write.
+        file: File to write; its ending selects the format.
+        layout: Columns to write, and options of csv and tsv.
 
     Raises:
-        UsageError: the file has another ending, or the records have no such column.
-        DataError: a character is not in the encoding of the layout.
-        ResourceError: the file cannot be written.
+        UsageError: If the file has another ending, or the records lack a column of the layout.
+        DataError: If a character is not in the encoding of the layout.
+        ResourceError: If the file cannot be written.
     """
     write = writer_for(file)
     layout = replace(layout, delimiter=layout.delimiter or SEPARATED.get(file.suffix))
-    with _whole(file) as temporary:
+    with _replace_file(file) as temporary:
         try:
             return write(_choose_columns(records, layout.columns) if layout.columns else records, temporary, layout)
         except UnicodeEncodeError as error:
-            what = f"{error.object[error.start]!r} cannot be written in {layout.encoding}"
-            raise DataError(what, "--encoding utf-8", file=file) from None
+            message = f"{error.object[error.start]!r} cannot be written in {layout.encoding}"
+            raise DataError(message, "--encoding utf-8", file=file) from None
 
 
 def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield records with these columns alone, in this order.
+    """Yield records with only these columns, in this order.
 
     Raises:
-        UsageError: the first record lacks one.
+        UsageError: If the first record lacks one of them.
     """
     for number, record in enumerate(records):
         unknown = next((name for name in columns if name not in record), None)
@@ -163,30 +162,34 @@ def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[s
 
 
 def copy_parquet(source: Path, file: Path, is_kept: Sequence[bool]) -> int:
-    """Write some rows of a Parquet file to another one, with their types and metadata, and return their number.
+    """Copy selected rows of a Parquet file with their types and metadata, and return their number.
 
     Raises:
-        ResourceError: the file cannot be written.
+        ResourceError: If the file cannot be written.
     """
     from pyarrow import parquet
 
     count = start = 0
     with (
         parquet.ParquetFile(source) as read,
-        _whole(file) as temporary,
+        _replace_file(file) as temporary,
         parquet.ParquetWriter(temporary, read.schema_arrow) as writer,
     ):
         for batch in read.iter_batches(_CHUNK_ROWS):
-            chosen = [row for row in range(len(batch)) if is_kept[start + row]]
-            writer.write_batch(batch.take(chosen))
-            count, start = count + len(chosen), start + len(batch)
+            rows = [row for row in range(len(batch)) if is_kept[start + row]]
+            writer.write_batch(batch.take(rows))
+            count, start = count + len(rows), start + len(batch)
     return count
 
 
 @contextmanager
-def _whole(file: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces a file once it is written; what a disk refuses is named."""
-    real = file.resolve()  # a symbolic link stays one
+def _replace_file(file: Path) -> Iterator[Path]:
+    """Yield a temporary file that replaces a file once it is written.
+
+    Raises:
+        ResourceError: If the file cannot be written.
+    """
+    real = file.resolve()  # A symbolic link is kept; its target is replaced.
     try:
         sweep_temporaries(real)
         with replacing(real) as temporary:
@@ -194,7 +197,7 @@ def _whole(file: Path) -> Iterator[Path]:
     except OSError as error:
         if is_disk_error(error):
             raise disk_error(error.errno, file) from None
-        # pyarrow words it itself, at length
+        # Messages of pyarrow are long, so the system's message is used instead.
         reason = os.strerror(error.errno) if error.errno else error
         raise ResourceError(f"cannot be written: {reason}", "choose another --output", file=file) from None
 
@@ -203,7 +206,7 @@ def writer_for(file: Path) -> Callable[[Records, Path, FileLayout], int]:
     """Return the function that writes the format of a file's ending.
 
     Raises:
-        UsageError: no format has this ending.
+        UsageError: If no format has this ending.
     """
     writers: dict[str, Callable[[Records, Path, FileLayout], int]] = {
         ".jsonl": _write_jsonl,
@@ -217,9 +220,9 @@ def writer_for(file: Path) -> Callable[[Records, Path, FileLayout], int]:
 
 
 def as_columns(prediction: Mapping[str, Any], digits: int | None) -> dict[str, Any]:
-    """Return a prediction as files with columns have it: one column per label, and numbers with so many decimals.
+    """Return a prediction for a file with columns: one column per label, and numbers rounded to `digits` decimals.
 
-    The probability of the label that is predicted comes first, as ``confidence``.
+    The probability of the predicted label comes first, as ``confidence``.
 
     >>> as_columns({"prediction": "good", "probabilities": {"bad": 0.24999, "good": 0.75001}}, 4)
     {'prediction': 'good', 'confidence': 0.75, 'probability_bad': 0.25, 'probability_good': 0.75}
@@ -282,9 +285,9 @@ def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
 
 
 def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequence[dict[str, Any]]]:
-    """Read all records, and return what their columns hold, column -> type -> a value of it, and the records.
+    """Read all records, and return column -> type -> sample value, and the records.
 
-    Only the last record tells for certain which columns there are, and of which type.
+    The columns and their types are known only after the last record, so records wait on disk until then.
     """
     types_by_column: dict[str, dict[_ValueType, Any]] = {}
 
@@ -299,7 +302,7 @@ def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequen
 
 
 def pack_records(records: Records) -> bytes:
-    """Return records as bytes, from which `unpack_records` restores every value that a file is written from.
+    """Return records as bytes, from which `unpack_records` restores all values.
 
     The records are JSON. Columns of dates, times or bytes, which JSON does not have, are Arrow columns next to them.
     """
@@ -383,7 +386,7 @@ def _as_text(value: object) -> str:
 
 
 def _escape_formula(value: object) -> object:
-    """Put a ' before text that a spreadsheet would take for a formula; a number is none.
+    """Put a ' before text, except numbers, that a spreadsheet would run as a formula.
 
     >>> _escape_formula("=1+1"), _escape_formula("-1.5"), _escape_formula("a=b")
     ("'=1+1", '-1.5', 'a=b')

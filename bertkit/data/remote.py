@@ -272,6 +272,6 @@ def _open_cached(data: Data, split: str, refusal: UnavailableError) -> Dataset:
         if not hub.is_offline_by_choice():
             say_once(f"{data.source} is read from the cache: {refusal.what}")
         return table
-    problem = f"the dataset {data.source!r} is neither a path here nor in the cache, and {refusal.what}"
+    problem = f"the dataset {data.source!r} is neither a path nor in the cache, and {refusal.what}"
     remedy = _INSTEAD if datasets.config.HF_HUB_OFFLINE else f"{refusal.remedy}; or {_INSTEAD}"
     raise UnavailableError(problem, remedy)

@@ -1,4 +1,4 @@
-"""Rows with canonical columns: raw columns are mapped and checked here, once."""
+"""Rows with canonical columns: map raw columns and check their values."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Digests: TypeAlias = "NDArray[np.uint64]"
-"""Two numbers per row of a run, (rows, 2): of the row itself, and without case, whitespace and Unicode forms."""
+"""Two digests per row of a run, (rows, 2): an exact one, and one that ignores case, whitespace and Unicode forms."""
 
-NO_TEXT = "no text"  # what is wrong with a row whose text is blank
-# without a gold value; the remedy
+NO_TEXT = "no text"  # message for a row whose text is blank
+# Message for a row without a gold value, and its remedy.
 NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
@@ -69,9 +69,9 @@ def place_row(source: str | Path, line: int, row: Row) -> Place:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one split, each with its line (or row number) in the source.
+    """Rows of one split, with their lines (or row numbers) in the source.
 
-    Many rows are not in memory: see `bertkit.storage.cache`.
+    If there are many rows, they are on disk: see `bertkit.storage.disk`.
     """
 
     name: str
@@ -79,24 +79,24 @@ class Split:
     rows: Sequence[Row]
     lines: Sequence[int]
     is_held_out: bool = False
-    """Whether it was drawn from one split, as the validation rows of it or the rest."""
+    """Whether one split was divided, of which this is the training or the validation part."""
     training_rows: frozenset[int] = frozenset()
     """Indices of the rows that the model to score was trained on."""
     nearly_trained: int = 0
-    """How many of these it was trained on but for case, white space and forms of Unicode."""
+    """Number of `training_rows` that match a training row only if case, whitespace and Unicode forms are ignored."""
     unread: tuple[str, ...] = ()
     """Columns of the source that are not read."""
     warnings: tuple[str, ...] = ()
     """Warnings about its rows, such as gold values that no model can predict."""
 
     def first(self, count: int | None) -> Split:
-        """Return its first rows; all of them without a count."""
+        """Return the first `count` rows, or all rows if it is None."""
         return self if count is None else replace(self, rows=spool(islice(self.rows, count)), lines=self.lines[:count])
 
     def select(self, indices: Iterable[int]) -> Split:
-        """Return the rows at some indices, none of which is marked."""
-        chosen = array("q", indices)
-        rows, lines = spool(self.rows[index] for index in chosen), array("q", map(self.lines.__getitem__, chosen))
+        """Return the rows at some indices, without the marks of training rows."""
+        positions = array("q", indices)
+        rows, lines = spool(self.rows[index] for index in positions), array("q", map(self.lines.__getitem__, positions))
         return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
 
     def place(self, index: int) -> Place:
@@ -104,7 +104,7 @@ class Split:
         return place_row(self.source, self.lines[index], self.rows[index])
 
     def column(self, name: str) -> Iterator[Any]:
-        """Yield the values of a column; None where a row lacks it."""
+        """Return an iterator over the values of a column, with None for rows that lack it."""
         return (row.get(name) for row in self.rows)
 
     def without(self, name: str) -> Split:
@@ -112,7 +112,7 @@ class Split:
         return replace(self, rows=spool({key: row[key] for key in row if key != name} for row in self.rows))
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 over the canonical rows: equal for equal rows, whatever file they came from."""
+        """Return a SHA-256 of the canonical rows, which does not depend on the format of their file."""
         return self._fingerprint
 
     @cached_property
@@ -129,7 +129,7 @@ def canonical_records(
     """Yield (line, raw values, row with canonical columns) for each record, and add to warnings if they are given.
 
     Raises:
-        DataError: a column is missing; the message lists the source's columns.
+        DataError: If a column is missing; the message lists the source's columns.
     """
     names: dict[str, list[str]] | None = None
     records = join_words(iter(records), data, columns, source, [] if warnings is None else warnings)
@@ -160,12 +160,12 @@ def read_split(
     source: str | Path,
     collected: list[DataError] | None = None,
 ) -> Split:
-    """Read the rows of a split through a task family's ``read``, which returns None for a row to leave out.
+    """Read the rows of a split, and check each with a task family's ``read``, which returns None to leave it out.
 
-    Faults of rows are added to `collected` where it is given; such rows are left out then.
+    With `collected`, errors of rows are added to this list, and the rows are left out.
 
     Raises:
-        DataError: rows are wrong; the first is described, with the lines of the others that have the same fault.
+        DataError: If rows are wrong; for the first, with the lines of other rows that have the same error.
     """
     lines = array("q")
     faults: list[DataError] = [] if collected is None else collected
@@ -187,8 +187,8 @@ def read_split(
                         continue
                     first = line_of_id.setdefault(str(checked["id"]), line) if ids_differ and "id" in checked else line
                     if first != line:
-                        what = f"the id {checked['id']!r} is that of line {first} too"
-                        raise DataError(what, "give each row its own")
+                        message = f"the id {checked['id']!r} is also the id of line {first}"
+                        raise DataError(message, "give each row a different id")
             except DataError as error:
                 error.record = describe_record({**values, **row}, f"{error.what} {error.file}")
                 faults.append(error)
@@ -209,7 +209,7 @@ def read_split(
 
 
 def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """Return the columns that are not read, of the first split that has such columns."""
+    """Return the unread columns of the first split that has any."""
     return next((split.unread for split in splits.values() if split.unread), ())
 
 
@@ -225,33 +225,33 @@ def placed(source: str | Path, line: int, data: Data, values: Row) -> Iterator[N
 
 
 def feed_row(digest: Any, row: Row) -> None:
-    """Update a digest with a canonical row, whose bytes are the same whatever file it came from."""
+    """Update a digest with a canonical row, whose encoding does not depend on the format of its file."""
     digest.update(_encode(row).encode())
 
 
 def digest_text(row: Row, gold: str) -> bytes:
-    """Return a digest of what a model reads of a row: all but its gold answer and its id."""
+    """Return a digest of the values that a model reads: all except the gold answer and the id."""
     digest = hashlib.blake2b(key=_KEY, digest_size=16)
     feed_row(digest, without_answer(row, gold))
     return digest.digest()
 
 
 def without_answer(row: Row, gold: str) -> Row:
-    """Return what a model reads of a row: all but its gold answer and its id."""
-    # The words of a text follow from it, and its spans are gold.
+    """Return a row with only the columns that a model reads: all except the gold answer and the id."""
+    # The words of a text are derived from it, and its spans are gold.
     left_out = (gold, "id", "tokens", "offsets", "spans", "left_out_spans") if "offsets" in row else (gold, "id")
     return {name: value for name, value in row.items() if name not in left_out}
 
 
 def digest_rows(rows: Iterable[Row], gold: str) -> Digests:
-    """Return the digests of rows; the half of each that is kept is unique among billions of texts."""
+    """Return the digests of rows, (rows,). Half of each digest is kept, which is unique among billions of texts."""
     import numpy as np
 
     return np.fromiter((int.from_bytes(digest_text(row, gold)[:8], "little") for row in rows), dtype="<u8")
 
 
 def is_blank(value: object) -> bool:
-    """Tell whether a value is text without a visible character.
+    """Return whether a value is text without a visible character.
 
     >>> is_blank("  "), is_blank("NA"), is_blank(0)
     (True, False, False)
@@ -260,14 +260,14 @@ def is_blank(value: object) -> bool:
 
 
 def is_missing(value: object) -> bool:
-    """Tell whether a value is none: absent, text without a visible character, or NaN."""
+    """Return whether a value is missing: None, text without a visible character, or NaN."""
     return value is None or is_blank(value) or bool(isinstance(value, float) and value != value)
 
 
 def joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, str] | None:
-    """Find a value that is several labels with a separator between them, and the remedy.
+    """Return a message about a value that joins several labels by a separator, and the remedy, or None.
 
-    Each of them must be a value itself, or be in at least `min_count` of the joined values.
+    Each of these labels must be a value itself, or occur in at least `min_count` of the joined values.
 
     >>> joined_labels(["a|b", "b", "a"])
     ("'a|b' looks like several labels", '--set options.multi_label=true')
@@ -275,24 +275,24 @@ def joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, st
     names = {value for value in values if isinstance(value, str)}
     for separator in "|;,":
         parts = {name: [part.strip() for part in name.split(separator)] for name in sorted(names) if separator in name}
-        occurring = Counter(part for of_name in parts.values() for part in of_name)
-        for name, of_name in parts.items():
-            if all(part and not part.isdigit() and (part in names or occurring[part] >= min_count) for part in of_name):
+        occurring = Counter(part for labels in parts.values() for part in labels)
+        for name, labels in parts.items():
+            if all(part and not part.isdigit() and (part in names or occurring[part] >= min_count) for part in labels):
                 option = f" --set 'options.separator={separator}'" if separator != "|" else ""
                 return f"{name!r} looks like several labels", f"--set options.multi_label=true{option}"
     return None
 
 
 def _correct_remedies(faults: Iterable[DataError], rows: Iterable[Row], gold: str) -> None:
-    """Advise to read several labels per row, if other rows have them: no label then means none of them."""
+    """Suggest several labels per row if other rows seem to have them; a row without a label then has none of them."""
     unlabeled = [fault for fault in faults if fault.what.startswith(NO_LABEL)]
     if joined := joined_labels(row.get(gold) for row in rows) if unlabeled else None:
         for fault in unlabeled:
-            fault.remedy = f"{joined[0]}: {joined[1]}, with which an empty label means none of them"
+            fault.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of them"
 
 
 def first_of(faults: list[DataError]) -> DataError:
-    """Return the first fault, with the lines of the others that say the same."""
+    """Return the first error, with the lines of the others that have the same message."""
     first = faults[0]
     lines = [fault.row or fault.file for fault in faults[1:] if fault.what == first.what]
     first.what += name_lines(lines)  # dialect: ok: an attribute of errors
@@ -300,12 +300,12 @@ def first_of(faults: list[DataError]) -> DataError:
 
 
 def is_dropped(values: Row, row: Row, data: Data, columns: Columns) -> str:
-    """Return what a row lacks for which it is to be dropped, such as ``text`` or ``a label``; empty if it is to stay.
+    """Return the value that a row to drop lacks, such as ``text`` or ``a label``, or an empty text to keep the row.
 
-    In Prodigy, an annotator rejects or ignores a suggested label or span; what holds instead is not known.
+    Rows that an annotator of Prodigy rejected or ignored are dropped, because their correct label or span is unknown.
 
     Raises:
-        DataError: If a text is blank, and ``data.empty_text`` refuses it.
+        DataError: If a text is blank, and ``data.empty_text`` is ``refuse``.
     """
     is_answered = columns.gold and "text" in values and "answer" not in source_columns(columns.gold, data)
     if is_answered and values.get("answer") in ("reject", "ignore"):
@@ -322,10 +322,10 @@ def is_dropped(values: Row, row: Row, data: Data, columns: Columns) -> str:
 
 
 def check_texts(row: Row, *columns: str) -> None:
-    """Check that those of the columns that a row has hold text.
+    """Check that columns hold text in a row; missing columns are ignored.
 
     Raises:
-        DataError: one does not.
+        DataError: If a value is not text.
     """
     for column in columns:
         if not isinstance(row.get(column, ""), str):
@@ -333,15 +333,15 @@ def check_texts(row: Row, *columns: str) -> None:
 
 
 def read_texts(value: Any, column: str, *, first: int) -> list[str]:
-    """Read a list of texts, or a text alone, without the empty ones at its end.
+    """Read a list of texts, or a single text, without the empty texts at its end.
 
     Raises:
-        DataError: it is neither, or a text between others is empty; texts are counted from `first`.
+        DataError: If the value is neither, or a text before the last is empty; texts are counted from `first`.
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(text is None or isinstance(text, str) for text in texts):
-        what = f"{str(value)[:60]!r} is neither a text nor a list of texts"
-        raise DataError(what, f"give a list, or map several columns: {{{column}: [a, b]}}", column=column)
+        message = f"{str(value)[:60]!r} is neither a text nor a list of texts"
+        raise DataError(message, f"give a list, or map several columns: {{{column}: [a, b]}}", column=column)
     last = max((number for number, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
     for number, text in enumerate(texts[: last + 1], start=first):
         if text is None or is_blank(text):
@@ -350,10 +350,10 @@ def read_texts(value: Any, column: str, *, first: int) -> list[str]:
 
 
 def read_number(row: Row, column: str, remedy: str) -> float:
-    """Read a number; the remedy is for any other value, unless a comma separates its thousands or its decimals.
+    """Read a number. The error for any other value has the remedy, or suggests the notation without commas.
 
     Raises:
-        DataError: there is none, or it is not finite.
+        DataError: If the value is missing, or not a finite number.
     """
     if is_missing(row[column]):
         raise DataError(NO_LABEL, FILL_IN, column=column)

@@ -35,16 +35,16 @@ from bertkit.storage import hub
 from bertkit.storage.cache import say_once
 
 ALL = "all"
-"""The name of the split that is every row of a single file."""
+"""Name of the split with all rows of a single file."""
 
 ROWS = "row"
-"""What stands before the number of a row in memory in messages."""
+"""Source of rows in memory in messages, before the row number."""
 
 Read = Callable[[Row], Row | None]
-"""Checks a row for a task family, and may change it; None leaves it out."""
+"""Function that returns a row, checked and possibly changed for a task family, or None to leave it out."""
 
 Choose = Callable[[str], bool]
-"""Tells by its name whether a split is to be read."""
+"""Function that returns whether a split of this name is read."""
 
 Open = Callable[[], Iterable[Record]]
 """Function that reads a source of rows from the start."""
@@ -54,7 +54,7 @@ Opened = Mapping[str, tuple[str, Open]]
 
 
 def is_validation(split: str) -> bool:
-    """Tell whether a split serves to validate: MNLI has two that do."""
+    """Return whether a split is a validation split; MNLI has two."""
     return split.startswith("validation")
 
 
@@ -70,21 +70,21 @@ def read_splits(
 ) -> dict[str, Split]:
     """Read the chosen splits, ``train`` first.
 
-    Where a source has no validation split, a share of its training rows is held out as one; see `hold_out`.
+    If a source has no validation split, a share of its training rows is held out; see `hold_out`.
 
     Args:
-        recipe: its data section says where rows are.
-        columns: canonical columns of the task family.
-        read: returns a checked row, or None to leave it out.
-        choose: tells which splits to read.
-        named: whether gold values are label names, or lists of them.
-        check_rest: check by their first row that the files of other splits can be read.
-        collected: gets the faults of rows, which are then left out; without it, they are raised.
+        recipe: Recipe, whose data section names the source.
+        columns: Canonical columns of the task family.
+        read: Function that returns a checked row, or None to leave it out.
+        choose: Function that returns whether to read a split.
+        named: Whether gold values are label names, or lists of them.
+        check_rest: Read the first row of the files of other splits as a check.
+        collected: Gets the errors of rows, which are then left out; without it, they are raised.
 
     Raises:
-        DataError: no data, or rows, columns or splits that are not as the recipe says.
-        RecipeError: ``data.format`` names no format.
-        UnavailableError: a hub data set that cannot be reached.
+        DataError: If there is no data, or rows, columns or splits do not match the recipe.
+        RecipeError: If ``data.format`` names no format.
+        UnavailableError: If a dataset on the Hub cannot be reached.
     """
     data, opened = _open_source(recipe, choose, check_rest=check_rest)
     is_single = ALL in opened
@@ -92,7 +92,7 @@ def read_splits(
     if is_by_column:
         opened = _group_by_column(*opened[ALL], data, choose)
 
-    def read_one(name: str, settings: Data = data) -> Split:
+    def read_named(name: str, settings: Data = data) -> Split:
         source, records = opened[name]
         return read_split(name, records(), settings, columns, read, source, collected)
 
@@ -101,21 +101,21 @@ def read_splits(
     is_lacking = undivided in opened and not is_by_column and not any(map(is_validation, opened))
     if is_lacking and not (is_single and choose(ALL)) and (choose("train") or choose("validation")):
         # All rows are read, because the limit must not change which of them are held out.
-        rows = read_one(undivided, data.model_copy(update={"limit": None}))
+        rows = read_named(undivided, data.model_copy(update={"limit": None}))
         if is_single:
             _warn_of_split_column(rows, opened[ALL][1])
         parts = hold_out(rows, data, columns, named=named)
         splits = {name: part.first(data.limit) for name, part in parts.items()}
-        splits |= {name: read_one(name) for name in opened if name != undivided and choose(name)}
+        splits |= {name: read_named(name) for name in opened if name != undivided and choose(name)}
         return {name: split for name, split in splits.items() if choose(name)}
     for name in sorted(set(data.splits) - set(opened)):
         if choose(name) and data.source and not is_single:
             log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
-    return {name: read_one(name) for name in sorted(opened, key=lambda name: (name != "train", name)) if choose(name)}
+    return {name: read_named(name) for name in sorted(opened, key=lambda name: (name != "train", name)) if choose(name)}
 
 
 def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[Data, Opened]:
-    """Return the settings to read with, and for each split, or for `ALL` rows, its source and a function to read it."""
+    """Return settings for reading, and the source of each split, or of `ALL` rows, with a function that reads it."""
     data = recipe.data
     find_format(data.format)  # A wrong name is an error even if no file is read.
     if data.source == "demo":
@@ -139,7 +139,7 @@ def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[D
 
 
 def _warn_of_split_column(rows: Split, records: Open) -> None:
-    """Warn of a column that is not read and seems to have the split of each row."""
+    """Warn about an unread column that seems to contain the split of each row."""
     first = next(iter(records()))[1] if rows.unread else {}
     for column in [name for name in rows.unread if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
         remedy = f"--set {assignment('data.split_column', column)} reads it"
@@ -166,10 +166,10 @@ def _group_by_column(source: str, records: Open, data: Data, choose: Choose) -> 
 
 
 def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
-    """Return a recipe that reads and holds out rows as the run with an identity did, whatever is the default today."""
+    """Return a recipe that reads and holds out rows as an earlier run did, even if defaults have changed."""
     changes: dict[str, Any] = {"hold_out": identity["hold_out"]} if "hold_out" in identity else {}
     columns = identity.get("recipe", {}).get("data", {}).get("columns")
-    # A column that the run did not read stays unread, though today it would be found by its name.
+    # A column that the run did not read stays unread, although its name would select it today.
     if columns is not None and PAIR not in (*columns, *recipe.data.columns):
         changes["unread"] = [*recipe.data.unread, PAIR]
     return recipe.changed("data", **changes)
@@ -179,10 +179,10 @@ def check_source(data: Data | Corpus) -> None:
     """Check that a recipe names its data.
 
     Raises:
-        DataError: it does not.
+        DataError: If it does not.
     """
     if not data.source and not data.files:
-        raise DataError("the recipe names no data", "--data FILE, a directory, or a hub data set")
+        raise DataError("the recipe names no data", "--data FILE, a directory, or a dataset on the Hub")
 
 
 def single_file(data: Data | Corpus) -> Path | None:
@@ -197,7 +197,7 @@ def single_file(data: Data | Corpus) -> Path | None:
 
 
 def unsplit_file(data: Data) -> Path | None:
-    """Return the single file that does not say to which split its rows belong, so that some are held out."""
+    """Return the single file of a source without a split column, some of whose rows are held out, or None."""
     return single_file(data) if data.split_column is None else None
 
 
@@ -229,23 +229,26 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
         return find_files(folder, data)
     if folder.exists():
         raise not_a_file(folder)
-    # What looks like a path is not asked of the hub, where it would end in a worse error.
+    # For a name that looks like a path, the Hub would return a less helpful error.
     name = hub.split_revision(data.source)[0]
     if name.startswith((".", "/", "~")) or Path(name).suffix or name.count("/") > 1:
         raise not_there(folder)
     return None
 
 
-def missing_split(split: str, data: Data, found: Iterable[str]) -> DataError:
-    """Build the error for a split that a source does not have; of a folder, it names the files that are no split."""
-    what, remedy = f"no {split} split (found: {', '.join(found) or 'none'}", "name it in data.splits or data.files"
+def missing_split(split: str, data: Data, found_splits: Iterable[str]) -> DataError:
+    """Return the error for a split that a source lacks; for a folder, it lists the files that are not splits."""
+    message, remedy = (
+        f"no {split} split (found: {', '.join(found_splits) or 'none'}",
+        "name it in data.splits or data.files",
+    )
     folder = Path(data.source)
     if not data.source or not folder.is_dir():
-        return DataError(f"{what})", remedy)
-    taken = [path for paths in (files_by_split(data) or {}).values() for path in paths]
-    unused = [path.name for path in sorted(folder.glob("[!.]*")) if path.is_file() and path not in taken]
-    what += f"; other files: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}" if unused else ""
+        return DataError(f"{message})", remedy)
+    split_files = [path for paths in (files_by_split(data) or {}).values() for path in paths]
+    unused = [path.name for path in sorted(folder.glob("[!.]*")) if path.is_file() and path not in split_files]
+    message += f"; other files: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}" if unused else ""
     readable = [name for name in unused if format_of(name)[0]]
     if readable:
         remedy = f"--set {assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
-    return DataError(f"{what})", remedy, file=folder)
+    return DataError(f"{message})", remedy, file=folder)

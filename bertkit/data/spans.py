@@ -1,4 +1,4 @@
-"""Exports of annotation tools, and the labeled spans of characters in them, checked against their text."""
+"""Labeled spans of characters, as annotation tools export them, checked against their text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bertkit.errors import DataError
 from bertkit.storage.cache import say_once
 
 SPAN_COLUMNS = ("spans", "entities", "label", "labels")
-"""What tools call the column of spans; the first that a file has is read."""
+"""Names of the column of spans in annotation tools; the first name that a file has is read."""
 
 _FORM = 'write [{"start": 0, "end": 4, "label": "LOC"}]'
 
 
 class TextSpan(NamedTuple):
-    """A label, and the first and last + 1 character of what has it."""
+    """Label of a span of characters, with the start and the exclusive end."""
 
     start: int
     end: int
@@ -60,15 +60,15 @@ def read_spans(
     overlapping: str = "refuse",
     left_out: list[TextSpan] | None = None,
 ) -> list[TextSpan]:
-    """Read the spans of a text, given as a list or as JSON, in order and without the white space around them.
+    """Read the spans of a text, given as a list or as JSON, in order and without the whitespace around them.
 
     Args:
         value: Objects with ``start``, ``end`` (or ``start_offset``, ``end_offset``) and ``label`` (or ``labels``,
             ``type``), or lists of the three. An object's ``text`` is compared.
         text: Text that has the spans.
-        offsets: Name in `COUNTINGS`. If each span quotes its text, and this way does not fit all of them, the first
-            one that does is read.
-        overlapping: ``refuse``, or ``longest`` to leave out those that overlap a longer one.
+        offsets: Name in `COUNTINGS`. If each span quotes its text, and this rule does not fit all of them, the first
+            rule that does is used.
+        overlapping: ``refuse``, or ``longest`` to leave out spans that overlap a longer span.
         left_out: Gets the spans that are left out.
 
     Raises:
@@ -77,8 +77,8 @@ def read_spans(
     items = parse_json(value)
     if not isinstance(items, (list, tuple)):
         raise DataError(f"{str(value)[:60]!r} is not a list of spans", _FORM, column="spans")
-    given = [span for number, item in enumerate(items, 1) for span in _read_span(item, number)]
-    bare, quotes = [span for span, _ in given], [quoted for _, quoted in given]
+    quoted_spans = [span for number, item in enumerate(items, 1) for span in _read_span(item, number)]
+    bare, quotes = [span for span, _ in quoted_spans], [quoted for _, quoted in quoted_spans]
     spans = recount(bare, text, offsets)
     if fault := _find_fault(spans, quotes, text):
         fitting = next((name for name in COUNTINGS if not _find_fault(recount(bare, text, name), quotes, text)), "")
@@ -113,7 +113,7 @@ def recount(spans: Sequence[TextSpan], text: str, counting: str) -> list[TextSpa
 
 def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
     """Read the spans of an item, one per label, and the text that it quotes."""
-    start: Any = None  # of what is no span
+    start: Any = None  # stays None if the item is not a span
     end, labels, quoted = start, start, start
     if isinstance(item, dict):
         start, end = item.get("start", item.get("start_offset")), item.get("end", item.get("end_offset"))
@@ -124,16 +124,16 @@ def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
     elif isinstance(item, (list, tuple)) and len(item) == 3:
         start, end, labels = item
     labels = labels if isinstance(labels, (list, tuple)) else [labels]
-    is_whole = all(isinstance(offset, int) and not isinstance(offset, bool) for offset in (start, end))
-    if not is_whole or not labels or not all(isinstance(label, str) and label.strip() for label in labels):
+    are_integers = all(isinstance(offset, int) and not isinstance(offset, bool) for offset in (start, end))
+    if not are_integers or not labels or not all(isinstance(label, str) and label.strip() for label in labels):
         raise DataError(f"span {number}, {str(item)[:60]}, is not a start, an end and a label", _FORM, column="spans")
-    # Labels are compared in composed Unicode, as tags are.
+    # Labels are compared in composed Unicode (NFC), as tags are.
     names = [unicodedata.normalize("NFC", label.strip()) for label in labels]
     return [(TextSpan(start, end, name), quoted if isinstance(quoted, str) else None) for name in names]
 
 
 def _find_fault(spans: Sequence[TextSpan], quotes: Sequence[str | None], text: str) -> str:
-    """Return the first fault of spans, given with the texts that they quote, or an empty text."""
+    """Return the first error in spans and the texts that they quote, or an empty text."""
     for span, quoted in zip(spans, quotes, strict=True):
         inside = text[span.start : span.end]
         if not 0 <= span.start < span.end <= len(text):
@@ -141,7 +141,7 @@ def _find_fault(spans: Sequence[TextSpan], quotes: Sequence[str | None], text: s
             return f"the span {ends} is not in the text, which has {len(text):,} characters"
         if not inside.strip():
             return f"the span {span.show(text)} is blank"
-        # Tools write a line break in the text of a span in one way or another.
+        # Tools write a line break in a quoted text as a line break, as \n, or as a space.
         if quoted is not None and quoted.replace("\\n", " ").split() != inside.replace("\\n", " ").split():
             return f"the span {span.show(text)} quotes another text: {quoted[:60]!r}"
     return ""
@@ -151,14 +151,14 @@ def _without_overlaps(
     spans: Sequence[TextSpan], text: str, overlapping: str, left_out: list[TextSpan]
 ) -> list[TextSpan]:
     if overlapping == "longest":
-        kept: list[TextSpan] = []
+        longest: list[TextSpan] = []
         for span in sorted(set(spans), key=lambda span: (span.start - span.end, span)):
-            is_free = all(span.end <= longer.start or longer.end <= span.start for longer in kept)
-            (kept if is_free else left_out).append(span)
-        spans = kept
+            is_free = all(span.end <= longer.start or longer.end <= span.start for longer in longest)
+            (longest if is_free else left_out).append(span)
+        spans = longest
     ordered = sorted(set(spans))
     for before, after in pairwise(ordered):
         if after.start < before.end:
-            what = f"the spans {before.show(text)} and {after.show(text)} overlap"
-            raise DataError(what, "keep one, or --set options.overlapping=longest", column="spans")
+            message = f"the spans {before.show(text)} and {after.show(text)} overlap"
+            raise DataError(message, "keep one, or --set options.overlapping=longest", column="spans")
     return ordered

@@ -1,4 +1,4 @@
-"""Read text files strictly: lines and blocks of any encoding, also compressed, with every fault at its line."""
+"""Read text files strictly, in any encoding and also compressed; every error has its line."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ JsonItem = tuple[int, bool, Any]
 Source = Path | IO[bytes]
 
 MAX_CHARS = 10_000_000
-"""The most characters of a line or a field: a text as long as ten novels is a fault of the file."""
+"""Maximum characters of a line or a field; a longer text, the length of ten novels, is an error in the file."""
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a character that is encoded in two units; a text with one cannot be written or tokenized."""
+"""Half of a surrogate pair; a text that contains it cannot be written or tokenized."""
 
 COMPRESSED = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
-"""Ending of a compressed file of text -> its format, and how it begins."""
+"""Ending of a compressed text file -> its format and its first bytes."""
 
 _BLOCK = 1 << 20  # bytes
 
 
 def without_compression(name: str) -> str:
-    """Return the name of a file in lower case, without the ending that says how it is compressed.
+    """Return the name of a file in lower case, without the ending of its compression.
 
     >>> without_compression("Train.JSONL.zst")
     'train.jsonl'
@@ -51,10 +51,10 @@ def without_compression(name: str) -> str:
 
 
 def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
-    """Yield the lines of a text file with their line ends: LF, CRLF or CR; warn if a CR ends only some of them.
+    """Yield the lines of a text file with their line ends: LF, CRLF or CR; warn if a CR ends only some lines.
 
     Raises:
-        DataError: a line has more than `MAX_CHARS` characters, or as `read_text` does.
+        DataError: If a line has more than `MAX_CHARS` characters, or as in `read_text`.
     """
     rest, row, returns = "", 1, array("q")
     for text in read_text(source, encoding, name):
@@ -77,8 +77,8 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     """Yield the text of a file in blocks of a megabyte, without its byte order mark.
 
     Raises:
-        DataError: bytes are not in this encoding, or a compressed file is damaged.
-        RecipeError: there is no such encoding.
+        DataError: If bytes are not in this encoding, or a compressed file is damaged.
+        RecipeError: If the encoding is unknown.
     """
     decoder = _find_decoder(encoding)
     is_utf8 = codecs.lookup(encoding).name == "utf-8"
@@ -89,24 +89,24 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
                 block = stream.read(_BLOCK)
                 text = decoder.decode(block, final=not block)
             except UnicodeError as error:
-                # of UTF-16 without its mark, the class has changed with Python 3.13
+                # For UTF-16 without a byte order mark, the class of the error depends on the version of Python.
                 if not isinstance(error, UnicodeDecodeError) or "BOM" in error.reason:
-                    what = getattr(error, "reason", str(error))
-                    raise DataError(what, "--set data.encoding=utf-8", file=name) from None
+                    message = getattr(error, "reason", str(error))
+                    raise DataError(message, "--set data.encoding=utf-8", file=name) from None
                 before = error.object[: error.start]
                 row = 1 + max(breaks[mark] + before.count(mark.encode()) for mark in "\n\r")
-                # the start of a character at the end: cut off, or a lone letter of another encoding
+                # An incomplete character at the end is a truncated file, or a single letter in another encoding.
                 if not block and not (isinstance(source, Path) and is_ascii):
-                    what = f"the {encoding} text ends inside a character, after {size:,} bytes"
-                    raise DataError(what, "it was cut off: get it again", file=name, row=row) from None
+                    message = f"the {encoding} text ends inside a character, after {size:,} bytes"
+                    raise DataError(message, "the file is truncated: download it again", file=name, row=row) from None
                 raise DataError(*_undecodable(error, encoding, size + len(block)), file=name, row=row) from None
             except (OSError, EOFError, zlib.error) as error:
                 raise _name_damage(error, name) from None
-            # utf-7 and unicode_escape can spell one
+            # Only UTF-8 cannot encode half of a surrogate pair; utf-7 and unicode_escape can.
             if not is_utf8 and (half := SURROGATE.search(text)):
                 row = 1 + max(breaks[mark] + text.count(mark, 0, half.start()) for mark in "\n\r")
-                what = f"half of a surrogate pair: {half[0]!r}"
-                raise DataError(what, "write the whole character", file=name, row=row)
+                message = f"half of a surrogate pair: {half[0]!r}"
+                raise DataError(message, "write the whole character", file=name, row=row)
             if is_start and text:
                 text, is_start = text.removeprefix("\ufeff"), False
             yield text
@@ -117,7 +117,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
 
 
 def starts_with_mark(file: Path, encoding: str) -> bool:
-    """Tell whether a file is UTF-8 with a byte order mark."""
+    """Return whether a file is UTF-8 with a byte order mark."""
     with _open_source(file) as stream:
         return codecs.lookup(encoding).name == "utf-8" and stream.read(3) == codecs.BOM_UTF8
 
@@ -153,15 +153,15 @@ def excerpt(text: str, length: int = 60) -> str:
 
 
 def name_lines(lines: Iterable[int | str | None]) -> str:
-    """Return what follows the description of a fault that more lines, or files, have, or an empty text.
+    """Return the part of a message that lists further lines or files with the same error, or an empty text.
 
     >>> name_lines([3]), name_lines(range(4, 7)), name_lines(["notes/a.txt"]), name_lines([])
     (' (also in line 3)', ' (also in lines 4, 5, 6)', ' (also in a.txt)', '')
     """
     names = [Path(str(line)).name for line in lines]
-    shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     kind = "line " if len(names) == 1 else "lines "
-    return f" (also in {kind if names[0].isdigit() else ''}{shown})" if names else ""
+    return f" (also in {kind if names[0].isdigit() else ''}{listed})" if names else ""
 
 
 def warn_of_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:
@@ -181,7 +181,7 @@ def _open_source(source: Source) -> AbstractContextManager[IO[bytes]]:
 
 
 def _name_damage(error: Exception, name: str) -> Exception:
-    """Build the error of a compressed file that is damaged; an error of the disk has a number, and stays what it is."""
+    """Return the error for a damaged compressed file, or an error of the disk, which has an errno, unchanged."""
     if isinstance(error, OSError) and error.errno:
         return error
     compression, _ = COMPRESSED.get(Path(name).suffix.lower(), COMPRESSED[".gz"])
@@ -198,10 +198,12 @@ def _find_decoder(encoding: str) -> codecs.IncrementalDecoder:
 
 
 def _undecodable(error: UnicodeDecodeError, encoding: str, read: int) -> tuple[str, str]:
-    """Describe the wrong byte and its remedy.
+    """Return a message about the wrong byte, and the remedy.
 
-    The decoder saw only the end of the file so far: `read` is the number of bytes read in all, so the offset in the
-    file is that of the error plus the bytes before the decoder's.
+    Args:
+        error: Error of the decoder, whose offset starts at the last block.
+        encoding: Encoding that was used.
+        read: Number of bytes read so far, from which the offset in the file follows.
     """
     byte, offset = error.object[error.start], read - len(error.object) + error.start
     guess = guess_encoding(error.object)
@@ -212,20 +214,20 @@ def _undecodable(error: UnicodeDecodeError, encoding: str, read: int) -> tuple[s
 
 
 def refuse_nul(line: str, name: str, row: int) -> None:
-    """Refuse a line that has a NUL character.
+    """Check that a line has no NUL character.
 
     Raises:
-        DataError: it has one; the remedy is another encoding where the file looks like UTF-16.
+        DataError: If it has one; if the file looks like UTF-16, the remedy is this encoding.
     """
     if "\0" in line:
         raise DataError("a NUL character", nul_remedy(line), file=name, row=row)
 
 
 def refuse_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> None:
-    """Refuse columns of which two have the same name.
+    """Check that no two columns have the same name.
 
     Raises:
-        DataError: two have; it has the remedy.
+        DataError: If two have the same name; with the remedy.
     """
     duplicate = next((column for column, count in Counter(names).items() if count > 1), None)
     if duplicate is not None:
@@ -233,7 +235,7 @@ def refuse_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> No
 
 
 def name_columns(names: list[str], file: str | Path) -> list[str]:
-    """Return the names of columns; several without a name are called by their index, as pandas does.
+    """Return the names of columns; several empty names become names with an index, as in pandas.
 
     >>> name_columns(["text", "", "label", ""], "rows.csv"), name_columns(["", "text"], "rows.csv")
     (['text', 'Unnamed: 1', 'label', 'Unnamed: 3'], ['', 'text'])
@@ -248,7 +250,7 @@ def name_columns(names: list[str], file: str | Path) -> list[str]:
 
 
 def describe_record(row: Mapping[str, Any], message: str) -> str:
-    """Return the id of a row for a message that does not name it, or an empty text.
+    """Return the id of a row, or an empty text if the row has none or the message contains it.
 
     >>> describe_record({"id": "T-7"}, "no label"), describe_record({"id": "T-7"}, "the id T-7 occurs twice")
     ("id 'T-7'", '')
@@ -258,7 +260,7 @@ def describe_record(row: Mapping[str, Any], message: str) -> str:
 
 
 def as_number(value: Any) -> float:
-    """Return a number, or the number that a text spells; NaN for anything else.
+    """Return a number or a text as a float, or NaN for anything else.
 
     >>> as_number("2.5"), as_number(None)
     (2.5, nan)
@@ -270,7 +272,7 @@ def as_number(value: Any) -> float:
 
 
 def normalize(text: str) -> str:
-    r"""Return what two texts have in common that differ in case, white space or forms of Unicode alone.
+    r"""Return the common form of texts that differ only in case, whitespace or Unicode forms.
 
     >>> normalize("  The Ｃａｔ\tsleeps. ")
     'the cat sleeps.'
@@ -279,16 +281,16 @@ def normalize(text: str) -> str:
 
 
 def is_blank_line(line: str) -> bool:
-    """Tell whether a line has only spaces and tabs before its end; other white space of Unicode is text."""
+    """Return whether a line has only spaces and tabs before its end; other Unicode whitespace is text."""
     return not line.strip(" \t\r\n")
 
 
 def empty_file(name: str) -> DataError:
-    """Build the error for a file without a row."""
+    """Return the error for a file without rows."""
     return DataError("the file is empty", "add rows", file=name)
 
 
 def source_column(canonical: str, data: Data) -> str:
-    """Return the name that a recipe gives a canonical column in files whose columns have no names of their own."""
+    """Return the name of a canonical column in files without column names: its name in the recipe, or its own."""
     column = data.columns.get(canonical)
     return column if isinstance(column, str) else canonical

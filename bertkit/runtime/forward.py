@@ -1,4 +1,4 @@
-"""Forward passes of exported models over features: rows are sorted by length, and outputs return in their order."""
+"""Forward passes of exported models over features, in batches of similar length."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ def forward_exported(
     collate: Collator,
     tick: Callable[[int], None] = lambda rows: None,
 ) -> list[dict[str, Any]]:
-    """Return the outputs of each feature, whose `lengths` are the tokens that it costs, as arrays without the batch.
+    """Return the outputs of each feature, as arrays without the batch axis, in the order of the features.
 
-    `tick` is called with the number of rows of each batch that is done. Several processes each do all the work.
+    Args:
+        model: Exported model.
+        features: Features of the rows.
+        lengths: Number of tokens of each feature.
+        collate: Function that makes a batch of features.
+        tick: Function that is called with the number of rows of each finished batch.
+
+    Each process of a launch computes all rows.
     """
     outputs: dict[int, dict[str, Any]] = {}
-    for numbers in split_by_length(lengths, tokens_for(fitting_threads().number)):
-        arrays = model(collate([features[number] for number in numbers]))
-        for position, number in enumerate(numbers):
-            outputs[number] = {name: array[position] for name, array in arrays.items()}
-        tick(len(numbers))
-    return [outputs[number] for number in range(len(features))]
+    for indices in split_by_length(lengths, tokens_for(fitting_threads().number)):
+        arrays = model(collate([features[index] for index in indices]))
+        for position, index in enumerate(indices):
+            outputs[index] = {name: array[position] for name, array in arrays.items()}
+        tick(len(indices))
+    return [outputs[index] for index in range(len(features))]

@@ -1,13 +1,13 @@
-"""An exported model: takes the batches that the model took which it was made from, and returns the same outputs.
+"""Exported models, which read the same batches as the original model and return the same outputs.
 
-The graph reads texts, arrays (texts, tokens). Rows of several texts, (rows, texts, tokens), are dealt out to it and put
-together again, as their ``reads`` says:
+The graph reads texts, arrays (texts, tokens). Rows of several texts, (rows, texts, tokens), are split into texts, and
+the outputs are joined into rows again, depending on ``reads``:
 
 =========== =================================================================================
-text        a row is a text; one of several is read in windows, each with logits of its own
+text        a row is a text; a row of several texts is a text in windows, and each window has its logits
 windows     the graph itself reads the windows of rows
-choices     each text has one logit, and a row's logits are those of its choices
-passages    likewise, where rows are lists; a single one is a text
+choices     each text has one logit, and a row has the logits of its choices
+passages    as choices, if rows are lists; a single passage is a text
 texts       each text has a vector, or a matrix with a vector per token
 sparse      each text has a number per token of the vocabulary, most of them 0
 =========== =================================================================================
@@ -27,12 +27,12 @@ from bertkit.storage.exports import VECTORS, Export, read_export
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
-_LEAST = float(np.finfo(np.float32).min)
+_MIN_LOGIT = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """A graph that is loaded; called with a batch of arrays, it returns arrays."""
+    """Loaded graph, which is called with a batch of arrays and returns arrays."""
 
     export: Export
     run: Run
@@ -42,34 +42,34 @@ class ExportedModel:
         texts = {name: batch[name] for name in self.export.inputs}
         if texts["input_ids"].ndim == 2 or self.export.reads == "windows":
             return self._finish(self._compute(texts))
-        # a text that a row lacks is a single token, which no real text is (see `several_collator`)
+        # A missing text is a single token, and real texts have more (see `several_collator`).
         lengths = batch["attention_mask"].sum(axis=-1)
         is_text = lengths > 1
-        found = self._compute({name: values[is_text][:, : lengths.max()] for name, values in texts.items()})
-        return self._finish(_ROWS[self.export.reads](found, is_text))
+        outputs = self._compute({name: values[is_text][:, : lengths.max()] for name, values in texts.items()})
+        return self._finish(_ROWS[self.export.reads](outputs, is_text))
 
     def _compute(self, texts: Arrays) -> Arrays:
         return {"vectors" if name in VECTORS else name: values for name, values in self.run(texts).items()}
 
-    def _finish(self, found: Arrays) -> Arrays:
+    def _finish(self, outputs: Arrays) -> Arrays:
         if not self.export.probabilities:
-            return found
-        return found | {"probabilities": np.exp(-np.logaddexp(0, -found["logits"]))}
+            return outputs
+        return outputs | {"probabilities": np.exp(-np.logaddexp(0, -outputs["logits"]))}
 
 
 def open_exported(folder: Path) -> ExportedModel:
     """Load the graph of an exported folder.
 
     Raises:
-        ModelError: its manifest is damaged, or the backend refuses the graph.
-        UnavailableError: the backend is not installed.
+        ModelError: If its manifest is damaged, or the backend cannot load the graph.
+        UnavailableError: If the backend is not installed.
     """
     export = read_export(folder)
     return ExportedModel(export, open_graph(folder / export.file, export.backend, export.precision))
 
 
 def _spread_to_rows(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any], fill: float) -> np.ndarray[Any, Any]:
-    """Put what texts have, (texts, ...), where they stand in their rows: (rows, texts of a row, ...).
+    """Arrange the values of texts, (texts, ...), in rows: (rows, texts of a row, ...).
 
     >>> is_text = np.array([[True, True], [True, False]])  # rows of two texts and one
     >>> _spread_to_rows(np.array([1.0, 2.0, 3.0]), is_text, fill=-1).tolist()
@@ -80,27 +80,27 @@ def _spread_to_rows(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any],
     return rows
 
 
-def _from_windows(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    return {"logits": _spread_to_rows(found["logits"], is_text, np.nan), "windows": is_text.sum(axis=1)}
+def _from_windows(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
+    return {"logits": _spread_to_rows(outputs["logits"], is_text, np.nan), "windows": is_text.sum(axis=1)}
 
 
-def _from_choices(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    return {"logits": _spread_to_rows(found["logits"][:, 0], is_text, _LEAST)}
+def _from_choices(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
+    return {"logits": _spread_to_rows(outputs["logits"][:, 0], is_text, _MIN_LOGIT)}
 
 
-def _from_texts(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    rows = {"vectors": _spread_to_rows(found["vectors"], is_text, 0.0)}
-    # `logits` is the output of rows with one text each
-    return rows | {"logits": found["logits"]} if "logits" in found else rows
+def _from_texts(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
+    rows = {"vectors": _spread_to_rows(outputs["vectors"], is_text, 0.0)}
+    # Only models whose rows have a single text return `logits`.
+    return rows | {"logits": outputs["logits"]} if "logits" in outputs else rows
 
 
-def _from_vocabulary(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    """Keep what is not 0: values and their tokens, (rows, texts, most of any text), the highest first."""
-    values = found["vectors"]
+def _from_vocabulary(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
+    """Return the non-zero values and their tokens, (rows, texts, maximum per text), the highest values first."""
+    values = outputs["vectors"]
     tokens = np.argsort(-values, axis=1, kind="stable")[:, : max(1, int((values > 0).sum(axis=1).max(initial=0)))]
-    kept = np.take_along_axis(values, tokens, axis=1)
+    largest = np.take_along_axis(values, tokens, axis=1)
     return {
-        "values": _spread_to_rows(kept, is_text, 0.0),
+        "values": _spread_to_rows(largest, is_text, 0.0),
         "tokens": _spread_to_rows(tokens, is_text, 0.0).astype(np.int64),
     }
 

@@ -1,4 +1,4 @@
-"""The backends that run graphs: ONNX Runtime and OpenVINO."""
+"""Backends that run graphs: ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 Run = Callable[[Mapping[str, Any]], Arrays]
 """Inputs by name -> outputs by name."""
 
-_OF_OTHERS = ("last_hidden_state",)  # outputs that other programs read, and bertkit does not
+_UNUSED_OUTPUTS = ("last_hidden_state",)  # outputs for other programs
 
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 """Backend -> the package that runs its graphs."""
@@ -53,35 +53,36 @@ def open_graph(file: Path, backend: str, precision: str = "fp32") -> Run:
     """Load a graph to run it on the CPU, by as many threads as this process may use.
 
     Raises:
-        UnavailableError: the backend is not installed.
-        ModelError: the backend refuses the graph.
+        UnavailableError: If the backend is not installed.
+        ModelError: If the backend cannot load the graph.
     """
     try:
         return _OPENERS[backend](file, precision)
     except ImportError:
-        what = f"running {file.name} needs the package {PACKAGES[backend]}"
-        raise UnavailableError(what, f"pip install {PACKAGES[backend]}") from None
-    except Exception as error:  # of whatever class the backend has for a graph that it cannot read
+        message = f"running {file.name} needs the package {PACKAGES[backend]}"
+        raise UnavailableError(message, f"pip install {PACKAGES[backend]}") from None
+    except Exception as error:  # Each backend has its own classes for a graph that it cannot load.
         reason = shorten(str(error).strip().partition("\n")[0], 200)
         raise ModelError(f"{PACKAGES[backend]} refuses the graph: {reason}", "export it again", file=file) from error
 
 
 def _open_onnx(file: Path, precision: str) -> Run:
-    # which it also warns of where there is no home
+    # Telemetry also logs a warning for users without a home.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = fitting_threads().number, 1
-    # for cores that others may have
+    # Spinning threads would take cores from other processes.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors
-    # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it; earlier exports have a dot
+    # ONNX Runtime would map the file of weights, so that overwriting it would change the outputs. Read it into memory
+    # instead. Its name has a dot in earlier exports.
     for weights in file.parent.glob(f"{file.name}[._]data"):
         content = weights.read_bytes()
         options.add_external_initializers_from_files_in_memory([weights.name], [content], [len(content)])
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs() if output.name not in _OF_OTHERS]
+    names = [output.name for output in session.get_outputs() if output.name not in _UNUSED_OUTPUTS]
 
     def run(inputs: Mapping[str, Any]) -> Arrays:
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
@@ -92,18 +93,18 @@ def _open_onnx(file: Path, precision: str) -> Run:
 def _open_openvino(file: Path, precision: str) -> Run:
     import openvino
 
-    # without the hint, OpenVINO computes in bf16 wherever the processor is faster at it
+    # Without this hint, OpenVINO computes in bf16 on processors where bf16 is faster.
     hint = "bf16" if precision == "bf16" else "f32"
     options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": fitting_threads().number}
     core = openvino.Core()
-    # weights in a mapped file are those of whoever overwrites it
+    # Overwriting a mapped file would change the weights.
     core.set_property({"ENABLE_MMAP": False})
     compiled = core.compile_model(str(file), "CPU", options)
-    names = [output.any_name for output in compiled.outputs if output.any_name not in _OF_OTHERS]
+    names = [output.any_name for output in compiled.outputs if output.any_name not in _UNUSED_OUTPUTS]
 
     def run(inputs: Mapping[str, Any]) -> Arrays:
-        found = compiled(dict(inputs), share_outputs=True)  # until the next call
-        return {name: found[name].copy() for name in names}
+        outputs = compiled(dict(inputs), share_outputs=True)  # overwritten by the next call
+        return {name: outputs[name].copy() for name in names}
 
     return run
 

@@ -1,4 +1,4 @@
-"""A tokenizer without transformers, as far as bertkit uses one: texts to token ids, pairs, words, truncation."""
+"""Tokenizer without transformers for texts, pairs and lists of words."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _SETTINGS = (*_IDS, "pad_token_type_id", "model_max_length", "model_input_names"
 
 
 class EncodedTexts(dict[str, Any]):
-    """Numbers by name, one list per text or, of a single text, one for it; and the encodings that they are from."""
+    """Model inputs by name, a list per text or a single list for a single text, and the encodings."""
 
     encodings: list[Any]
 
     def sequence_ids(self, number: int) -> list[int | None]:
-        """Return for each token of an encoding which text it is of; None for special tokens."""
+        """Return the index of the text of each token of an encoding, or None for special tokens."""
         return list(self.encodings[number].sequence_ids)
 
     def word_ids(self, number: int) -> list[int | None]:
-        """Return for each token of an encoding which word it is of; None for special tokens."""
+        """Return the index of the word of each token of an encoding, or None for special tokens."""
         return list(self.encodings[number].word_ids)
 
 
 class PlainTokenizer:
-    """Does what the fast tokenizers of transformers do, for the arguments that bertkit gives them."""
+    """Replacement for the fast tokenizers of transformers, with the arguments that bertkit uses."""
 
     is_fast = True
     padding_side = "right"
@@ -53,10 +53,10 @@ class PlainTokenizer:
         max_length: int | None = None,
         **options: bool,
     ) -> EncodedTexts:
-        """Encode a text or several, or pairs of texts; with the option `is_split_into_words`, lists of words.
+        """Encode one or more texts, or pairs of texts, or lists of words with the option `is_split_into_words`.
 
         Other options are `add_special_tokens`, `split_special_tokens`, `return_attention_mask`,
-        `return_token_type_ids` and `return_offsets_mapping`; they mean what they mean to transformers.
+        `return_token_type_ids` and `return_offsets_mapping`; they have the same meaning as in transformers.
         """
         backend = self.backend_tokenizer
         backend.encode_special_tokens = options.get("split_special_tokens", False)
@@ -73,13 +73,13 @@ class PlainTokenizer:
             is_pretokenized=options.get("is_split_into_words", False),
             add_special_tokens=options.get("add_special_tokens", True),
         )
-        columns: dict[str, list[Any]] = {"input_ids": [one.ids for one in encodings]}
+        columns: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in encodings]}
         if "token_type_ids" in self.model_input_names and options.get("return_token_type_ids", True):
-            columns["token_type_ids"] = [one.type_ids for one in encodings]
+            columns["token_type_ids"] = [encoding.type_ids for encoding in encodings]
         if "attention_mask" in self.model_input_names and options.get("return_attention_mask", True):
-            columns["attention_mask"] = [one.attention_mask for one in encodings]
+            columns["attention_mask"] = [encoding.attention_mask for encoding in encodings]
         if options.get("return_offsets_mapping", False):
-            columns["offset_mapping"] = [one.offsets for one in encodings]
+            columns["offset_mapping"] = [encoding.offsets for encoding in encodings]
         encoded = EncodedTexts({name: values[0] if is_single else values for name, values in columns.items()})
         encoded.encodings = encodings
         return encoded
@@ -89,7 +89,7 @@ class PlainTokenizer:
         return dict(self.backend_tokenizer.get_vocab())
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """Return how many special tokens stand around a text, or a pair of texts."""
+        """Return the number of special tokens that are added to a text, or to a pair of texts."""
         return int(self.backend_tokenizer.num_special_tokens_to_add(pair))
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
@@ -98,14 +98,14 @@ class PlainTokenizer:
 
 
 def tokenizer_settings(tokenizer: object) -> dict[str, Any]:
-    """Return what a tokenizer of transformers knows and ``tokenizer.json`` does not say."""
+    """Return the settings of a tokenizer of transformers that ``tokenizer.json`` lacks."""
     return {name: getattr(tokenizer, name) for name in _SETTINGS}
 
 
 def open_tokenizer(folder: Path, settings: Mapping[str, Any]) -> PlainTokenizer:
-    """Load the tokenizer of an exported model, or of a run, with the settings that its record has.
+    """Load the tokenizer of an exported model, or of a run, with the settings from its record.
 
     Raises:
-        ModelError: its file is damaged.
+        ModelError: If its file is damaged.
     """
     return PlainTokenizer(folder / _FILE, settings)

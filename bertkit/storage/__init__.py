@@ -1,1 +1,1 @@
-"""What is on disk whole or not at all: runs, checkpoints, caches; models of the hub."""
+"""Files that are complete or absent: runs, checkpoints, caches, and models from the Hub."""

@@ -1,4 +1,4 @@
-"""The cache: the folder of what is computed once, atomic writes to it, locks, and deletion of what is old."""
+"""Cache folder of computed files: atomic writes, locks, and deletion of old files."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def _home_cache() -> Path:
 
 
 def keep_working_folder_clean() -> None:
-    """Let temporary files go to a folder that is deleted, where they would go to the working folder, and some stay.
+    """Write temporary files to a folder that is deleted at the end, if they would go to the working folder.
 
-    Python takes the working folder where no other one can be written, as in a container without TMPDIR. torch makes a
-    folder for its compiler there when it is imported.
+    Python uses the working folder if it can write no other one, as in a container without TMPDIR. At its import, torch
+    creates a folder for its compiler there, which would stay.
     """
-    with suppress(FileNotFoundError):  # not even the working folder can be written
+    with suppress(FileNotFoundError):  # The working folder is not writable either.
         if Path(tempfile.gettempdir()) == Path.cwd():
             os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY().name
 
@@ -54,7 +54,7 @@ def keep_working_folder_clean() -> None:
 def writing(file: Path) -> Iterator[Path]:
     """Yield a temporary file that replaces a cached file once it is written without an error.
 
-    Files of the same folder that nobody has read for 30 days are then deleted, so that it does not grow for ever.
+    Files of the same folder that were not read for 30 days are then deleted, so that the cache does not grow forever.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -62,15 +62,15 @@ def writing(file: Path) -> Iterator[Path]:
             yield temporary
     except OSError as error:
         if error.errno and not error.filename:
-            # a write does not know where it goes, and a caller would name its own output
+            # The error of a write has no file name, and the caller would report the name of its own output.
             error.filename = str(file)
         raise
     sweep(file.parent)
 
 
 def touch(file: Path) -> None:
-    """Note that a cached file was read now."""
-    with suppress(OSError):  # a file of another user can be read, but not touched
+    """Set the time of a cached file, which shows when it was last read."""
+    with suppress(OSError):  # The file of another user can be read, but not touched.
         os.utime(file)
 
 
@@ -81,9 +81,9 @@ def say_once(line: str) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Delete entries that nobody has read for 30 days; a process that has such a file open can go on reading it.
+    """Delete entries that were not read for 30 days; a process that has such a file open can still read it.
 
-    A folder is as old as its most recent file. It is renamed before it is deleted, so that nobody sees half of it.
+    A folder is as old as its most recent file. It is renamed before it is deleted, so that it is never incomplete.
     """
     for entry in folder.iterdir():
         with suppress(OSError):

@@ -20,9 +20,9 @@ from bertkit.storage.fingerprints import is_whole, list_files, read_signed, writ
 
 MANIFEST = "bertkit-manifest.json"
 BY_SIGNAL = "by_signal"
-"""Whether a checkpoint is there because a signal asked for it, between those that every such run saves."""
+"""Whether a checkpoint was saved because of a signal, in addition to the regular checkpoints."""
 OPTIMIZER = "optimizer.pt"
-"""Two thirds of a checkpoint, which nothing but a resume reads."""
+"""File with two thirds of a checkpoint's size, which only a resumed run reads."""
 _SCHEMA = 1
 
 
@@ -36,7 +36,7 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
     # Every file is on disk before the manifest, so a manifest that survives a power cut has its files. The folder's
     # name is an entry of its parent, which is flushed too.
     files = [file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST]
-    mask = os.umask(0)  # the system tells the mask only to whoever sets it
+    mask = os.umask(0)  # The mask can only be read by setting it.
     os.umask(mask)
     for file in files:
         file.chmod(0o666 & ~mask)  # safetensors creates files that only their owner may read
@@ -59,7 +59,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def find_fault(folder: Path) -> str | None:
-    """Describe why a checkpoint cannot be used; None for a complete one."""
+    """Return why a checkpoint cannot be used, or None if it is complete."""
     try:
         manifest = read_manifest(folder)
     except ModelError as error:
@@ -76,12 +76,12 @@ def find_fault(folder: Path) -> str | None:
 
 
 def newest_whole(run: Path, *, to_train: bool = False) -> tuple[Path | None, list[str]]:
-    """Find the newest complete checkpoint, and list why each newer one was skipped.
+    """Return the newest complete checkpoint or None, and the reasons why newer checkpoints were skipped.
 
-    With `to_train`, one that was trimmed is skipped too, unless training ended with it.
+    With `to_train`, trimmed checkpoints are skipped too, unless training ended with them.
     """
     skipped: list[str] = []
-    # Checksums are computed from the newest on, and end with the first whole one: older ones cost nothing.
+    # Start with the newest, so that no checksums of checkpoints before the newest complete one are computed.
     for folder in reversed(_by_step(run)):
         fault = find_fault(folder) or (_find_lack(folder) if to_train else None)
         if fault is None:
@@ -91,19 +91,16 @@ def newest_whole(run: Path, *, to_train: bool = False) -> tuple[Path | None, lis
 
 
 def newest_model(folder: Path) -> Path | None:
-    """Find the checkpoint of the most steps in a folder that holds a model, also one that another program wrote."""
-    return next((each for each in reversed(_by_step(folder)) if (each / "config.json").is_file()), None)
+    """Return the last checkpoint in a folder that has a model, also of another program, or None."""
+    return next((path for path in reversed(_by_step(folder)) if (path / "config.json").is_file()), None)
 
 
 def trim(run: Path) -> int:
-    """Delete the optimizer states in a run's checkpoints, which stay complete, and return how many bytes that frees.
-
-    A manifest no longer lists the file when it is deleted, so that a kill in between leaves a complete checkpoint.
-    """
+    """Delete the optimizer states in a run's checkpoints, which stay complete, and return the number of freed bytes."""
     freed = 0
     for folder, manifest in _list_manifests(run):
         file = folder / OPTIMIZER
-        # The manifest first: a kill in between leaves a complete checkpoint and a file too many.
+        # Write the manifest first: a kill in between leaves a complete checkpoint and an unlisted file.
         if manifest["files"].pop(OPTIMIZER, None):
             write_signed(folder / MANIFEST, manifest)
         if file.is_file():
@@ -113,10 +110,15 @@ def trim(run: Path) -> int:
 
 
 def most_bytes(weights: int, checkpoint: int, saves: int, kept: int) -> int:
-    """Return the most that a run has on disk at a time, from the sizes of its weights and of a checkpoint.
+    """Return the maximum bytes that a run has on disk at the same time.
 
-    Of the checkpoints that are saved, so many are kept. One more is whole before another is deleted, and the end copies
-    the weights of the best.
+    A new checkpoint is complete before an old one is deleted, and at the end the weights of the best are copied.
+
+    Args:
+        weights: Bytes of the weights.
+        checkpoint: Bytes of a checkpoint.
+        saves: Number of checkpoints that are saved.
+        kept: Number of checkpoints that are kept.
     """
     return max(min(saves, kept + 1) * checkpoint, kept * checkpoint + weights) if saves else 0
 
@@ -127,30 +129,30 @@ def written_bytes(run: Path) -> int:
 
 
 def discard_unfinished(run: Path) -> None:
-    """Delete the checkpoints of which only a part was written, and so free its space."""
+    """Delete incomplete checkpoints to free their space."""
     for folder in _by_step(run):
         if not (folder / MANIFEST).is_file():
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def clear(folder: Path) -> None:
-    """Remove what is where a checkpoint will be written, so that the files of two are never mixed."""
+    """Delete an old folder of a new checkpoint, so that their files are never mixed."""
     if folder.exists():
         discard(folder)
 
 
 def keep_only(run: Path, steps: Iterable[int]) -> None:
-    """Delete all checkpoints except those of the given steps, and the remains of earlier deletions."""
-    kept = {checkpoint_folder(run, step) for step in steps}
+    """Delete all checkpoints except at the given steps, and the remains of earlier deletions."""
+    needed = {checkpoint_folder(run, step) for step in steps}
     for folder in _by_step(run):
-        if folder not in kept:
+        if folder not in needed:
             discard(folder)
     for leftover in run.glob(".discarded-*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def discard_signalled(run: Path, last: int) -> None:
-    """Delete the checkpoints that a signal asked for, but that of the last step: a run that went on has no use for."""
+    """Delete the checkpoints that were saved because of a signal, except the last; a resumed run does not need them."""
     for folder, manifest in _list_manifests(run):
         if manifest.get(BY_SIGNAL) and folder != checkpoint_folder(run, last):
             discard(folder)
@@ -159,23 +161,23 @@ def discard_signalled(run: Path, last: int) -> None:
 def discard(folder: Path) -> None:
     """Delete a checkpoint, its manifest first, so that a half-deleted one never counts as complete."""
     (folder / MANIFEST).unlink(missing_ok=True)
-    # renamed in one step and then deleted file by file: no search for checkpoints finds the new name after a kill
+    # Rename the folder in one step before its files are deleted, so that a search after a kill does not find it.
     aside = folder.with_name(f".discarded-{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
-    # `keep_only` deletes what could not be deleted now
+    # `keep_only` deletes the files that could not be deleted now.
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def _list_manifests(run: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield each checkpoint that has a manifest, and that."""
+    """Yield the checkpoints that have a manifest, with their manifests."""
     for folder in _by_step(run):
         with suppress(ModelError):
             yield folder, read_manifest(folder)
 
 
 def _find_lack(folder: Path) -> str | None:
-    """Describe why training cannot go on from a complete checkpoint."""
+    """Return why training cannot resume from a complete checkpoint, or None if it can."""
     manifest = read_manifest(folder)
     is_trimmed = OPTIMIZER not in manifest["files"] and not manifest.get("finished")
     return "its optimizer states were deleted" if is_trimmed else None

@@ -27,43 +27,43 @@ _AGAIN = "export it again"
 
 
 VECTORS = ("sentence_embedding", "token_embeddings", "vectors")
-"""Names of outputs that are vectors: those that other programs look for; the last is of sparse and earlier exports."""
+"""Names of outputs that are vectors; other programs expect the first two, sparse and earlier exports have the last."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """What an exported folder holds, as its manifest says."""
+    """Manifest of an exported folder."""
 
     backend: str
     """``onnx`` or ``openvino``."""
     file: str
-    """The graph, which names or has its weights."""
+    """File of the graph, which contains its weights or their file name."""
     task: str
-    """The task family whose outputs the graph computes."""
+    """Task family whose outputs the graph computes."""
     reads: str
-    """What a row is to the graph; see `bertkit.runtime.model`."""
+    """Form of a row; see `bertkit.runtime.model`."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """Names of what the graph returns; see `VECTORS` for those that are vectors."""
+    """Names of outputs; see `VECTORS` for the names of vectors."""
     tokenizer: Mapping[str, Any]
-    """What `tokenizer.json` does not say; see `bertkit.runtime.tokenizer`."""
+    """Settings that `tokenizer.json` lacks; see `bertkit.runtime.tokenizer`."""
     precision: str = "fp32"
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the recipe."""
     probabilities: bool = False
-    """Whether scores are probabilities, and not logits."""
+    """Whether scores are probabilities rather than logits."""
     record: RunRecord = field(default_factory=lambda: RunRecord())
-    """The record of the run, without its checksums; empty for a plain checkpoint."""
+    """Record of the run without its checksums; empty for a plain checkpoint."""
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_exported(folder: Path) -> bool:
-    """Tell whether a folder holds an exported model."""
+    """Return whether a folder contains an exported model."""
     return (folder / MANIFEST).is_file()
 
 
 def write_export(folder: Path, export: Export, files: Mapping[str, Any]) -> None:
-    """Write the manifest, which makes a folder an exported model; `files` are those of `list_files`."""
+    """Write the manifest, which makes a folder an exported model; `files` is the result of `list_files`."""
     write_signed(folder / MANIFEST, {"format": _FORMAT, **asdict(export), "files": files})
 
 
@@ -71,14 +71,14 @@ def read_export(folder: Path) -> Export:
     """Read the manifest of an exported model.
 
     Raises:
-        ModelError: it is damaged, or a newer bertkit wrote it.
+        ModelError: If it is damaged, or a newer bertkit wrote it.
     """
     content = _read_manifest(folder)
     try:
-        known = {name: content[name] for name in Export.__dataclass_fields__}
-        if leaves_folder(known["file"]):
+        fields = {name: content[name] for name in Export.__dataclass_fields__}
+        if leaves_folder(fields["file"]):
             raise _damaged(folder)
-        return Export(**{**known, "inputs": tuple(known["inputs"]), "outputs": tuple(known["outputs"])})
+        return Export(**{**fields, "inputs": tuple(fields["inputs"]), "outputs": tuple(fields["outputs"])})
     except (KeyError, TypeError):
         raise _damaged(folder) from None
 
@@ -112,10 +112,14 @@ def compare_files(folder: Path, listed: Mapping[str, Any], remedy: str) -> None:
 
 
 def refuse_exported(folder: Path) -> None:
-    """Raise ModelError where a folder is an exported model, and weights are needed that torch can load."""
+    """Check that a folder has weights for torch.
+
+    Raises:
+        ModelError: If it is an exported model.
+    """
     if is_exported(folder):
-        what = "an exported model, which predicts and is scored but has no weights for torch"
-        raise ModelError(what, "name the run that it was exported from", file=folder)
+        message = "an exported model, which predicts and is scored but has no weights for torch"
+        raise ModelError(message, "name the run that it was exported from", file=folder)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

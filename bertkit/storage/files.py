@@ -1,4 +1,4 @@
-"""Files that are on disk whole or not at all, locks that end with their process, and disks that refuse a write."""
+"""Atomic writes, locks that end with their process, and errors of the disk."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 
-# ends the name of the file that marks a lock as held where the file system has none
+# Ending of the file that marks a lock as held, if the file system has no locks.
 _MARK = ".held"
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
-"""What a file system answers that has no locks, such as Lustre or NFS where they are not set up."""
+"""Error numbers of file systems without locks, such as Lustre or NFS if locks are not set up."""
 
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """Yield a temporary file, unique to this call, that replaces the file once it is written without an error."""
-    import secrets  # as `socket` below, only here: `bertkit --help` imports this module too
+    import secrets  # Imported late, as `socket` below, because `bertkit --help` imports this module.
 
     temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
@@ -80,7 +80,7 @@ def write_bytes(file: Path, content: bytes) -> None:
     """Write a file atomically: at any instant it is the old one or the new one, and on disk on return."""
     temporary = temporary_of(file)
     try:
-        # in a folder of somebody else it may be a link to any file
+        # In a folder of another user, it could be a link to any file.
         temporary.unlink(missing_ok=True)
         with temporary.open("wb") as stream:
             stream.write(content)
@@ -89,28 +89,28 @@ def write_bytes(file: Path, content: bytes) -> None:
         temporary.replace(file)
         sync_folder(file.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)  # its room is needed
+        temporary.unlink(missing_ok=True)  # frees its space
         if error.errno and not error.filename:
-            error.filename = str(file)  # a write does not know where it goes
+            error.filename = str(file)  # The error of a write has no file name.
         raise
 
 
 def make_ignored_folder(folder: Path, *, parents: bool = True) -> None:
-    """Create a folder that is to hold rows of the data, which git and `hf upload` skip unless it has files already."""
+    """Create a folder for rows of the data, which git and `hf upload` skip unless the folder already has files."""
     folder.mkdir(parents=parents, exist_ok=True)
     ignore = folder / ".gitignore"
-    # A process that was killed while it wrote the file has left a temporary one, which does not count.
+    # Ignore the temporary file of a process that was killed while it wrote the file.
     if not any(entry != temporary_of(ignore) for entry in folder.iterdir()):
         write_text(ignore, "# This folder holds rows of the data, so git skips it.\n*\n")
 
 
 def temporary_of(file: Path) -> Path:
-    """Return the file that `write_text` renames: of one name, so that the next process overwrites a killed one's."""
+    """Return the temporary file of `write_text`; its name is fixed, so that the next process overwrites leftovers."""
     return file.with_name(f".{file.name}.tmp")
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Split text into its lines at \n alone: a text in a line of JSON may have U+2028, at which `splitlines` splits.
+    r"""Split text into lines at \n only, because `splitlines` would also split at U+2028, which JSON lines can contain.
 
     >>> split_lines('"a\u2028b"\n"c"\n'), split_lines("")
     (['"a\u2028b"', '"c"'], [])
@@ -119,10 +119,10 @@ def split_lines(text: str) -> list[str]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Check that no link in a folder leads out of it: what is written there, or published, would be a file elsewhere.
+    """Check that no link in a folder leads out of it, because writing or publishing it would affect a file elsewhere.
 
     Raises:
-        UsageError: one does.
+        UsageError: If a link leads out of the folder.
     """
     for file in folder.rglob("*"):
         if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
@@ -146,14 +146,14 @@ def locked(
 ) -> Iterator[None]:
     """Hold a lock; the system releases it when the process ends, however it ends.
 
-    A file system without locks gets a file that marks the lock as held. A mark that a dead process of this machine left
-    is taken over where the file system can do that in one step.
+    On a file system without locks, a file marks the lock as held. The mark of a dead process of this machine is reused
+    if the file system can do that atomically.
 
     Args:
-        lock: the lock file, created if missing; it names the process that holds the lock, and stays afterwards.
-        refuse: builds the error to raise if another process holds the lock, from the name of that process; by
-            default, wait for that process.
-        on_wait: called before waiting.
+        lock: Lock file, created if missing; it contains the name of the process that holds the lock, and is kept.
+        refuse: Function that builds the error to raise if another process holds the lock, from the name of that
+            process; by default, wait for that process.
+        on_wait: Function that is called before waiting.
     """
     from filelock import FileLock, SoftFileLock
 
@@ -174,12 +174,12 @@ def locked(
 
 
 def mark_of(lock: Path) -> Path:
-    """Return the file that marks a lock as held where the file system has no locks."""
+    """Return the file that marks a lock as held if the file system has no locks."""
     return lock.with_name(f"{lock.name}{_MARK}")
 
 
 def is_locked(lock: Path) -> bool:
-    """Tell whether a process holds a lock, or has marked it as held; the lock file stays as it is."""
+    """Return whether a process holds a lock, or has marked it as held, without changing the lock file."""
     if mark_of(lock).exists():
         return True
     try:
@@ -187,20 +187,20 @@ def is_locked(lock: Path) -> bool:
             return not _is_free(stream)
     except FileNotFoundError:
         return False
-    except PermissionError:  # Windows lets nobody read a locked file
+    except PermissionError:  # On Windows, a locked file cannot be read.
         return os.name == "nt"
 
 
 def holder_of(lock: Path) -> str | None:
-    """Return the name of the process that holds a lock, without waiting or writing; None where none does."""
+    """Return the name of the process that holds a lock, or None, without waiting or writing."""
     return _read_holder(lock) if is_locked(lock) else None
 
 
 def _is_free(stream: BinaryIO) -> bool:
-    """Tell whether an open lock file could be locked, by sharing it for an instant."""
+    """Return whether an open lock file could be locked, by holding a shared lock for an instant."""
     try:
         import fcntl
-    except ImportError:  # Windows, where opening it was the question
+    except ImportError:  # On Windows, opening the file was the test.
         return True
     try:
         fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -236,7 +236,7 @@ def _read_holder(lock: Path) -> str:
     """Read the name of the process that holds a lock, or that has marked it as held."""
     try:
         process, *host = split_lines(lock.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # Windows lets nobody read a locked file
+    except (OSError, ValueError):  # On Windows, a locked file cannot be read.
         return "another process"
     return f"process {process} on {host[0]} ({lock.name} says so: delete it if that is long gone)" if host else process
 
@@ -248,82 +248,82 @@ REMEDIES = {
     errno.EROFS: "make the file system writable again",
     errno.EIO: "check the disk",
 }
-"""Errno of a write that a disk refuses -> what to do about it."""
-_OF_RUST = re.compile(r"\(os error (\d+)\)")
-"""How safetensors and tokenizers name the errno of a failed write."""
-_OF_TORCH = ("inline_container.cc", "PytorchStreamWriter", "iostream error", "cannot be opened")
-"""Where torch says that a write has failed; it does not say why."""
+"""Errno of a failed write -> remedy."""
+_RUST_ERRNO = re.compile(r"\(os error (\d+)\)")
+"""Pattern of the errno of a failed write in messages of safetensors and tokenizers."""
+_TORCH_WRITE_ERRORS = ("inline_container.cc", "PytorchStreamWriter", "iostream error", "cannot be opened")
+"""Parts of the messages of torch about failed writes, which have no reason."""
 _SKIP = "BERTKIT_SKIP_DISK_CHECK"
 
 
 @contextmanager
 def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
-    """Turn the errors of a disk that refuses a write into one that says so, whatever library has met them.
+    """Convert the errors of failed writes, which depend on the library, to ResourceError.
 
     Args:
-        folder: what is written to.
-        needed: the bytes that are written, if they are known.
+        folder: Folder to which the block writes.
+        needed: Bytes to write, or 0 if unknown.
 
     Raises:
-        ResourceError: a write was refused; the message has the reason and the free space.
+        ResourceError: If a write fails; the message has the reason and the free space.
     """
     try:
         yield
     except BertkitError:
         raise
-    except Exception as error:  # each library has its own; what is no error of a disk is raised again
-        named = _name_error(error, folder, needed)
-        if named is None:
+    except Exception as error:  # Each library has its own errors; errors that are not of the disk are raised again.
+        converted = _convert_error(error, folder, needed)
+        if converted is None:
             raise
-        raise named from error
+        raise converted from error
 
 
 def disk_error(number: int | None, file: object, *, needed: int = 0) -> ResourceError:
-    """Build the error of a write that was refused with this errno; None where the reason is not known."""
-    what = os.strerror(number) if number else "torch could not write a file"
-    # "No space" may mean bytes or inodes, which have different remedies.
+    """Return the error for a write that failed with this errno, or with None for an unknown reason."""
+    message = os.strerror(number) if number else "torch could not write a file"
+    # "No space" can mean bytes or inodes, which have different remedies.
     if number == errno.ENOSPC and file:
         free, files = free_space(Path(str(file)))
-        what += "; no more files can be created" if files == 0 else ""
-        what += f"; {_megabytes(free)} are free" if free is not None else ""
-        what += f", {_megabytes(needed)} are needed" if needed and files != 0 else ""
+        message += "; no more files can be created" if files == 0 else ""
+        message += f"; {_megabytes(free)} are free" if free is not None else ""
+        message += f", {_megabytes(needed)} are needed" if needed and files != 0 else ""
     remedy = REMEDIES.get(number or 0, "check the disk")
-    return ResourceError(what, f"{remedy}, then repeat the command", file=file)
+    return ResourceError(message, f"{remedy}, then repeat the command", file=file)
 
 
 def is_disk_error(error: OSError) -> bool:
-    """Tell whether an error is one of the disk, rather than of a path or a connection."""
+    """Return whether an error comes from the disk rather than from a path or a connection."""
     return error.errno in REMEDIES
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """Check that a disk has room for what a run will write; the variable BERTKIT_SKIP_DISK_CHECK skips this.
+    """Check that a disk has space for the files of a run; the variable BERTKIT_SKIP_DISK_CHECK skips this.
 
     Raises:
-        ResourceError: it has not; the message has the free and the needed space.
+        ResourceError: If it has too little; the message has the free and the needed space.
     """
     free, _ = free_space(folder)
     if free is not None and free < needed and not os.environ.get(_SKIP):
-        what = f"the disk is too small: {_megabytes(free)} are free, up to {_megabytes(needed)} are needed"
-        raise ResourceError(what, f"free some space, choose another --output, or set {_SKIP}=1", file=folder)
+        message = f"the disk is too small: {_megabytes(free)} are free, up to {_megabytes(needed)} are needed"
+        raise ResourceError(message, f"free some space, choose another --output, or set {_SKIP}=1", file=folder)
 
 
-def _name_error(error: Exception, folder: Path, needed: int) -> ResourceError | None:
+def _convert_error(error: Exception, folder: Path, needed: int) -> ResourceError | None:
     if isinstance(error, OSError):
         return disk_error(error.errno, error.filename or folder, needed=needed) if is_disk_error(error) else None
     text = str(error)
-    if (found := _OF_RUST.search(text)) and int(found[1]) in REMEDIES:
-        return disk_error(int(found[1]), folder, needed=needed)
-    # torch does not say why a write failed, so a small file is tried in the same folder.
-    if isinstance(error, RuntimeError) and any(words in text for words in _OF_TORCH) and "Reader" not in text:
+    if (match := _RUST_ERRNO.search(text)) and int(match[1]) in REMEDIES:
+        return disk_error(int(match[1]), folder, needed=needed)
+    # torch gives no reason for a failed write, so write a small file to the same folder to find it.
+    if isinstance(error, RuntimeError) and any(words in text for words in _TORCH_WRITE_ERRORS) and "Reader" not in text:
         return disk_error(_try_to_write(folder), folder, needed=needed)
     return None
 
 
 def _try_to_write(folder: Path) -> int | None:
-    """Return the errno with which a folder refuses a file of a mebibyte; None if it does not."""
+    """Write one mebibyte to a folder, and return the errno of the failure, or None if it succeeds."""
     try:
-        import tempfile  # late: it takes a tenth of the start
+        import tempfile  # Imported late, because it takes a tenth of the start.
 
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(bytes(1 << 20))
@@ -335,7 +335,7 @@ def _try_to_write(folder: Path) -> int | None:
 
 
 def free_space(file: Path) -> tuple[int | None, int | None]:
-    """Return the bytes and the number of files that can still be written near a path; None if that is not known."""
+    """Return the free bytes and the number of files that can be created near a path; each is None if unknown."""
     while not file.exists() and file != file.parent:
         file = file.parent
     try:
@@ -343,7 +343,7 @@ def free_space(file: Path) -> tuple[int | None, int | None]:
         files = os.statvfs(file).f_favail if hasattr(os, "statvfs") and os.statvfs(file).f_files else None
     except OSError:
         return None, None
-    # some network file systems know no sizes
+    # Some network file systems report no sizes.
     return (usage.free if usage.total else None), files
 
 

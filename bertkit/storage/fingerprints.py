@@ -23,7 +23,7 @@ _SETTLED = 5.0  # seconds
 
 
 def file_fingerprint(file: Path) -> str:
-    """Compute the SHA-256 of a file's bytes; of a folder, of the names and the bytes of its files."""
+    """Compute the SHA-256 of a file's bytes; for a folder, of the names and bytes of its files."""
     digest = hashlib.sha256()
     for part in sorted(filter(Path.is_file, file.rglob("*"))) if file.is_dir() else [file]:
         digest.update(part.relative_to(file).as_posix().encode() if part != file else b"")
@@ -32,25 +32,25 @@ def file_fingerprint(file: Path) -> str:
 
 
 def remembered_fingerprint(file: Path) -> str:
-    """Return a file's SHA-256 without reading it again, unless its size, its times or its inode have changed.
+    """Return a file's SHA-256 from the cache, unless the file's size, times or inode have changed.
 
-    That of a small file is not remembered, nor that of a file which has just changed: a second change could come before
-    the clock of the file system goes on.
+    Small files are not cached, nor are files that have just changed: a second change could have the same time on the
+    clock of the file system.
     """
-    # `bertkit --help` imports this module, not that one
+    # Imported late, because `bertkit --help` imports this module.
     from bertkit.storage.cache import cache_folder, touch, writing
 
     status = file.stat()
-    changed = max(status.st_mtime, status.st_ctime)  # a copy may keep the time of its content
+    changed = max(status.st_mtime, status.st_ctime)  # A copy can keep the time of its content.
     if status.st_size < _SMALL or time.time() - changed < _SETTLED:
         return file_fingerprint(file)
     name = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()
     memory = cache_folder("fingerprints") / name[:2] / f"{name}.json"
     stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     with suppress(OSError, ValueError):
-        if (known := json.loads(memory.read_text(encoding="utf-8")))[1:] == stamp:
+        if (cached := json.loads(memory.read_text(encoding="utf-8")))[1:] == stamp:
             touch(memory)
-            return str(known[0])
+            return str(cached[0])
     fingerprint = file_fingerprint(file)
     with suppress(OSError), writing(memory) as temporary:
         temporary.write_text(json.dumps([fingerprint, *stamp]), encoding="utf-8")
@@ -74,18 +74,18 @@ def list_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def leaves_folder(name: str) -> bool:
-    """Tell whether the name of a file, which somebody else may have written, leads out of the folder that it is in."""
+    """Return whether a file name from an untrusted source leads out of its folder."""
     path = PurePath(name)
     return path.is_absolute() or ".." in path.parts
 
 
 def is_whole(file: Path, entry: Mapping[str, Any] | None) -> bool:
-    """Tell whether a file is there and as `list_files` has found it; one that was not listed is not compared."""
+    """Return whether a file exists and matches its entry of `list_files`; without an entry, it is not compared."""
     return file.is_file() and entry in (None, describe_file(file))
 
 
 def feed_file(digest: Any, file: Path, start: int = 0, size: int = sys.maxsize) -> None:
-    """Feed a file's bytes to a digest, a mebibyte at a time: so many from the start."""
+    """Update a digest with `size` bytes of a file from `start`, in blocks of one mebibyte."""
     with file.open("rb") as stream:
         stream.seek(start)
         while block := stream.read(min(size, 1 << 20)):
@@ -94,25 +94,25 @@ def feed_file(digest: Any, file: Path, start: int = 0, size: int = sys.maxsize) 
 
 
 def with_digest(content: bytes) -> bytes:
-    """Return bytes with their SHA-256 behind them."""
+    """Append the SHA-256 of bytes to them."""
     return content + hashlib.sha256(content).digest()
 
 
 def without_digest(content: Any) -> Any | None:
-    """Return the bytes that `with_digest` was given, a slice of the same type; None where they are damaged."""
+    """Return the content of the result of `with_digest`, a slice of the same type, or None if it is damaged."""
     body, digest = content[:-_DIGEST], content[-_DIGEST:]
     return body if hashlib.sha256(body).digest() == bytes(digest) else None
 
 
 def json_fingerprint(values: object) -> str:
-    """Compute the SHA-256 of values as they come back from JSON: keys are text, and what is not a number is null."""
+    """Compute the SHA-256 of values after a round trip through JSON: keys are text, and NaN and infinity are null."""
     read_back = json.loads(json.dumps(values, default=str), parse_constant=lambda _: None)
     return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()
 
 
 @cache
 def package_fingerprint() -> str:
-    """Compute the SHA-256 of bertkit's own code, since results may change with it even within a version."""
+    """Compute the SHA-256 of bertkit's code, because results can change with it even within a version."""
     folder = Path(bertkit.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
@@ -122,7 +122,7 @@ def package_fingerprint() -> str:
 
 
 def tokenizer_content(tokenizer: Any) -> list[Any]:
-    """Return all that defines a fast tokenizer, except its truncation and padding, which each call may change."""
+    """Return the content that defines a fast tokenizer, without truncation and padding, which each call can change."""
     model = tokenizer.backend_tokenizer.to_str()
     return [
         type(tokenizer).__name__,
@@ -136,7 +136,7 @@ def tokenizer_content(tokenizer: Any) -> list[Any]:
 # --- JSON objects that contain their own checksum ---
 
 CHECKSUM = "sha256"
-"""The key of an object's checksum of itself."""
+"""Key of an object's checksum of itself."""
 
 
 def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
@@ -158,10 +158,10 @@ def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
 
 
 def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None = None) -> dict[str, Any] | None:
-    """Read an object that `write_signed` has written, or return None if there is no such file.
+    """Read an object that `write_signed` wrote, or return None if there is no such file.
 
     Args:
-        file: the JSON.
+        file: JSON file.
         damaged: Error to raise if the file is anything else; all errors have its class.
         form: Content of such a file in words, and the number of its ``format`` if it has one.
 
@@ -170,8 +170,8 @@ def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None 
     """
     content = read_object(file, damaged)
     if content and form and content.get("format", form[1]) != form[1]:
-        what = f"{form[0]} of format {content['format']}, where this bertkit reads {form[1]}"
-        raise type(damaged)(what, f"use the bertkit that wrote it, or {damaged.remedy}", file=file.parent)
+        message = f"{form[0]} of format {content['format']}, where this bertkit reads {form[1]}"
+        raise type(damaged)(message, f"use the bertkit that wrote it, or {damaged.remedy}", file=file.parent)
     if content is not None and content.pop(CHECKSUM, None) != json_fingerprint(content):
         raise damaged
     return content

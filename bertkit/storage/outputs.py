@@ -1,4 +1,4 @@
-"""Files that a user names for a command to write: never one of its inputs, and written by one process at a time."""
+"""Output files of commands, which are never an input, and are written by one process at a time."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from bertkit.recipe.sections import typed_path
 from bertkit.storage.files import locked, sync_folder
 
 PAGE_MARK = '<meta name="generator" content="bertkit">'
-"""What each page says that bertkit writes, which it may overwrite."""
+"""Mark of each page that bertkit writes, which it can overwrite."""
 REPORT_MARK = "<!-- generator: bertkit -->"
-"""What each report says, as a comment."""
+"""Mark of each report, as a comment."""
 _ANOTHER = "choose another --output"
 
 
 def refuse_inputs(output: Path, inputs: Iterable[tuple[str, Path]]) -> None:
-    """Check that an output file is none of the files that a command reads, whatever links lead to it.
+    """Check that an output file is not an input file, also if links lead to it.
 
     Args:
-        output: the file to be written.
-        inputs: what each file that is read is called in the message, and its path.
+        output: File to write.
+        inputs: Name in messages and path of each input file.
 
     Raises:
-        UsageError: it is one of them.
+        UsageError: If the output is one of the inputs.
     """
-    for what, file in inputs:
-        with suppress(OSError):  # one of the two is not there
-            # By device and inode, since links and other spellings lead to the same file.
+    for name, file in inputs:
+        with suppress(OSError):  # One of the two files does not exist.
+            # Compare device and inode, because links and other spellings lead to the same file.
             if output.samefile(file):
-                raise UsageError(f"--output is {what}", f"nothing was written; {_ANOTHER}", file=output)
+                raise UsageError(f"--output is {name}", f"nothing was written; {_ANOTHER}", file=output)
 
 
 def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> Path:
-    """Return the path of a page that is to be written; `inputs` are those of `refuse_inputs`.
+    """Return the path of a page to write; `inputs` are as in `refuse_inputs`.
 
     Raises:
-        UsageError: it has another ending than .html, is a file that is read, or one that bertkit did not write.
-        ResourceError: its folder is missing.
+        UsageError: If its ending is not .html, it is an input, or bertkit did not write the existing file.
+        ResourceError: If its folder is missing.
     """
     file = typed_path(output)
     if file.suffix.lower() not in (".html", ".htm"):
@@ -55,17 +55,17 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
 
 
 def check_folder_of(file: Path, option: str = "--output") -> None:
-    """Check that the folder of a file is there, which an option names.
+    """Check that the folder of a file exists; messages name the option.
 
     Raises:
-        ResourceError: it is not.
+        ResourceError: If it does not exist.
     """
     if not file.parent.is_dir():
         raise ResourceError("no such folder", f"create it, or choose another {option}", file=file.parent)
 
 
 def is_own(file: Path, mark: str = PAGE_MARK) -> bool:
-    """Tell whether a file is one that bertkit has written: a page, or what else has this mark at its beginning."""
+    """Return whether bertkit wrote a file, which then has this mark at its start."""
     if not file.is_file():
         return False
     with file.open("rb") as stream:
@@ -83,7 +83,7 @@ def claimed(output: Path, *, wait: bool = False) -> AbstractContextManager[None]
         ResourceError: If another process is writing it, or it cannot be written.
     """
     check_output(output)
-    return _locked_beside(output, wait=wait)
+    return _hold_lock(output, wait=wait)
 
 
 def check_output(output: Path) -> None:
@@ -110,28 +110,28 @@ def claimed_folder(output: Path) -> AbstractContextManager[None]:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(error, output) from None
-    return _locked_beside(output)
+    return _hold_lock(output)
 
 
 @contextmanager
 def building(folder: Path) -> Iterator[Path]:
-    """Hold the lock of a folder, and yield one that takes its name; see `claimed_folder` and `staged`."""
+    """Hold the lock of a folder, and yield a temporary folder; see `claimed_folder` and `staged`."""
     with claimed_folder(folder), staged(folder) as staging:
         yield staging
 
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside one, which takes its name once everything is in it; the caller holds `claimed_folder`.
+    """Yield a temporary folder that is renamed to the output when the block ends; the caller holds `claimed_folder`.
 
     Raises:
-        UsageError: there is something in the folder, or it is a file.
-        OSError: a write is refused.
+        UsageError: If the output is a file, or a folder that is not empty.
+        OSError: If a write fails.
     """
     refuse_existing(folder)
     real = folder.resolve()
     staging = real.with_name(f".{real.name}.building")
-    shutil.rmtree(staging, ignore_errors=True)  # of a killed process
+    shutil.rmtree(staging, ignore_errors=True)  # leftovers of a killed process
     try:
         staging.mkdir()
         yield staging
@@ -142,36 +142,36 @@ def staged(folder: Path) -> Iterator[Path]:
     sync_folder(real.parent)
 
 
-def refuse_existing(folder: Path, *beside: Path) -> None:
-    """Check that a folder is not there yet, or empty.
+def refuse_existing(folder: Path, *outputs: Path) -> None:
+    """Check that a folder does not exist, or is empty.
 
     Args:
-        folder: to be written.
-        beside: what else the command writes.
+        folder: Folder to write.
+        outputs: Other files that the command writes, whose leftover locks are deleted if the check fails.
 
     Raises:
-        UsageError: there is something in it, or it is a file or the working directory.
+        UsageError: If it is not empty, or is a file or the working directory.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir()) or folder.samefile(Path.cwd())):
-        sweep_locks([folder, *beside])
+        sweep_locks([folder, *outputs])
         raise UsageError("it exists already, and is kept as it is", "name a new folder", file=folder)
 
 
 def sweep_locks(outputs: Iterable[Path]) -> None:
-    """Delete the locks that a killed process has left of outputs which will not be written now."""
+    """Delete the locks of a killed process for outputs that will not be written now."""
     for output in outputs:
-        if _lock_beside(output).exists():
-            with suppress(ResourceError), _locked_beside(output):  # which deletes it
+        if _lock_path(output).exists():
+            with suppress(ResourceError), _hold_lock(output):  # The end of the block deletes the lock.
                 pass
 
 
 def was_interrupted(output: Path) -> bool:
-    """Tell whether a process that claimed an output was killed before it was written."""
-    return _lock_beside(output).exists() and not output.exists()
+    """Return whether a process that claimed an output was killed before it wrote the output."""
+    return _lock_path(output).exists() and not output.exists()
 
 
 def sweep_temporaries(file: Path) -> None:
-    """Delete what killed processes left of `files.replacing` a file; no other process may be writing it."""
+    """Delete temporary files that killed processes left; no other process may be writing the file."""
     temporary = re.compile(rf"\.{re.escape(file.name)}\.\d+\.[0-9a-f]{{8}}\.tmp")
     for entry in file.parent.iterdir():
         if temporary.fullmatch(entry.name):
@@ -179,11 +179,11 @@ def sweep_temporaries(file: Path) -> None:
 
 
 @contextmanager
-def _locked_beside(output: Path, *, wait: bool = False) -> Iterator[None]:
+def _hold_lock(output: Path, *, wait: bool = False) -> Iterator[None]:
     def refuse(holder: str) -> ResourceError:
         return ResourceError(f"{holder} is writing this output", f"wait for it, or {_ANOTHER}", file=output)
 
-    lock = _lock_beside(output)
+    lock = _lock_path(output)
     with ExitStack() as held:
         try:
             held.enter_context(locked(lock, refuse=None if wait else refuse))
@@ -194,8 +194,8 @@ def _locked_beside(output: Path, *, wait: bool = False) -> Iterator[None]:
         yield
 
 
-def _lock_beside(output: Path) -> Path:
-    path = output.resolve()  # the same lock, whatever links lead there
+def _lock_path(output: Path) -> Path:
+    path = output.resolve()  # The lock is the same if links lead to the output.
     return path.with_name(f".{path.name}.lock")
 
 

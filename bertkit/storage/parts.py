@@ -151,8 +151,8 @@ class PartFolder:
 
 def write_part(file: Path, content: bytes) -> None:
     """Write a part atomically, and delete the same part of other rows."""
-    for other in file.parent.glob(f"{file.name.partition('-')[0]}-*.part"):
-        other.unlink(missing_ok=True)
+    for old_part in file.parent.glob(f"{file.name.partition('-')[0]}-*.part"):
+        old_part.unlink(missing_ok=True)
     write_bytes(file, with_digest(content))
 
 

@@ -141,7 +141,7 @@ def run_folder(output: str | Path | None, name: str) -> Path:
     if output and os.sep == "/" and "\\" in str(output):
         raise UsageError(f"--output {output} has a backslash", f"write {PureWindowsPath(output).as_posix()}")
     folder = typed_path(output) if output else Path("runs") / name
-    # `.` has no name to which a number could be added.
+    # `.` has no name, so no number can be added to it.
     return folder if folder.name.strip(".") else folder.resolve()
 
 

@@ -118,7 +118,7 @@ def test_a_pair_without_its_second_text(run, tiny_model, content, expected):
     ("rows", "expected"),
     [
         (1, "one row cannot be split into training and validation (d.csv) - "),
-        (2, "no row can be held out: each text is the only one of its label (d.csv) - "),
+        (2, "no row can be held out: each text is the only one with its label (d.csv) - "),
     ],
 )
 def test_too_few_rows(run, tiny_model, rows, expected):

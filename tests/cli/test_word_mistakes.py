@@ -121,7 +121,7 @@ MISTAKES = {
         "squad",
         "d.jsonl",
         lines(question("Ann came.", "Ann"), question("Bob came.", "Bob")),
-        "the id 'q1' is that of line 1 too (d.jsonl:2) - give each row its own",
+        "the id 'q1' is also the id of line 1 (d.jsonl:2) - give each row a different id",
     ),
     "no context": (
         "squad",

@@ -124,7 +124,7 @@ def test_labels_that_are_ids_are_asked_about(label):
 def test_numbers_that_count_rows_are_asked_about():
     """Some rows of a file are held out, so that the rest has gaps."""
     rows = [{"text": f"film {number}", "label": float(number)} for number in range(20) if number % 7]
-    expected = "The labels are whole numbers in ascending order: 1, 2, 3, ... Is 'stars' their column?"
+    expected = "The labels are integers in ascending order: 1, 2, 3, ... Is 'stars' their column?"
     assert doubts_about(rows, finds_names=False) == [expected]
     assert doubts_about(rows[::-1], finds_names=False) == []
 
@@ -143,7 +143,7 @@ def test_swapped_columns_are_refused_with_the_command_that_swaps_them():
     assert str(refused.value) == (
         "'a' looks like labels ('negative'), 'b c' like texts (train.csv:2) - "
         "--set 'data.columns.text=b c' --set data.columns.label=a; "
-        "or, if they are meant so, list the classes under `labels:`"
+        "or, if this is intended, list the classes under `labels:`"
     )
 
 
@@ -166,20 +166,20 @@ def test_columns_that_are_not_swapped_are_not_refused(rows):
 @pytest.mark.parametrize(
     ("labels", "changes", "advice"),
     [
-        ("abbbb", {}, "give the others more weight (--set training.class_weights=balanced)."),
+        ("abbbb", {}, "give the other labels more weight (--set training.class_weights=balanced)."),
         ("abbbb", {"training.class_weights": "balanced"}, None),
         ("abbb", {}, None),
         ("bbbbb", {}, None),  # one label alone is another error
         (
             "abbbb",
             {"training.class_weights": "balanced", "best_metric": "accuracy"},
-            "choose by a metric that counts each label alike (--set best_metric=f1_macro).",
+            "select by a metric that weights all labels equally (--set best_metric=f1_macro).",
         ),
         (
             "abbbb",
             {"metrics": ["f1", "accuracy"]},
-            "give the others more weight (--set training.class_weights=balanced), and choose by a metric that counts "
-            "each label alike (--set 'metrics=[f1_macro, f1, accuracy]').",
+            "give the other labels more weight (--set training.class_weights=balanced), "
+            "and select by a metric that weights all labels equally (--set 'metrics=[f1_macro, f1, accuracy]').",
         ),
         ("baaaa", {"metrics": ["f1"], "training.class_weights": "balanced"}, None),  # it is that of the rare label
     ],

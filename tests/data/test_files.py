@@ -242,7 +242,7 @@ def test_what_is_no_file(here):
     os.mkfifo("train.csv")
     for file, line in {
         "data": "a folder, not a file (data) - name one of its files; "
-        "only folders of documents (.txt, .md, .html, .htm) are read whole",
+        "only folders of documents (.txt, .md, .html, .htm) can be read",
         "train.csv": "a pipe or device, not a file (train.csv) - for standard input write -",
         "/dev/zero": "a pipe or device, not a file (/dev/zero) - for standard input write -",
     }.items():
@@ -339,7 +339,7 @@ def test_a_name_alike_counts_only_for_want_of_the_very_name(here, caplog):
         }
         find_files(here, Data(splits={"mismatched": "dev_mismatched", "test": "absent"}))
     unread = f"files of {here} that are not read (2): train_old.csv, train_test.csv"
-    assert caplog.messages == ["dev_matched.csv is taken for the validation split", unread]
+    assert caplog.messages == ["using dev_matched.csv as the validation split", unread]
 
 
 def test_a_split_may_have_the_name_of_another_file(here):
@@ -358,7 +358,7 @@ def test_a_split_whose_file_is_named_is_looked_for_no_more(here, caplog):
     touch("wnut17train.conll", "emerging.dev.conll", "restrain.conll")
     with caplog.at_level(logging.INFO, logger="bertkit"):
         assert find_files(here, Data(), named=["validation"]) == {"train": [here / "wnut17train.conll"]}
-    assert caplog.messages == ["wnut17train.conll is taken for the train split"]
+    assert caplog.messages == ["using wnut17train.conll as the train split"]
 
 
 @pytest.mark.parametrize(

@@ -200,8 +200,8 @@ def test_numbers_are_no_labels():
     ("rows", "what"),
     [
         (rows_of(a=1), "one row cannot be split"),
-        (rows_of(a=1, b=1), "no row can be held out: each text is the only one of its label"),
-        (rows_of(a=1) * 9, "one text only"),
+        (rows_of(a=1, b=1), "no row can be held out: each text is the only one with its label"),
+        (rows_of(a=1) * 9, "all rows have the same text"),
     ],
 )
 def test_what_cannot_be_split(rows, what, way):

@@ -122,9 +122,7 @@ def test_the_cache_serves_where_nobody_answers_and_the_hub_is_not_asked_again(lo
     loopback.fail("*", seconds=1)
     assert [read("train"), read("validation")] == before
     assert len(loopback.requests) == 1
-    with pytest.raises(
-        UnavailableError, match=r"'me/other' is neither a path here nor in the cache, and the hub cannot"
-    ):
+    with pytest.raises(UnavailableError, match=r"'me/other' is neither a path nor in the cache, and the hub cannot"):
         read(source="me/other")
 
 

@@ -72,7 +72,7 @@ def test_limit_and_rows_left_out():
 
 def test_two_rows_may_not_share_an_id():
     rows = [{"text": text, "label": 1, "id": name} for text, name in (("a", "x"), ("b", "y"), ("c", "x"))]
-    with pytest.raises(DataError, match="the id 'x' is that of line 2 too"):
+    with pytest.raises(DataError, match="the id 'x' is also the id of line 2"):
         rows_of(rows, Data(columns={"id": "id"}))
 
 

@@ -141,7 +141,7 @@ def test_a_data_set_of_the_hub_comes_through_the_datasets_library(loopback, tmp_
 
 
 def test_a_data_set_that_cannot_be_reached_says_what_else_there_is():
-    with pytest.raises(UnavailableError, match=r"neither a path here nor in the cache.*--data demo"):
+    with pytest.raises(UnavailableError, match=r"neither a path nor in the cache.*--data demo"):
         read({}, recipe="cola")
 
 

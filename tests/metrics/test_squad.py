@@ -418,7 +418,7 @@ def write_squad(folder: Path, qas: list[dict], context: str = CONTEXT) -> Path:
             CONTEXT,
             "question t2: the answer 'great' is not at 18 ('reat ' is); answer_start counts UTF-16 units",
         ),
-        ({"id": "t1", "answers": NAMED}, CONTEXT, "the id 't1' is that of line 1 too"),
+        ({"id": "t1", "answers": NAMED}, CONTEXT, "the id 't1' is also the id of line 1"),
     ],
     ids=["unanswerable", "without text", "empty context", "elsewhere", "utf-16", "duplicate id"],
 )

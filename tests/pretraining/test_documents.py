@@ -279,7 +279,7 @@ KNOWN = ", ".join(ending for known in FORMATS.values() if known.running_text for
 @pytest.mark.parametrize(
     ("files", "settings", "line"),
     [
-        ({}, {}, "the recipe names no data - --data FILE, a directory, or a hub data set"),
+        ({}, {}, "the recipe names no data - --data FILE, a directory, or a dataset on the Hub"),
         ({"news.txt": "a"}, {"source": "nwes.txt"}, "no such file or folder (nwes.txt) - did you mean news.txt?"),
         ({"a.txt": "a"}, {"files": {"train": "b.txt"}}, "no such file or folder (b.txt) - did you mean a.txt?"),
         (

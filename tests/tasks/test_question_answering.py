@@ -624,7 +624,7 @@ def broken(folder: Path, **changes) -> Path:
             "question 1-1: no answer, but this recipe expects one for every question",
             "(FILE:2, column 'answers') - use the recipe squad2, or --set options.no_answer=true",
         ),
-        ({"id": "1-0"}, "the id '1-0' is that of line 1 too", "(FILE:2) - give each row its own"),
+        ({"id": "1-0"}, "the id '1-0' is also the id of line 1", "(FILE:2) - give each row a different id"),
     ],
 )
 def test_mistakes_in_rows_end_in_one_line(run, tiny_model, tmp_path, changes, what, remedy):

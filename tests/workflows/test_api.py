@@ -164,7 +164,7 @@ def test_a_lazy_frame_is_to_be_collected(model):
         def collect(self):
             return self
 
-    with pytest.raises(DataError, match=r"LazyFrame.* is no row - give its `.collect\(\)`"):
+    with pytest.raises(DataError, match=r"LazyFrame.* is not a row - pass its `.collect\(\)`"):
         model.predict(LazyFrame())
 
 
@@ -247,12 +247,12 @@ def test_words_are_explained_as_the_command_does(run, trained, model):
     [
         ([{"txt": "a"}], r"no column 'text'; there are 'txt' \(row\)"),
         ([{"text": "a"}, {"other": "b"}], r"no column 'text', which row 1 has; there are 'other' \(row:2\)"),
-        (["a", None], r"None is no row \(row:2\)"),
+        (["a", None], r"None is not a row \(row:2\)"),
         ([{"text": "a"}, {"text": None}], r"None is not text \(row:2, column 'text'\)"),
         (pandas.DataFrame({"text": ["a", None]}), r"nan is not text \(row:2, column 'text'\)"),
         (["a", "b\0"], r"a NUL character \(row:2, column 'text'\)"),
         ([("a", "b")], r"2 values \(row:1\) - give text, in this order, or a dictionary of columns"),
-        (7, "7 is no row - give texts, tuples, dictionaries or a DataFrame"),
+        (7, "7 is not a row - pass texts, tuples, dictionaries or a DataFrame"),
         ([{"text": "a", "prediction": 1}], r"the rows have a column that predictions have too \(row, column"),
     ],
 )

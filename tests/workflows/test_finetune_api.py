@@ -89,8 +89,8 @@ def test_a_loaded_recipe_is_taken_as_it_is(tiny_model):
             DataError,
             r"a dictionary of columns: text, label - give datasets.Dataset.from_dict\(DATA\)",
         ),
-        (["a"], DataError, r"'a' is no row \(row:1\) - give a dictionary of columns for each"),
-        (7, DataError, "7 is no row - give texts, tuples, dictionaries or a DataFrame"),
+        (["a"], DataError, r"'a' is not a row \(row:1\) - pass a dictionary of columns per row"),
+        (7, DataError, "7 is not a row - pass texts, tuples, dictionaries or a DataFrame"),
         ("none.csv", DataError, "no such file or folder"),
     ],
 )

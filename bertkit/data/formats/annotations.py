@@ -33,7 +33,7 @@ def read_brat(source: Path, data: Data, name: str) -> Iterator[Record]:
     for row, stem in enumerate(sorted(stems) if source.is_dir() else [source.with_suffix("")], 1):
         text, annotation = stem.with_name(f"{stem.name}.txt"), stem.with_name(f"{stem.name}.ann")
         if not text.exists():
-            raise DataError("an .ann file without its text", f"put {text.name} beside it", file=annotation)
+            raise DataError("an .ann file without its text", f"put {text.name} next to it", file=annotation)
         spans = list(_read_entities(annotation, data, unread)) if annotation.exists() else None
         yield row, {"id": stem.name, "text": "".join(read_text(text, data.encoding, str(text))), "spans": spans}
     report_unread(source, unread)
@@ -59,11 +59,11 @@ def _read_entities(file: Path, data: Data, unread: Counter[str]) -> Iterator[dic
 
 
 def read_spacy(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the documents with ``text`` and ``spans``, which are None where a document has no annotated entities.
+    """Yield the documents with ``text`` and ``spans``, which are None if a document has no annotated entities.
 
     Raises:
-        UnavailableError: spaCy is not installed.
-        DataError: it is no DocBin, or has no documents.
+        UnavailableError: If spaCy is not installed.
+        DataError: If the file is not a DocBin, or has no documents.
     """
     spacy = import_extra("spacy", "a .spacy file needs the package spacy", "spacy", "export it as .jsonl", file=name)
     return _read_docbin(spacy, source, name)
@@ -108,7 +108,7 @@ def flatten_exports(items: Iterator[JsonItem], name: str, data: Data) -> Iterato
     first = next(items, None)
     flatten = _find_tool(first[2]) if first and isinstance(first[2], dict) else None
     items = chain([first] if first else [], items)
-    # People have made each row of an export, so all of them fit memory.
+    # Exports are small enough for memory, because people annotated each row.
     exported = list(items) if flatten else []
     if flatten is None or not all(isinstance(value, dict) for *_, value in exported):
         yield from exported or items
@@ -121,7 +121,7 @@ def flatten_exports(items: Iterator[JsonItem], name: str, data: Data) -> Iterato
 
 
 def _find_tool(row: Row) -> Callable[[list[Row], str, Data], Iterator[Row]] | None:
-    """Return the function for exports of the tool that has written this first row, or None for an unknown one."""
+    """Return the function for exports of the tool that wrote this first row, or None for an unknown tool."""
     annotations = row.get("annotations", row.get("completions"))
     if isinstance(row.get("data"), dict) and isinstance(annotations, list):
         return _flatten_label_studio
@@ -133,10 +133,10 @@ def _find_tool(row: Row) -> Callable[[list[Row], str, Data], Iterator[Row]] | No
 
 
 def _flatten_prodigy(rows: list[Row], name: str, data: Data) -> Iterator[Row]:
-    """Yield rows with the same columns: Prodigy leaves out what it has nothing for."""
-    chosen = [row.get("accept") or [] for row in rows]
-    has_choices, has_several = any("options" in row for row in rows), any(len(labels) > 1 for labels in chosen)
-    for row, labels in zip(rows, chosen, strict=True):
+    """Yield rows with the same columns, because Prodigy leaves out empty ones."""
+    accepted = [row.get("accept") or [] for row in rows]
+    has_choices, has_several = any("options" in row for row in rows), any(len(labels) > 1 for labels in accepted)
+    for row, labels in zip(rows, accepted, strict=True):
         columns: Row = {"text": row.get("text")}
         if not has_choices or "spans" in rows[0]:
             columns["spans"] = (row.get("spans") or []) if row.get("answer", "accept") == "accept" else None
@@ -166,7 +166,7 @@ def _flatten_label_studio(tasks: list[Row], name: str, settings: Data) -> Iterat
         for tool, column in (columns or {"": "spans"}).items():
             values = [results.get(tool, []) for results in finished]
             if len({frozenset(map(str, marked)) for marked in values}) > 1:
-                hint = "mark one as ground truth, or export one for each task"
+                hint = "mark one as ground truth, or export one per task"
                 raise DataError(f"the {column} of {len(values)} annotations differ", hint, column="annotations")
             is_single = kinds.get(tool) == "label" and tool not in several
             row[column] = next(chain(*values[:1]), None) if is_single else next(iter(values), None)

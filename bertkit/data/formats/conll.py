@@ -23,7 +23,7 @@ from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
 
 DOCUMENT = "-DOCSTART-"
-"""How a line begins that separates documents."""
+"""Start of a line that separates documents."""
 
 ENTITY_TAG = re.compile(r"O|[BIESLU]-[^ \t]+")
 
@@ -35,7 +35,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the sentences of a CoNLL file, each a list per column.
 
     Columns are separated by tabs, or by spaces in a line without a tab. ``data.header`` names them. Without it, four
-    columns are those of CoNLL-2003; of any other number, the first holds the tokens and the last the tags.
+    columns have the names of CoNLL-2003; otherwise the first column holds the tokens and the last holds the tags.
     """
     return parse(read_lines(source, data.encoding, name), data, name)
 
@@ -43,10 +43,10 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
     """Yield the sentences of lines, each with the line of its first word.
 
-    Comments before a sentence are skipped. A first column that numbers the words is called ``column_1``.
+    Comments before a sentence are skipped. A first column with the numbers of words is named ``column_1``.
 
     Raises:
-        DataError: a line has another number of columns than the first, or an empty one, or there is no word.
+        DataError: If the number of columns changes, a column is empty, or there are no words.
     """
     head = list(islice(lines := iter(lines), _HEAD_LINES))
     sample = [_split(line) for line in head if not (is_blank_line(line) or line.startswith((DOCUMENT, "#")))]
@@ -63,13 +63,13 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
             continue
         fields = _split(line)
         if sample and not words and line.startswith(("# ", "#\t", "##", "#begin", "#end")):
-            # The word # has as many columns as others, and one of their tags.
+            # A line of the word "#" is not a comment: it has the usual number of columns, and a tag of other words.
             is_odd = fields[-1] not in tags and ("=" in line or all(map(ENTITY_TAG.fullmatch, tags)))
             if len(fields) != len(sample[0]) or (is_odd and len(fields) > 1):
                 comments.append(row)
                 continue
         refuse_nul(line, name, row)
-        refuse_empty_fields(fields, line, name, row)
+        check_fields(fields, line, name, row)
         if not names:
             names, first = _name_columns(line, len(fields), sample, data, name, row), row
         elif len(fields) != len(names):
@@ -77,7 +77,7 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
         start = start if words else row
         words.append(fields)
     if comments:
-        say_once(f"{name}: comments that begin with # are skipped ({len(comments):,}, from line {comments[0]} on)")
+        say_once(f"{name}: comments that start with # are skipped ({len(comments):,}, from line {comments[0]} on)")
     if not names:
         raise empty_file(name)
 
@@ -91,19 +91,19 @@ def to_columns(names: Iterable[str], words: list[list[str]]) -> dict[str, Any]:
     return dict(zip(names, map(list, zip(*words, strict=True)), strict=True))
 
 
-def refuse_empty_fields(fields: list[str], line: str, name: str, row: int) -> None:
-    """Refuse a word with an empty column.
+def check_fields(fields: list[str], line: str, name: str, row: int) -> None:
+    """Check that no column of a word is empty.
 
     Raises:
-        DataError: one is empty.
+        DataError: If a column is empty.
     """
     if "" in fields:
-        what = f"column {fields.index('') + 1} is empty: {excerpt(line)}"
-        raise DataError(what, "write _ where there is nothing", file=name, row=row)
+        message = f"column {fields.index('') + 1} is empty: {excerpt(line)}"
+        raise DataError(message, "write _ for an empty value", file=name, row=row)
 
 
 def _split(line: str) -> list[str]:
-    """Split a line at its tabs or spaces, never at other white space of Unicode, which words may hold."""
+    """Split a line at its tabs or spaces, but not at other Unicode whitespace, which words may contain."""
     text = line.strip(" \r\n")
     return [field.strip(" ") for field in text.split("\t")] if "\t" in text else re.split(" +", text)
 
@@ -113,8 +113,8 @@ def _name_columns(line: str, count: int, sample: list[list[str]], data: Data, na
         problem = f"JSON, not a word with its tags: {excerpt(line)}"
         raise DataError(problem, "--set data.format=jsonl", file=name, row=row)
     if data.header and len(data.header) != count:
-        what = f"data.header has {len(data.header)} names, the file {count} columns"
-        raise DataError(what, "name them all: --set data.header=[...]", file=name, row=row)
+        message = f"data.header has {len(data.header)} names, the file {count} columns"
+        raise DataError(message, "name them all: --set data.header=[...]", file=name, row=row)
     names = [f"column_{number}" for number in range(1, count + 1)]
     tagged = [at for at in range(1, count) if all(ENTITY_TAG.fullmatch(word[at]) for word in sample if at < len(word))]
     is_numbered = count > 1 and 1 not in tagged and _count_up([word[0] for word in sample])
@@ -137,21 +137,21 @@ def _count_up(values: list[str]) -> bool:
 
 
 def _wrong_width(line: str, fields: list[str], names: list[str], first: int, name: str, row: int) -> DataError:
-    what = f"{len(fields)} column{'s' * (len(fields) > 1)} here, {len(names)} in line {first}: {excerpt(line)}"
+    message = f"{len(fields)} column{'s' * (len(fields) > 1)} here, {len(names)} in line {first}: {excerpt(line)}"
     is_mixed = "\t" in line and any(" " in field for field in fields)
     hint = "separate columns by tabs or by spaces, not both" if is_mixed else "give every word the same columns"
-    return DataError(what, hint, file=name, row=row)
+    return DataError(message, hint, file=name, row=row)
 
 
-# the columns of CoNLL-U after the id
+# Columns of CoNLL-U after the id.
 _COLUMNS = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _COMMENT = re.compile(r"# *(sent_id|text) *=(.*)")
-# the id of a multiword token, or of an empty node
+# Id of a multiword token or of an empty node.
 _NOT_A_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")
 
 
 def read_conllu(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the sentences of a CoNLL-U file, each with its id, its text, and a list per column.
+    """Yield the sentences of a CoNLL-U file with their id, their text, and a list per column.
 
     Only syntactic words are read: the lines of multiword tokens (``1-2``) and of empty nodes (``8.1``) are left out.
     """
@@ -162,18 +162,18 @@ def parse_conllu(lines: Iterable[str], data: Data, name: str) -> Iterator[Record
     """Yield the sentences of lines, each with the line of its first word.
 
     Raises:
-        DataError: a line is not CoNLL-U, or there is no sentence.
+        DataError: If a line is not CoNLL-U, or there are no sentences.
     """
     words: list[list[str]] = []
     comments: dict[str, str] = {}  # `sent_id` and `text` of the sentence
-    start = number = 0
+    start = count = 0
     for row, line in enumerate(chain(lines, ["\n"]), 1):
         if is_blank_line(line):
             if words:
-                number += 1
+                count += 1
                 columns = to_columns(_COLUMNS, words)
                 text = comments.get("text") or " ".join(columns["tokens"])
-                yield start, {"id": comments.get("sent_id") or str(number), "text": text, **columns}
+                yield start, {"id": comments.get("sent_id") or str(count), "text": text, **columns}
             words, comments = [], {}
         elif line.startswith("#"):
             refuse_nul(line, name, row)
@@ -182,22 +182,22 @@ def parse_conllu(lines: Iterable[str], data: Data, name: str) -> Iterator[Record
         elif fields := _split_line(line, len(words) + 1, name, row):
             start = start if words else row
             words.append(fields)
-    if not number:
+    if not count:
         raise empty_file(name)
 
 
 def _split_line(line: str, expected_id: int, name: str, row: int) -> list[str]:
-    """Return the columns of a word after its id; none for a line that is not a syntactic word."""
+    """Return the columns of a word after its id, or an empty list if the line is not a syntactic word."""
     refuse_nul(line, name, row)
     fields = line.rstrip("\r\n").split("\t")
     if len(fields) != 10:
         width = f"{len(fields)} column{'s' * (len(fields) > 1)} instead of 10: {excerpt(line)}"
         hint = "separate them by tabs; if it is not CoNLL-U, --set data.format=conll"
         raise DataError(width, hint, file=name, row=row)
-    refuse_empty_fields(fields, line, name, row)
+    check_fields(fields, line, name, row)
     if _NOT_A_WORD.fullmatch(fields[0]):
         return []
     if fields[0] != str(expected_id):
         hint = "number the words of a sentence from 1, with a blank line after the last"
-        raise DataError(f"id {fields[0][:20]!r} where {expected_id} belongs", hint, file=name, row=row)
+        raise DataError(f"id {fields[0][:20]!r} instead of {expected_id}", hint, file=name, row=row)
     return fields[1:]

@@ -1,4 +1,4 @@
-"""CSV and TSV, read strictly: each value is the text that was written, and each fault names its line."""
+"""CSV and TSV, read strictly: values are unchanged text, and every error has its line."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _DATA = re.compile(rf"\s*({_NUMBER}\s*)?|.{{81,}}|\s*(\S+\s+){{5}}\S.*|\s*\S.* .
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the rows of a csv or tsv file, every value a string exactly as written.
 
-    Blank lines are skipped. Where there is only one column, a blank line before the last row is an empty value.
+    Blank lines are skipped. In a file with one column, a blank line before the last row is an empty value.
 
     Raises:
-        DataError: the file is not CSV, has no rows, or a row has another number of fields than the header.
-        RecipeError: ``data.delimiter`` is not one character.
+        DataError: If the file is not CSV, has no rows, or a row has more or fewer fields than the header.
+        RecipeError: If ``data.delimiter`` is not one character.
     """
     lines = read_lines(source, data.encoding, name)
-    # before the first line is read: Python's default is 131,072
+    # Set the limit before the first line is read, because Python's default is 131,072.
     csv.field_size_limit(MAX_CHARS)
     head, dialect = _read_head(lines, data, name)
     mark = dialect["delimiter"]
     if data.delimiter is None and mark != ",":
         say_once(f"{name} is separated by {mark!r}")
-    # a record may span lines: `row` is its first line, `record_lines` the lines that the parser took for it so far
+    # A record may span lines: `row` is its first line, and `record_lines` has the lines that the parser has read of it.
     record_lines: list[str] = []
     reader = csv.reader(_watch_lines(chain(head, lines), record_lines), **dialect, strict=True)
     names = data.header or []
@@ -73,8 +73,8 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
             row += len(record_lines)
             record_lines.clear()
     except csv.Error as error:
-        what, remedy, column = _explain_fault(str(error), "".join(record_lines), names, dialect)
-        raise DataError(what, remedy, file=name, row=row, column=column) from None
+        message, remedy, column = _explain_fault(str(error), "".join(record_lines), names, dialect)
+        raise DataError(message, remedy, file=name, row=row, column=column) from None
     remedy = "if the quotes are text, --set data.quoting=none"
     warn_of_lines("quotes join lines that look like rows", name, joined, remedy)
     if is_empty:
@@ -86,7 +86,7 @@ def find_dialect(file: Path, data: Data) -> tuple[str, str]:
     """Return the delimiter and the encoding of a csv or tsv file; ``utf-8-sig`` is UTF-8 with a byte order mark.
 
     Raises:
-        DataError, RecipeError: as `read` does.
+        DataError, RecipeError: As in `read`.
     """
     _, dialect = _read_head(read_lines(file, data.encoding, str(file)), data, str(file))
     encoding = "utf-8-sig" if starts_with_mark(file, data.encoding) else data.encoding
@@ -94,10 +94,14 @@ def find_dialect(file: Path, data: Data) -> tuple[str, str]:
 
 
 def parse_delimiter(text: str, name: str) -> str:
-    """Return the character that a delimiter is, which may be spelled ``tab``.
+    """Return the character of a delimiter, which may be written as ``tab``.
+
+    Args:
+        text: Delimiter.
+        name: Name of the option in messages.
 
     Raises:
-        RecipeError: it is more than one character, or ends a line; the message calls it by `name`.
+        RecipeError: If it is more than one character, or ends a line.
     """
     delimiter = {"tab": "\t", "\\t": "\t"}.get(text, text)
     if len(delimiter) != 1 or delimiter in '\0\r\n"':
@@ -108,7 +112,7 @@ def parse_delimiter(text: str, name: str) -> str:
 
 
 def looks_like_data(header: list[str]) -> bool:
-    """Tell whether a header line reads like a row, because a cell is a number, blank, or a sentence.
+    """Return whether a header looks like a row, because a cell is a number, blank, or a sentence.
 
     >>> looks_like_data(["text", "label"]), looks_like_data(["A fine film .", "1"])
     (False, True)
@@ -136,7 +140,7 @@ def _read_head(lines: Iterator[str], data: Data, name: str) -> tuple[list[str], 
 
 
 def _watch_lines(lines: Iterable[str], record_lines: list[str]) -> Iterator[str]:
-    """Yield lines, keep those of the record being read, and stop at a NUL character."""
+    """Yield lines, keep the lines of the current record, and raise an error at a NUL character."""
     for line in lines:
         record_lines.append(line)
         if "\0" in line:
@@ -145,10 +149,10 @@ def _watch_lines(lines: Iterable[str], record_lines: list[str]) -> Iterator[str]
 
 
 def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
-    """Return the csv parser's quoting and delimiter: the recipe's, a tab for tsv, or the one that splits a line.
+    """Return the quoting and the delimiter of the csv parser: from the recipe, a tab for tsv, or guessed from a line.
 
-    Without a delimiter in the recipe, a comma wins where it splits the line at all. Else it is the delimiter that
-    splits the line into most fields, or into as many as ``data.header`` has names.
+    The guess is a comma if it splits the line at all, or else the delimiter that splits the line into the most fields,
+    or into the number of names in ``data.header``.
     """
     quoting = csv.QUOTE_NONE if data.quoting == "none" else csv.QUOTE_MINIMAL
     dialects = {mark: {"delimiter": mark, "quoting": quoting} for mark in _DELIMITERS}
@@ -171,16 +175,16 @@ def _count_fields(text: str, dialect: dict[str, Any]) -> int:
 
 
 def _wrong_width(width: int, expected: int, record_lines: list[str], mark: str) -> tuple[str, str]:
-    what = f"{width} field{'s' * (width > 1)} instead of {expected}: {excerpt(''.join(record_lines))}"
+    message = f"{width} field{'s' * (width > 1)} instead of {expected}: {excerpt(''.join(record_lines))}"
     if len(record_lines) > 1:
-        return what, "if its quotes are text, --set data.quoting=none"
+        return message, "if its quotes are text, --set data.quoting=none"
     if width > expected:
-        return what, f"put text that holds {mark!r} in double quotes, or --set data.delimiter=..."
-    return what, "complete the row or delete it"
+        return message, f"put text that holds {mark!r} in double quotes, or --set data.delimiter=..."
+    return message, "complete the row or delete it"
 
 
 def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Describe the fault at which the csv parser stopped in this record: what, remedy, column."""
+    """Return the message, the remedy and the column of an error of the csv parser in this record."""
     if "\0" in text:
         index = _count_fields(text[: text.index("\0")] + " ", dialect) - 1
         return "a NUL character", nul_remedy(text), names[index] if index < len(names) else None
@@ -193,5 +197,5 @@ def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, A
 
 
 def read_tsv(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the rows as `read` does, separated by a tab unless ``data.delimiter`` says otherwise."""
+    """Yield the rows as `read` does; without ``data.delimiter``, the delimiter is a tab."""
     return read(source, data.model_copy(update={"delimiter": data.delimiter or "tab"}), name)

@@ -33,7 +33,7 @@ _TOOL_KEYS = {"annotations", "completions", "_task_hash", "answer", "tokens"}
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the objects of a list, or of one under the key ``data``; the questions of SQuAD.
+    """Yield the objects of a list, or of a list under the key ``data``, or the questions of SQuAD.
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
@@ -41,11 +41,11 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
 
 def _flatten(items: Iterator[JsonItem], name: str, data: Data) -> Iterator[JsonItem]:
-    """Yield objects unchanged, but the questions of SQuAD and the texts of annotation tools, which nest deeper."""
+    """Yield objects unchanged, except for SQuAD and annotation tools, whose questions or texts become rows."""
     first = next(items, None)
     items = chain([] if first is None else [first], items)
     keys = set(first[2]) if first is not None and isinstance(first[2], dict) else set()
-    # The first object decides; the modules are for these files only.
+    # The first object shows the format. The modules are imported only for these formats.
     if keys & _SQUAD_KEYS:
         from bertkit.data.formats.squad import flatten_squad
 
@@ -72,7 +72,7 @@ def _parse_items(source: Source, data: Data, name: str) -> Iterator[JsonItem]:
 
 
 def _elements(text: str) -> Iterator[tuple[bool, Any]]:
-    """Yield the values of a JSON list one by one, each with whether its text has a suspect escape.
+    """Yield the values of a JSON list with whether their text has a suspect escape.
 
     One value is decoded at a time, so that the objects of a large file are not in memory at once.
     """
@@ -98,30 +98,30 @@ def _skip_white_space(text: str, offset: int) -> int:
     return space.end() if space else offset
 
 
-def _unwrap_rows(whole: object) -> list[Any]:
-    """Return the rows of a json file that does not begin with a list of them.
+def _unwrap_rows(content: object) -> list[Any]:
+    """Return the rows of a json file that does not start with a list of objects.
 
     Raises:
-        DataError: it holds no list of objects.
+        DataError: If it contains no list of objects.
     """
-    rows = whole.get("data") if isinstance(whole, dict) else whole
+    rows = content.get("data") if isinstance(content, dict) else content
     if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
         return rows
-    what = f"an object with the keys {list(whole)}" if isinstance(whole, dict) else TYPE_NAMES[type(whole)]
-    raise DataError(f"{what}, not a list of rows", 'write [{"text": ...}, ...], or one object per line as .jsonl')
+    kind = f"an object with the keys {list(content)}" if isinstance(content, dict) else TYPE_NAMES[type(content)]
+    raise DataError(f"{kind}, not a list of rows", 'write [{"text": ...}, ...], or one object per line as .jsonl')
 
 
 def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
-    """Describe a text that is not JSON, and its remedy."""
+    """Return a message about text that is not JSON, and the remedy."""
     if "\0" in text:
         return "a NUL character", nul_remedy(text)
     if error.msg == "Extra data" and text.lstrip().startswith("{"):
         return "one object per line, not a list", "rename the file to .jsonl"
     if not text.rstrip().endswith(("]", "}")):
-        return f"the end is missing: {excerpt(text[-40:])}", "get the file again"
+        return f"the end is missing: {excerpt(text[-40:])}", "download the file again"
     reason = error.msg.removesuffix(" starting at")
-    near = excerpt(text[max(0, error.pos - 20) : error.pos + 40])
-    return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {near}", "repair it"
+    context = excerpt(text[max(0, error.pos - 20) : error.pos + 40])
+    return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {context}", "repair it"
 
 
 def read_jsonl(source: Source, data: Data, name: str) -> Iterator[Record]:
@@ -143,13 +143,13 @@ def _parse_lines(source: Source, data: Data, name: str) -> Iterator[JsonItem]:
 
 
 def _describe_line_fault(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, str]:
-    """Describe a line that is not JSON, and its remedy."""
+    """Return a message about a line that is not JSON, and the remedy."""
     if "\0" in line:
         return "a NUL character", nul_remedy(line)
     if row == 1 and line.startswith("["):
         return f"a list, not one object per line: {excerpt(line)}", "rename the file to .json"
     if not line.endswith(("\n", "\r")) and (error.pos >= len(line) or not line.rstrip().endswith("}")):
-        return f"the last line is truncated: {excerpt(line)}", "delete it, or get the file again"
+        return f"the last line is truncated: {excerpt(line)}", "delete it, or download the file again"
     reason = error.msg.removesuffix(" starting at")
     return f"not JSON, character {error.pos + 1}: {reason}: {excerpt(line)}", "write one JSON object per line"
 
@@ -180,20 +180,20 @@ def check_objects(items: Iterator[JsonItem], name: str, *, same_keys: bool = Tru
     """Yield the objects as records.
 
     Raises:
-        DataError: If a value is not an object, its keys or types differ from the rows before, or it has text that no
-            tokenizer could take.
+        DataError: If a value is not an object, its keys or types differ from the rows before, or its text cannot be
+            tokenized.
     """
     types: dict[str, tuple[str, int] | None] = {}
     shape = None
     for row, is_suspect, value in items:
         if not isinstance(value, dict):
-            what = f"{TYPE_NAMES[type(value)]} where an object belongs: {excerpt(json.dumps(value))}"
-            raise DataError(what, 'write rows as {"text": ..., "label": ...}', file=name, row=row)
+            message = f"{TYPE_NAMES[type(value)]} instead of an object: {excerpt(json.dumps(value))}"
+            raise DataError(message, 'write rows as {"text": ..., "label": ...}', file=name, row=row)
         if is_suspect:
             check_strings(value, name, row)
         if shape is None:
             types = dict.fromkeys(value)
-        # keys and types as one tuple: rows of the same shape, almost all of them, are not compared key by key
+        # Most rows have the same keys and types. Comparing these as one tuple is faster than key by key.
         row_shape = (*value, *map(type, value.values()))
         if row_shape != shape:
             if same_keys:
@@ -210,43 +210,43 @@ def _check_shape(value: dict[str, Any], types: dict[str, tuple[str, int] | None]
     new = [key for key in value if key not in types]
     if missing or new:
         changes = [f"no {key!r}" for key in missing[:5]] + [f"a new {key!r}" for key in new[:5]]
-        hint = "give every row the same keys, with null where there is no value"
+        hint = "give every row the same keys, with null for a missing value"
         raise DataError(f"the keys change: {', '.join(changes)}", hint, file=name, row=row)
     for key, item in value.items():
         if item is not None:
             type_name = TYPE_NAMES[type(item)]
             before, first = types[key] = types[key] or (type_name, row)
             if type_name != before:
-                what = f"{type_name} here, {before} in row {first}"
-                raise DataError(what, "give the column values of one type", file=name, row=row, column=key)
+                message = f"{type_name} here, {before} in row {first}"
+                raise DataError(message, "give the column values of one type", file=name, row=row, column=key)
 
 
 def check_strings(value: Mapping[str, Any], name: str, row: int) -> None:
-    """Refuse strings that no tokenizer could take.
+    """Check that strings can be tokenized.
 
     Raises:
-        DataError: If one has a NUL or half of a surrogate pair.
+        DataError: If a string has a NUL or half of a surrogate pair.
     """
     for column, item in value.items():
         for text in _strings([column, item]):
             if "\0" in text:
                 raise DataError("a NUL character", "remove it", file=name, row=row, column=column)
             if half := SURROGATE.search(text):
-                what, hint = f"half of a surrogate pair: {half[0]!r}", "write the whole character"
-                raise DataError(what, hint, file=name, row=row, column=column)
+                message, hint = f"half of a surrogate pair: {half[0]!r}", "write the whole character"
+                raise DataError(message, hint, file=name, row=row, column=column)
 
 
 def _strings(value: object) -> Iterator[str]:
     """Yield every string in a JSON value; a loop, because values may nest deeper than Python's recursion limit."""
-    left = [value]
-    while left:
-        item = left.pop()
+    remaining = [value]
+    while remaining:
+        item = remaining.pop()
         if isinstance(item, str):
             yield item
         elif isinstance(item, dict):
-            left += [*item, *item.values()]
+            remaining += [*item, *item.values()]
         elif isinstance(item, list):
-            left += item
+            remaining += item
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -265,15 +265,15 @@ def _integer(digits: str) -> int:
 
 
 DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
-"""Refuses a key that occurs twice, and an integer of more than 64 bits."""
+"""JSON decoder that rejects duplicate keys, and integers of more than 64 bits."""
 
 
-# Python would join the texts of an array of numpy to a single one.
+# Python would join the adjacent texts of a printed numpy array into one text.
 _ADJACENT = re.compile(r"""['"]\s+['"]""")
 
 
 def parse_json(value: object) -> Any:
-    """Return the list or object that text writes in JSON, or in Python as pandas writes it; any other value unchanged.
+    """Parse text that is a list or an object in JSON, or in Python as pandas writes it; return other values unchanged.
 
     >>> parse_json('["a", null]'), parse_json("['a', 'b']"), parse_json("['a' 'b']"), parse_json("[sic]")
     (['a', None], ['a', 'b'], "['a' 'b']", '[sic]')

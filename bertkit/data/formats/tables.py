@@ -78,8 +78,8 @@ def _read_features(metadata: dict[bytes, bytes], file: str) -> dict[str, list[st
     try:
         return find_label_names(json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {}))
     except (ValueError, RecursionError, AttributeError, KeyError):
-        what = "the `huggingface` metadata of the file cannot be read"
-        raise DataError(what, "write the file again", file=file) from None
+        message = "the `huggingface` metadata of the file cannot be read"
+        raise DataError(message, "write the file again", file=file) from None
 
 
 def find_label_names(features: dict[str, Any]) -> dict[str, list[str]]:
@@ -117,8 +117,8 @@ def _name_label(value: object, names: list[str], file: str, row: int, column: st
         return names[value] if isinstance(value, int) else value
     if value == -1:
         return None
-    what = f"label {value}, but the file names {len(names)} labels"
-    raise DataError(what, "write the file again", file=file, row=row, column=column)
+    message = f"label {value}, but the file names {len(names)} labels"
+    raise DataError(message, "write the file again", file=file, row=row, column=column)
 
 
 def _without_nulls(value: Any) -> Any:

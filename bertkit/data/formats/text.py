@@ -44,14 +44,14 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
 
 def _find_parser(head: list[str]) -> tuple[_Parser, str]:
-    """Find the parser of a file from its first lines, and the title of its format unless it holds texts."""
+    """Return the parser of a file from its first lines, and the name of its format, or an empty name for texts."""
     stripped = (line.strip(" \t\r\n") for line in head)
-    filled = list(islice(filter(None, stripped), 50))
-    first = next((line for line in filled if not line.startswith("#")), "")
+    lines = list(islice(filter(None, stripped), 50))
+    first = next((line for line in lines if not line.startswith("#")), "")
     if _CONLLU_LINE.fullmatch(first):
         return parse_conllu, "CoNLL-U"
-    words = [line for line in filled if not line.startswith((DOCUMENT, "#"))]
-    if (words and all(map(_TAGGED_LINE.fullmatch, words))) or (filled and filled[0].startswith(DOCUMENT)):
+    words = [line for line in lines if not line.startswith((DOCUMENT, "#"))]
+    if (words and all(map(_TAGGED_LINE.fullmatch, words))) or (lines and lines[0].startswith(DOCUMENT)):
         return parse, "CoNLL columns"
     return parse_texts, ""
 
@@ -65,7 +65,7 @@ def parse_texts(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]
     """Yield each line as a text under the source's name of the column ``text``.
 
     Raises:
-        DataError: a line has a NUL character, or all lines are blank.
+        DataError: If a line has a NUL character, or all lines are blank.
     """
     column, row = source_column("text", data), 0
     blank: list[Record] = []  # held back until a text follows them
@@ -89,7 +89,7 @@ def read_documents(source: Path, data: Data, name: str) -> Iterator[Record]:
     """Yield a row per file, with its name (below the folder) as ``id`` and its ``text``; an empty file is left out.
 
     Raises:
-        DataError: a file is not text in this encoding, or too long; or a file that is read alone is empty.
+        DataError: If a file is too long or not text in this encoding, or the only file is empty.
         UsageError: If it is a folder without documents, or with other files of data.
     """
     if not source.is_dir():
@@ -97,16 +97,16 @@ def read_documents(source: Path, data: Data, name: str) -> Iterator[Record]:
     files = sorted(file for file in source.rglob("*") if format_of(file.name)[0] and file.is_file())
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(source).parts)]
     if not files or any(_ending(file) not in _IN_FOLDER for file in files):
-        hint = f"name one of its files; only folders of documents ({', '.join(_IN_FOLDER)}) are read whole"
+        hint = f"name one of its files; only folders of documents ({', '.join(_IN_FOLDER)}) can be read"
         raise UsageError("a folder, not a file", hint, file=source)
     return _read_folder(source, files, data)
 
 
 def read_document(file: Path, data: Data) -> str:
-    """Return the text of a file with line ends as Python has them; of HTML, what a reader sees of it.
+    """Return the text of a file with line ends as in Python; HTML is reduced to its visible text.
 
     Raises:
-        DataError: it is empty, too long, or not text in this encoding.
+        DataError: If it is empty, too long, or not text in this encoding.
     """
     text = "".join(read_text(file, data.encoding, str(file))).replace("\r\n", "\n").replace("\r", "\n")
     refuse_nul(text, str(file), 1)
@@ -133,12 +133,12 @@ def visible_text(page: str) -> str:
 
 
 class _VisibleText(HTMLParser):
-    """Collects texts, with a NUL, which no page has, where a block begins or ends."""
+    """Parser that collects texts, with a NUL, which pages do not contain, at the start and end of each block."""
 
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[str] = []
-        self.unseen = ""  # the element that is open and not seen
+        self.unseen = ""  # name of the open element that is not visible
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.unseen = self.unseen or (tag if tag in _UNSEEN else "")

@@ -1,4 +1,4 @@
-"""Models and data sets by name: found in folders and in the cache, or fetched from the Hugging Face hub."""
+"""Find models and datasets by name in folders and in the cache, or download them from the Hugging Face Hub."""
 
 from bertkit.storage.hub.models import WEIGHTS as WEIGHTS
 from bertkit.storage.hub.models import bytes_left_out as bytes_left_out

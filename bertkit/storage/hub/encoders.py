@@ -10,23 +10,23 @@ from typing import Any
 import yaml
 
 FACTS = ("languages", "tokens", "license", "parameters")
-"""What a source can be wrong about."""
+"""Facts about an encoder that have a source."""
 
 _FILE = Path(__file__).with_suffix(".yaml")
 
 
 @dataclass(frozen=True)
 class PublishedEncoder:
-    """An encoder on the hub, as its authors describe it."""
+    """Published encoder on the Hub, as its authors describe it."""
 
     name: str
-    """On the hub, as ``--model`` takes it."""
+    """Name on the Hub, for ``--model``."""
     family: str
     use: str
     languages: tuple[str, ...] | int
-    """Codes of ISO 639-1; or how many, where there are too many to list."""
+    """ISO 639-1 codes, or the number of languages if there are too many to list."""
     tokens: int
-    """Its longest input."""
+    """Maximum length of the input."""
     license: str
     parameters: int
     """Millions, with embeddings."""
@@ -35,10 +35,10 @@ class PublishedEncoder:
     vectors: bool = False
     """Whether it was trained for vectors of sentences."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Where each of `FACTS` is from: a page, ``counted`` from the named size, or ``memory``."""
+    """Source of each of `FACTS`: a page, ``counted`` from the named size, or ``memory``."""
 
     def reads(self, language: str) -> bool:
-        """Tell whether it was trained on a language; one for more languages than are listed may have been."""
+        """Return whether it was trained on a language; True if its languages are not listed."""
         return isinstance(self.languages, int) or language in self.languages
 
     @property
@@ -63,20 +63,20 @@ def list_encoders(
     """List the encoders that meet all conditions.
 
     Args:
-        language: a code of ISO 639-1.
-        license: the beginning of its name, in any case; ``open`` is all that allow commercial use.
-        min_tokens: the least length of inputs.
-        max_parameters: in millions.
-        vectors: whether it was trained for vectors of sentences.
+        language: ISO 639-1 code.
+        license: Start of the license's name, in any case; ``open`` means any license that allows commercial use.
+        min_tokens: Minimum value of the maximum length.
+        max_parameters: Maximum number of parameters, in millions.
+        vectors: Whether it was trained for vectors of sentences.
     """
     return [
-        one
-        for one in map(_as_encoder, yaml.safe_load(_FILE.read_text(encoding="utf-8")))
-        if (language is None or one.reads(language.lower()))
-        and (license is None or _is_licensed(one, license.lower()))
-        and one.tokens >= min_tokens
-        and (max_parameters is None or one.parameters <= max_parameters)
-        and (vectors is None or one.vectors == vectors)
+        encoder
+        for encoder in map(_as_encoder, yaml.safe_load(_FILE.read_text(encoding="utf-8")))
+        if (language is None or encoder.reads(language.lower()))
+        and (license is None or _is_licensed(encoder, license.lower()))
+        and encoder.tokens >= min_tokens
+        and (max_parameters is None or encoder.parameters <= max_parameters)
+        and (vectors is None or encoder.vectors == vectors)
     ]
 
 

@@ -36,10 +36,10 @@ WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""The files that weights are read from, of which transformers takes the first that is there."""
+"""Files of weights; transformers loads the first one that exists."""
 
-# configs and vocabularies, and what a run knows of itself; other files of a model are not read
-_READ_BESIDE = (
+# Configs, vocabularies and records of a run. Other files of a model are not read.
+_SETTINGS_FILES = (
     "config.json",
     runs.RECORD,
     runs.TRAINING_ROWS,
@@ -58,13 +58,13 @@ _LEFT_OUT: ContextVar[dict[Path, int] | None] = ContextVar("_LEFT_OUT", default=
 
 
 def find_model(name: str) -> Path:
-    """Find the folder of a model: ``demo``, a directory, or a hub name, whose model is cached or downloaded.
+    """Find the folder of a model: ``demo``, a directory, or a name on the Hub, which is cached or downloaded.
 
-    A hub name may end in ``@`` and a revision.
+    A name on the Hub can end in ``@`` and a revision.
 
     Raises:
-        ModelError: a path that is not a directory, or a run or a checkpoint of bertkit that is damaged or unfinished.
-        UnavailableError: a model that the hub does not give, and that is not in the cache.
+        ModelError: If a path is not a directory, or a run or a checkpoint of bertkit is damaged or unfinished.
+        UnavailableError: If the Hub does not give the model, and it is not in the cache.
     """
     if name == "demo":
         return Path(__file__).parents[2] / "data" / "demo" / "model"
@@ -84,7 +84,7 @@ def find_model(name: str) -> Path:
 
 @contextmanager
 def without_weights() -> Iterator[dict[Path, int]]:
-    """Let `find_model` download no weights inside; yield each folder without them, and their size."""
+    """Keep `find_model` from downloading weights inside the block; yield folder without weights -> their size."""
     left_out: dict[Path, int] = {}
     token = _LEFT_OUT.set(left_out)
     try:
@@ -94,19 +94,19 @@ def without_weights() -> Iterator[dict[Path, int]]:
 
 
 def bytes_left_out(folder: Path) -> int | None:
-    """Return the size of a model's weights where `without_weights` has left them on the hub; None where it has not."""
+    """Return the size of a model's weights if `without_weights` left them on the Hub, or None."""
     return (_LEFT_OUT.get() or {}).get(folder)
 
 
 def is_cached(folder: Path) -> bool:
-    """Tell whether a folder is one of the hub's cache, where other files of the same commit may arrive at any time."""
+    """Return whether a folder is in the Hub's cache, where more files of its commit can arrive at any time."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE) in folder.parents
 
 
 def cached_models() -> list[str]:
-    """List the names of the models in the hub's cache."""
+    """List the names of the models in the Hub's cache."""
     from huggingface_hub import constants
 
     folders = (snapshots.parent for snapshots in Path(constants.HF_HUB_CACHE).glob("models--*/snapshots"))
@@ -114,7 +114,7 @@ def cached_models() -> list[str]:
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
-    """Return the name of a model of the hub and the revision after its ``@``: a branch, a tag or a commit.
+    """Return the name of a model on the Hub and the revision after its ``@``: a branch, a tag or a commit.
 
     >>> split_revision("me/model@v2"), split_revision("me/model")
     (('me/model', 'v2'), ('me/model', None))
@@ -124,7 +124,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the commit that a folder of the hub's cache has; None for any other folder."""
+    """Return the commit of a folder in the Hub's cache, or None for any other folder."""
     return folder.name if is_cached(folder) else None
 
 
@@ -141,7 +141,7 @@ def _find_on_hub(name: str) -> Path:
         if folder is None and typed_path(name).parent.is_dir() and "/" in name:
             what = f"no such directory: {name}; as a name of the hub, {error.what}"
             raise ModelError(what, _list_folders(typed_path(name).parent)) from None
-        if folder is None or not _is_whole(folder):
+        if folder is None or not _is_complete(folder):
             where = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
             remedy = _alternatives(name) if constants.is_offline_mode() else error.remedy
             raise UnavailableError(f"{name!r} is {where}, and {error.what}", remedy) from None
@@ -156,10 +156,10 @@ def _fetch_model(repository: Repository) -> Path:
 
     Of a model of sentence-transformers, fetch the modules as well.
     """
-    folder = fetch(repository, _read_beside(repository, ""))
+    folder = fetch(repository, _list_settings(repository, ""))
     encoder, *modules = _modules(folder)
     if encoder:
-        fetch(repository, _read_beside(repository, f"{encoder}/"))
+        fetch(repository, _list_settings(repository, f"{encoder}/"))
     fetch(repository, [name for module in modules for name in _files_of_module(repository, module)])
     weights = next((name for name in _weights_in(encoder) if name in repository.files), None)
     if weights is None:  # only a tokenizer, or weights that are not read
@@ -177,14 +177,16 @@ def _fetch_model(repository: Repository) -> Path:
     return folder
 
 
-def _read_beside(repository: Repository, prefix: str) -> list[str]:
-    """List the files of one folder of a repository that are read beside its weights."""
+def _list_settings(repository: Repository, prefix: str) -> list[str]:
+    """List the files in a folder of a repository that are read in addition to its weights."""
     names = [name.removeprefix(prefix) for name in repository.files if name.startswith(prefix)]
-    return [f"{prefix}{name}" for name in names if "/" not in name and any(fnmatch(name, how) for how in _READ_BESIDE)]
+    return [
+        f"{prefix}{name}" for name in names if "/" not in name and any(fnmatch(name, how) for how in _SETTINGS_FILES)
+    ]
 
 
 def _modules(folder: Path) -> list[str]:
-    """List the folders of a model's modules, of which the first is the encoder's; a plain model is one encoder."""
+    """List the folders of a model's modules, the encoder first; a plain model has only an encoder."""
     file = folder / "modules.json"
     if not file.exists():
         return [""]
@@ -207,19 +209,19 @@ def _weights_in(encoder: str) -> list[str]:
     return [f"{encoder}/{name}" if encoder else name for name in WEIGHTS]
 
 
-def _is_whole(folder: Path) -> bool:
-    """Tell whether a folder of the cache has all that is to be read of a model."""
+def _is_complete(folder: Path) -> bool:
+    """Return whether a folder of the cache has all files of a model that are read."""
     encoder, *_ = _modules(folder)
     weights = next((folder / name for name in _weights_in(encoder) if (folder / name).exists()), None)
     left_out = _LEFT_OUT.get()
     if weights is None and left_out is not None:
-        left_out[folder] = 0  # nobody knows
+        left_out[folder] = 0  # unknown
         return True
     return weights is not None and all((folder / name).exists() for name in _shards(weights, encoder))
 
 
 def _shards(file: Path, encoder: str) -> list[str]:
-    """List the files in the encoder's folder that an index of weights names; none for a file that is no index."""
+    """List the files of weights in an index, relative to the repository; empty if the file is not an index."""
     if file.suffix != ".json":
         return []
     try:
@@ -251,8 +253,8 @@ def _list_folders(folder: Path) -> str:
 
 RECIPE = "recipe.yaml"
 _ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")
-"""How the names of a checkpoint's files begin that no model is loaded from."""
-_OF_HUB = "snapshots"
+"""Starts of the names of a checkpoint's files that do not belong to the model."""
+_SNAPSHOTS = "snapshots"
 """Folder of commits in the Hub's cache, which has some files of each."""
 
 
@@ -262,7 +264,7 @@ def check_model(folder: Path) -> None:
     A finished run has them in its record, also for the models in its subfolders, and a checkpoint in its manifest.
 
     Raises:
-        ModelError: a file is missing or has changed, or the run or the checkpoint is not finished.
+        ModelError: If a file is missing or has changed, or the run or the checkpoint is not finished.
     """
     real = folder.resolve()  # `.` has a folder above it too
     if is_exported(real):
@@ -294,7 +296,7 @@ def _check_run(folder: Path) -> None:
         remedy = "repeat the command that started it" + (f", or name its newest checkpoint: {newest}" if newest else "")
         raise ModelError(f"the run is not finished ({record['status']})", remedy, file=folder)
     expected = _directly_in("", record.get("files", {}))
-    if folder.parent.name == _OF_HUB or not (folder / RECIPE).exists():
+    if folder.parent.name == _SNAPSHOTS or not (folder / RECIPE).exists():
         expected = {name: entry for name, entry in expected.items() if (folder / name).exists()}
     if not (folder / runs.TRAINING_ROWS).exists():  # it may be left out of what is published
         expected.pop(runs.TRAINING_ROWS, None)

@@ -1,6 +1,6 @@
 """Models and datasets of the Hub at one commit: looked up, fetched and kept in the Hub's own cache; commits to models.
 
-Time-outs, proxies, tokens and the endpoint are those of `huggingface_hub`. Its errors become one line with a remedy.
+Timeouts, proxies, tokens and the endpoint come from `huggingface_hub`. Its errors become one line with a remedy.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bertkit.errors import ModelError, UnavailableError, message_of
 from bertkit.progress import log
 from bertkit.storage.files import write_text
 
-_unreachable = ""  # why the hub cannot be reached, once it has been tried
+_unreachable = ""  # reason why the Hub cannot be reached, after a failed request
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A model or a data set of the hub at one commit."""
+    """Model or dataset on the Hub at one commit."""
 
     type: str
     """``model`` or ``dataset``."""
@@ -32,16 +32,16 @@ class Repository:
     revision: str
     commit: str
     files: Mapping[str, Mapping[str, Any]] = field(repr=False)
-    """Path -> what the hub says of the file: ``size``, ``blobId`` and, if it is large, ``lfs`` with its SHA-256."""
+    """Path -> metadata on the Hub: ``size``, ``blobId`` and, for a large file, ``lfs`` with its SHA-256."""
 
     @property
     def folder(self) -> Path:
-        """The folder of this commit in the cache, where the files are that were fetched."""
+        """Folder of this commit in the cache, with the downloaded files."""
         return _cache_folder(self.type, self.name) / "snapshots" / self.commit
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a model or a data set of the hub may have this name."""
+    """Return whether a model or a dataset on the Hub can have this name."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -53,13 +53,13 @@ def is_name(text: str) -> bool:
 
 
 def look_up(repo_type: str, name: str, revision: str | None = None) -> Repository:
-    """Ask the hub for the commit of a revision and for its files.
+    """Request the commit of a revision and its files from the Hub, once per process.
 
-    The hub is asked once per process, and has HF_HUB_ETAG_TIMEOUT seconds to answer. If it cannot be reached, nothing
-    else is asked of it. If it is overloaded, it is asked again, later and later, unless the cache has an answer.
+    The timeout is HF_HUB_ETAG_TIMEOUT seconds. If the Hub cannot be reached, there are no further requests. If it is
+    overloaded, the request is repeated at increasing intervals, unless the cache has an answer.
 
     Raises:
-        UnavailableError: the hub cannot be reached, or its answer is no.
+        UnavailableError: If the Hub cannot be reached, or rejects the request.
     """
     from huggingface_hub import constants
 
@@ -85,24 +85,24 @@ def _look_up(repo_type: str, name: str, revision: str) -> Repository:
             )
             hf_raise_for_status(response)
         except httpx.TransportError as error:
-            _go_offline(str(explain(error)).partition(" - ")[0])
+            _set_offline(str(explain(error)).partition(" - ")[0])
             raise
     try:
         answer = response.json()
         files = {sibling["rfilename"]: sibling for sibling in answer["siblings"]}
         return Repository(repo_type, name, revision, answer["sha"], files)
     except (ValueError, KeyError, TypeError):
-        what = f"{constants.ENDPOINT} does not answer as a hub does"
-        raise UnavailableError(what, "check HF_ENDPOINT and the proxy") from None
+        message = f"{constants.ENDPOINT} does not answer as a hub does"
+        raise UnavailableError(message, "check HF_ENDPOINT and the proxy") from None
 
 
 def fetch(repository: Repository, files: Iterable[str]) -> Path:
-    """Download those of the files that the cache lacks, and return the folder with all of them.
+    """Download the files that the cache lacks, and return the folder with all files.
 
-    A download that breaks off goes on where it was, a few times. What has arrived is compared with the hub's checksums.
+    An interrupted download is resumed a few times. Downloaded files are compared with the checksums of the Hub.
 
     Raises:
-        UnavailableError: the hub does not give a file, or not the whole of it, or another one.
+        UnavailableError: If the Hub does not give a file, or a download is incomplete or damaged.
     """
     from huggingface_hub import hf_hub_download
 
@@ -113,24 +113,24 @@ def fetch(repository: Repository, files: Iterable[str]) -> Path:
     for name in missing:
         with answering(f"{repository.name}, {name}: "):
             hf_hub_download(repository.name, name, repo_type=repository.type, revision=repository.commit)
-        _refuse_damaged(repository, name)
+        _check_download(repository, name)
     return repository.folder
 
 
 def remember(repository: Repository) -> None:
-    """Note in the cache which commit the revision is, for when the hub cannot be asked.
+    """Store the commit of a revision in the cache, for use without the Hub.
 
-    This comes after all files of the commit, so that a broken-off update leaves the commit before it in use.
+    It is stored after all files of the commit, so that an interrupted update leaves the previous commit in use.
     """
     if cached_folder(repository.type, repository.name, repository.revision) != repository.folder:
         reference = _cache_folder(repository.type, repository.name) / "refs" / repository.revision
-        with suppress(OSError):  # the cache may be read-only
+        with suppress(OSError):  # The cache can be read-only.
             reference.parent.mkdir(parents=True, exist_ok=True)
             write_text(reference, repository.commit)
 
 
 def cached_folder(repo_type: str, name: str, revision: str | None = None) -> Path | None:
-    """Return the folder in the cache of the commit that a revision was when it was fetched; None if there is none."""
+    """Return the folder in the cache for the last downloaded commit of a revision, or None."""
     from huggingface_hub import constants
 
     folder = _cache_folder(repo_type, name)
@@ -142,7 +142,7 @@ def cached_folder(repo_type: str, name: str, revision: str | None = None) -> Pat
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Keep the Hugging Face libraries from asking the hub inside."""
+    """Keep the Hugging Face libraries from sending requests inside the block."""
     before = {name: module.HF_HUB_OFFLINE for name, module in _with_offline_flag()}
     for _, module in _with_offline_flag():
         module.HF_HUB_OFFLINE = True
@@ -154,12 +154,12 @@ def offline() -> Iterator[None]:
 
 
 def is_offline_by_choice() -> bool:
-    """Tell whether it is the user who keeps the libraries from asking the hub, and not that nobody has answered."""
+    """Return whether the user chose offline mode, rather than bertkit because the Hub cannot be reached."""
     return not _unreachable and any(module.HF_HUB_OFFLINE for _, module in _with_offline_flag())
 
 
-def _go_offline(reason: str) -> None:
-    """Keep the Hugging Face libraries, also those imported later, from asking a hub that does not answer."""
+def _set_offline(reason: str) -> None:
+    """Set the Hugging Face libraries, also libraries imported later, to offline mode."""
     global _unreachable
     _unreachable = reason
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -172,8 +172,8 @@ def _with_offline_flag() -> list[tuple[str, Any]]:
     return [(name, sys.modules[name]) for name in names if name in sys.modules]
 
 
-def _refuse_damaged(repository: Repository, name: str) -> None:
-    """Compare a file that has arrived with the hub's checksum, SHA-256 or Git's, and delete it if it is another."""
+def _check_download(repository: Repository, name: str) -> None:
+    """Compare a downloaded file with the Hub's checksum, SHA-256 or Git's, and delete it if they differ."""
     from huggingface_hub.utils.sha import git_hash, sha_fileobj
 
     file, about = repository.folder / name, repository.files[name]
@@ -183,8 +183,10 @@ def _refuse_damaged(repository: Repository, name: str) -> None:
     if actual != (sha256 or about.get("blobId", actual)):
         file.resolve().unlink()
         file.unlink(missing_ok=True)
-        what = f"{repository.name}, {name}: what has arrived is damaged (its checksum is not the hub's), and is deleted"
-        raise UnavailableError(what, REPEAT)
+        message = (
+            f"{repository.name}, {name}: what has arrived is damaged (its checksum is not the hub's), and is deleted"
+        )
+        raise UnavailableError(message, REPEAT)
 
 
 def _cache_folder(repo_type: str, name: str) -> Path:
@@ -200,10 +202,10 @@ REPEAT = "repeat the command: whole files are kept"
 
 @contextmanager
 def answering(subject: str = "") -> Iterator[None]:
-    """Turn what the hub's libraries raise inside into one line, after `subject`.
+    """Convert the errors of the Hub's libraries to one line that starts with `subject`.
 
     Raises:
-        UnavailableError: the hub cannot be reached, breaks off, or its answer is no.
+        UnavailableError: If the Hub cannot be reached, interrupts the connection, or rejects the request.
     """
     from huggingface_hub.errors import XetDownloadError
     from huggingface_hub.utils import httpx
@@ -212,13 +214,13 @@ def answering(subject: str = "") -> Iterator[None]:
         yield
     except (OSError, httpx.HTTPError, RuntimeError, XetDownloadError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, (ConnectionError, TimeoutError)):
-            raise  # of the disk
+            raise  # an error of the disk
         failed = f"the transfer failed ({message_of(error.__cause__ or error)})"
         raise explain(error, subject) or UnavailableError(subject + failed, REPEAT) from None
 
 
 def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
-    """Say in one line, after `subject`, what the hub answered that led to an error; None if it did not come from it."""
+    """Return the error for a failed request, whose message starts with `subject`, or None for any other error."""
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import httpx
 
@@ -227,8 +229,8 @@ def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
         chain.append(cause)
     for cause in chain:
         if isinstance(cause, HfHubHTTPError) and cause.response is not None:
-            what, remedy = _read_answer(cause.response)
-            return UnavailableError(subject + what, remedy)
+            message, remedy = _read_answer(cause.response)
+            return UnavailableError(subject + message, remedy)
     for cause in chain:
         reason = message_of(cause)
         if isinstance(cause, (httpx.ReadError, httpx.RemoteProtocolError)):
@@ -239,7 +241,7 @@ def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
 
 
 def _read_answer(response: Any) -> tuple[str, str]:
-    """Return what an answer of the hub that is a refusal means, and the remedy."""
+    """Return the meaning of an error response of the Hub, and the remedy."""
     status, code = response.status_code, response.headers.get("X-Error-Code", "")
     log_in = "`hf auth login`"
     if code == "GatedRepo":
@@ -268,7 +270,7 @@ def check_token() -> None:
     """Check that there is a token to write with.
 
     Raises:
-        UnavailableError: there is none.
+        UnavailableError: If there is no token.
     """
     from huggingface_hub import get_token
 
@@ -277,10 +279,10 @@ def check_token() -> None:
 
 
 def find_repository(name: str) -> Any | None:
-    """Return what the hub says of a model, as `huggingface_hub.ModelInfo`; None where it has none of this name.
+    """Return the `huggingface_hub.ModelInfo` of a model on the Hub, or None if there is no such model.
 
     Raises:
-        UnavailableError: the hub cannot be reached, or its answer is no.
+        UnavailableError: If the Hub cannot be reached, or rejects the request.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
@@ -288,12 +290,18 @@ def find_repository(name: str) -> Any | None:
     with answering(f"{name}: "):
         try:
             return HfApi().model_info(name)
-        except RepositoryNotFoundError:  # to a token that may not see it too, which cannot create it either
+        except (
+            RepositoryNotFoundError
+        ):  # Also raised if the token cannot see the model; then it cannot create it either.
             return None
 
 
 def create_repository(name: str, *, private: bool) -> None:
-    """Create an empty model repository; raises what `find_repository` does."""
+    """Create an empty model repository.
+
+    Raises:
+        UnavailableError: As in `find_repository`.
+    """
     from huggingface_hub import HfApi
 
     with answering(f"{name}: "):
@@ -303,20 +311,20 @@ def create_repository(name: str, *, private: bool) -> None:
 def commit_files(
     name: str, files: Mapping[str, Path], deleted: Iterable[str], *, parent: str | None, message: str
 ) -> str:
-    """Add and delete files of a model in one commit, which is made whole or not at all; return the newest commit.
+    """Add and delete files of a model in one atomic commit, and return the newest commit.
 
-    Large files are sent first, and those that have arrived are not sent again when the command is repeated.
+    Large files are uploaded first. Uploaded files are not sent again if the command is repeated.
 
     Args:
-        name: of the model.
-        files: path there -> file.
-        deleted: paths there.
-        parent: the newest commit, where one is known: the hub refuses if there is a newer one by now.
-        message: of the commit.
+        name: Name of the model.
+        files: Path in the repository -> file.
+        deleted: Paths in the repository.
+        parent: Newest known commit, or None; the Hub rejects the commit if there is a newer one.
+        message: Commit message.
 
     Raises:
-        ModelError: the hub does not accept the metadata of the card.
-        UnavailableError: the hub cannot be reached, breaks off, or its answer is no.
+        ModelError: If the Hub does not accept the metadata of the card.
+        UnavailableError: If the Hub cannot be reached, interrupts the connection, or rejects the request.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 

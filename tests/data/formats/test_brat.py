@@ -64,7 +64,7 @@ def test_faults(here, annotation, line):
 
 def test_an_annotation_without_its_text(here):
     Path("a.ann").write_text(ANN)
-    with pytest.raises(DataError, match=r"an .ann file without its text \(a.ann\) - put a.txt beside it"):
+    with pytest.raises(DataError, match=r"an .ann file without its text \(a.ann\) - put a.txt next to it"):
         list(read_records("a.ann", Data()))
 
 

@@ -90,9 +90,9 @@ def test_words_that_look_like_something_else():
         (
             "a\tN\tO\nb\t\tO\n",
             {},
-            "column 2 is empty: 'b\\t\\tO' (train.conll:2) - write _ where there is nothing",
+            "column 2 is empty: 'b\\t\\tO' (train.conll:2) - write _ for an empty value",
         ),
-        ("a\tO\t\n", {}, "column 3 is empty: 'a\\tO\\t' (train.conll:1) - write _ where there is nothing"),
+        ("a\tO\t\n", {}, "column 3 is empty: 'a\\tO\\t' (train.conll:1) - write _ for an empty value"),
         (
             "\na O\n",
             {"header": ["tokens", "pos", "tags"]},
@@ -153,7 +153,7 @@ def test_comments_are_skipped_and_counted(caplog, content, line):
     with caplog.at_level("INFO", logger="bertkit"):
         ((start, row),) = reading(content)
     assert (start, row["tokens"], list(row.values())[-1]) == (line, ANNA["tokens"], ANNA["tags"])
-    assert [message for message in caplog.messages if "comments that begin with # are skipped" in message]
+    assert [message for message in caplog.messages if "comments that start with # are skipped" in message]
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,12 @@ def test_conllu_without_a_blank_line_at_its_end_and_with_empty_comments():
             "1 a b c d e f g h i\n",
             f"1 column instead of 10: '1 a b c d e f g h i' (train.conllu:1) - {NOT_TEN}",
         ),
-        (word("x", "a"), f"id 'x' where 1 belongs (train.conllu:1) - {NUMBER}"),
-        (word("1-", "a"), f"id '1-' where 1 belongs (train.conllu:1) - {NUMBER}"),
-        (word(1, "a") + word(1, "b"), f"id '1' where 2 belongs (train.conllu:2) - {NUMBER}"),
+        (word("x", "a"), f"id 'x' instead of 1 (train.conllu:1) - {NUMBER}"),
+        (word("1-", "a"), f"id '1-' instead of 1 (train.conllu:1) - {NUMBER}"),
+        (word(1, "a") + word(1, "b"), f"id '1' instead of 2 (train.conllu:2) - {NUMBER}"),
         (
             word(1, ""),
-            "column 2 is empty: '1\\t\\t_\\t_\\t_\\t_\\t_\\t_\\t_\\t_' (train.conllu:1)"
-            " - write _ where there is nothing",
+            "column 2 is empty: '1\\t\\t_\\t_\\t_\\t_\\t_\\t_\\t_\\t_' (train.conllu:1) - write _ for an empty value",
         ),
         (word(1, "a\0"), "a NUL character (train.conllu:1) - remove it"),
         ("# text = \0\n" + word(1, "a"), "a NUL character (train.conllu:1) - remove it"),

@@ -14,7 +14,7 @@ from tests.data.formats.contents import json_of_any_content, json_rows, read_con
 
 LIST = 'write [{"text": ...}, ...], or one object per line as .jsonl'
 AS_ROWS = 'write rows as {"text": ..., "label": ...}'
-SAME_KEYS = "give every row the same keys, with null where there is no value"
+SAME_KEYS = "give every row the same keys, with null for a missing value"
 
 
 def reading(content, **options):
@@ -66,7 +66,7 @@ def test_byte_order_mark_and_encoding():
             '[{"a": 1}] x}',
             "not JSON, line 1, character 12: Extra data: '[{\"a\": 1}] x}' (train.json) - repair it",
         ),
-        ('[{"a": 1}, {"a": 2', 'the end is missing: \'[{"a": 1}, {"a": 2\' (train.json) - get the file again'),
+        ('[{"a": 1}, {"a": 2', 'the end is missing: \'[{"a": 1}, {"a": 2\' (train.json) - download the file again'),
         ('[{"a": 1}, {"a": "x\0"}]', "a NUL character (train.json) - remove it"),
         ('[{"a": 1}, {"a": 1, "a": 2}]', "the key 'a' occurs twice (train.json:2) - keep one"),
         ('{"data": [{"a": 1, "a": 2}]}', "the key 'a' occurs twice (train.json) - keep one"),
@@ -79,7 +79,7 @@ def test_byte_order_mark_and_encoding():
             '{"data": [{"a": "x"}, {"a": "\\u0000"}]}',
             "a NUL character (train.json:2, column 'a') - remove it",
         ),
-        ('[{"a": 1}, 2]', f"a number where an object belongs: '2' (train.json:2) - {AS_ROWS}"),
+        ('[{"a": 1}, 2]', f"a number instead of an object: '2' (train.json:2) - {AS_ROWS}"),
         ("[" * 100_000, "lists or objects nest too deep (train.json:1) - flatten them"),
     ],
 )
@@ -136,7 +136,7 @@ def test_objects_of_one_shape_are_records():
     ("values", "fault"),
     [
         ([], "the file is empty"),
-        ([["a"]], "a list where an object belongs"),
+        ([["a"]], "a list instead of an object"),
         ([{"a": 1}, {"b": 1}], "the keys change: no 'a', a new 'b'"),
         ([{"a": None}, {"a": 1}, {"a": "x"}], "text here, a number in row 2"),
         ([{"a": {"b": ["x\0"]}}], "a NUL character"),

@@ -18,7 +18,7 @@ QUOTE = "write it as text, in quotes"
 CP1252 = "if the file is cp1252, --set data.encoding=cp1252"
 ONE_TYPE = "give the column values of one type"
 AS_ROWS = 'write rows as {"text": ..., "label": ...}'
-SAME_KEYS = "give every row the same keys, with null where there is no value"
+SAME_KEYS = "give every row the same keys, with null for a missing value"
 
 
 def reading(content, **options):
@@ -63,11 +63,11 @@ def test_values_that_stay():
         ),
         (
             '{"a": 1}\n{"a": "x',
-            'the last line is truncated: \'{"a": "x\' (train.jsonl:2) - delete it, or get the file again',
+            'the last line is truncated: \'{"a": "x\' (train.jsonl:2) - delete it, or download the file again',
         ),
         (
             '{"a": 1}\n{"a": {"b": 2}',
-            'the last line is truncated: \'{"a": {"b": 2}\' (train.jsonl:2) - delete it, or get the file again',
+            'the last line is truncated: \'{"a": {"b": 2}\' (train.jsonl:2) - delete it, or download the file again',
         ),
         (
             '{"a": 1}\n{"a" 2}',
@@ -103,9 +103,9 @@ def test_values_that_stay():
             '{"a": "x"}\n{"a": "é"}\n'.encode("cp1252"),
             "byte 0xe9 at offset 18 is not utf-8 (train.jsonl:2) - " + CP1252,
         ),
-        ('{"a": 1}\n["x"]\n', f"a list where an object belongs: '[\"x\"]' (train.jsonl:2) - {AS_ROWS}"),
-        ("null\n", f"null where an object belongs: 'null' (train.jsonl:1) - {AS_ROWS}"),
-        ('"x"\n', f"text where an object belongs: '\"x\"' (train.jsonl:1) - {AS_ROWS}"),
+        ('{"a": 1}\n["x"]\n', f"a list instead of an object: '[\"x\"]' (train.jsonl:2) - {AS_ROWS}"),
+        ("null\n", f"null instead of an object: 'null' (train.jsonl:1) - {AS_ROWS}"),
+        ('"x"\n', f"text instead of an object: '\"x\"' (train.jsonl:1) - {AS_ROWS}"),
         (
             '{"a": 9223372036854775808}\n',
             "the integer 9223372036854775808 does not fit in 64 bits (train.jsonl:1) - " + QUOTE,

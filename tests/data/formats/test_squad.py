@@ -11,7 +11,7 @@ from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
 LIKE = "write it as in SQuAD"
-KEYS = "give every row the same keys, with null where there is no value"
+KEYS = "give every row the same keys, with null for a missing value"
 
 
 def read(value):
