@@ -52,7 +52,7 @@ def forward(
     Each process runs an exported model over all features.
 
     Returns:
-        the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
+        Outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, or None if
         features have no labels.
     """
     from bertkit.runtime.forward import forward_exported
@@ -132,7 +132,7 @@ def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
 
 @contextmanager
 def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
-    """Let a model of torch run without gradients and dropout, in a precision, for as long as the block lasts."""
+    """Run a torch model without gradients and dropout, in the given precision, inside the `with` block."""
     import torch
 
     from bertkit.modeling.static_shapes import always_masked
@@ -151,7 +151,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
 
 def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:
-    """Tell whether a process must run one batch more: all run a model with split weights equally often."""
+    """Return whether a process must run an extra batch: processes that share sharded weights run equally many."""
     return is_sharded(model) and process >= batches % processes > 0
 
 
@@ -159,8 +159,8 @@ def rank_and_size() -> tuple[int, int]:
     """Return the number of this process among those that evaluate together, and how many these are."""
     from torch import distributed
 
-    together = distributed.is_available() and distributed.is_initialized()
-    return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    is_distributed = distributed.is_available() and distributed.is_initialized()
+    return (distributed.get_rank(), distributed.get_world_size()) if is_distributed else (0, 1)
 
 
 def gather_from_all(share: Item) -> list[Item]:
@@ -177,8 +177,8 @@ def gather_from_all(share: Item) -> list[Item]:
 def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple[Collator, list[int]]:
     """Return a collator, and the lengths by which features are sorted into batches, both as they are on most devices.
 
-    Where a graph is compiled per shape, batches have the widths of the model's earlier ones, and one more where a text
-    is longer. All of one width are filled to as many rows.
+    If a graph is compiled per shape, batches reuse the widths of the model's earlier ones, plus another if a text
+    is longer. All batches of one width are filled to the same number of rows.
     """
     from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
 
@@ -211,7 +211,7 @@ def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[li
 
 def tokens_at_once() -> int:
     """Return how many padded tokens of a batch keep this machine busy."""
-    torch = sys.modules.get("torch")  # which exported models do not need
+    torch = sys.modules.get("torch")  # Exported models run without torch.
     if torch is None:
         return tokens_for(fitting_threads().number)
     return tokens_for(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE
