@@ -51,7 +51,7 @@ class ScoredBaselines:
 
 def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup: Setup) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
-    # as `eval` will read it
+    # Convert to JSON and back, so that scores equal those of `eval`, which reads the file.
     learned = json.loads(to_json(task.fit_baselines(training, setup)))
     judged = {name: judge_baselines(task, learned, rows, setup) for name, rows in splits.items()}
     scores = {name: score_baselines(task, split_baselines, setup) for name, split_baselines in judged.items()}
@@ -106,7 +106,7 @@ class Lead:
     """Difference of the two scores, above 0 where the model is better; also where lower scores are better."""
     interval: Interval
     is_clear: bool
-    """Whether the model is better beyond chance: the whole interval of the difference is above 0."""
+    """Whether the model is significantly better: the complete interval of the difference is above 0."""
 
 
 def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric: str) -> Lead | None:
@@ -125,7 +125,7 @@ def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric
     units = count_units(scored.compared)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
-    # without an interval, each resample of several rows has the same difference
+    # Without an interval, each resample of several rows has the same difference.
     is_clear = interval[0] > 0 if interval else units > 1 and difference > _ROUNDING
     return Lead(name, metric, float(baseline_score), intervals["baseline"], float(difference), interval, bool(is_clear))
 
@@ -211,7 +211,7 @@ def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy
 
 
 def describe_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
-    """Warn of labels that are never predicted, unless at most one is: then the model has learned nothing."""
+    """Warn of labels that are never predicted, unless at most one is: such a model learned nothing."""
     missing, names = find_missing_labels(gold, predictions), {name for value in gold for name in types_of(value or ())}
     warning = f"Never predicted: {len(missing)} of {len(names)} labels ({shorten(', '.join(missing))})."
     return [warning] if 0 < len(missing) < len(names) - 1 else []

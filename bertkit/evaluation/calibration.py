@@ -81,7 +81,7 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
     """Read the calibration of a model, or return None if it has none for this task family.
 
     Raises:
-        ModelError: the file is damaged, or of other weights.
+        ModelError: If the file is damaged, or does not match the weights.
     """
     file = folder / CALIBRATION_FILE
     content = read_signed(file, ModelError("the calibration is damaged", _AGAIN, file=file))
@@ -103,7 +103,7 @@ def find_calibration_rows(
         calibration: Calibration of the model.
         rows: Rows to score.
         gold: Column of gold answers.
-        options: those in force, which may be others than the calibration's.
+        options: Options in effect, which can differ from the calibration's.
     """
     import numpy as np
 

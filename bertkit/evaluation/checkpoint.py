@@ -119,7 +119,7 @@ class SavedCheckpoint:
         `inference`, the model computes outputs and no loss, and need not be one of transformers'.
 
         Raises:
-            ModelError: damaged or unfit weights, or a head that is not trained for this task.
+            ModelError: If the weights are damaged or do not fit, or the head is not trained for this task.
         """
         from bertkit.runtime.tokenizer import open_tokenizer
 
@@ -169,9 +169,9 @@ class SavedCheckpoint:
         """Load a graph, which another library than torch runs, in the precision that it was exported in.
 
         Raises:
-            ModelError: the graph computes something else than the recipe asks for.
-            UnavailableError: the library is not installed.
-            UsageError: another device than the CPU is asked for.
+            ModelError: If the graph computes something other than the recipe requires.
+            UnavailableError: If the library is not installed.
+            UsageError: If a device other than the CPU is requested.
         """
         from bertkit.runtime.model import open_exported
         from bertkit.runtime.tokenizer import open_tokenizer
@@ -205,7 +205,7 @@ class SavedCheckpoint:
         return replace(first, setup=with_options(first.setup, means), members=members)
 
     def _detect_hardware(self) -> Machine:
-        # As in its run, also where another precision would be faster here: scores would differ in the last digits.
+        # Use the precision of its run even if another is faster here, because scores would differ in the last digits.
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
         config, precision = read_config(self.folder), self.recipe.training.precision
@@ -314,7 +314,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
         from bertkit.modeling.sentence.folder import is_sentence_folder
 
         config = read_config(folder)
-        # an encoder for sentence vectors has no head, which only labels need
+        # An encoder for sentence vectors has no head, and only tasks with labels need one.
         if task.find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
             check_head(config, folder)
         record = runs.read_record(folder) or {}

@@ -72,7 +72,7 @@ class Changes:
     changed: int
     """Number of units that the two systems answer differently."""
     judged: int
-    """How many of them were looked at."""
+    """Number of these units whose effect was computed."""
     won: int
     lost: int
     won_rows: list[ChangedRow] = field(default_factory=list)
@@ -147,7 +147,7 @@ def group_rows(scorer: Scorer, rows: Rows, side: Side) -> Units:
     scored = []
     for numbers in groups.values() if scorer.task.COLUMNS.together else ():
         predictions = [side.predictions[0][number] for number in numbers]
-        # nothing to score, such as a query without a relevant passage
+        # A query without a relevant passage, for example, is not scored.
         with suppress(DataError):
             scorer.task.compare(predictions, [rows[number] for number in numbers], scorer.setup)
             scored.append(numbers)

@@ -1,4 +1,4 @@
-"""The folder that `eval --output` writes: predictions, scores with their intervals, and what model has made them."""
+"""The folder that `eval --output` writes: predictions, scores with their intervals, and the model that made them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_evaluation(folder: Path) -> RunRecord | None:
     """Read the record of the evaluation in a folder, or return None if there is none.
 
     Raises:
-        DataError: the record is damaged.
+        DataError: If the record is damaged.
     """
     damaged = DataError("the record of the evaluation is damaged", "evaluate into another folder", file=folder / RECORD)
     return cast("RunRecord | None", read_signed(folder / RECORD, damaged, form=("an evaluation", _FORMAT)))
@@ -54,7 +54,7 @@ def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
 
 
 def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
-    """Return the record of an evaluation, which stands in its folder before anything else does.
+    """Return the record of an evaluation, which is written to its folder first.
 
     An evaluation of the same model with the same settings is continued: the scores of its other splits stay.
 

@@ -103,10 +103,12 @@ def _run_batches(
         return _run_batch(model, collate([features[number] for number in batch]))
 
     def run_in_thread(batch: list[int]) -> Computed:
-        with evaluating(model, precision):  # the modes of torch are a thread's own
+        # Each thread has separate modes of torch, so set them again.
+        with evaluating(model, precision):
             return run(batch)
 
-    in_threads = len(batches) > 1 and _runs_in_threads(model)  # a single one has all threads for its products
+    # A single batch already uses all threads for its products.
+    in_threads = len(batches) > 1 and _runs_in_threads(model)
     return map_in_threads(run_in_thread, batches) if in_threads else map(run, batches)
 
 
@@ -124,7 +126,7 @@ def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
     real = without_fillers(model, batch)
     fields = dict(run_filled(model, {name: to_device(value, device) for name, value in real.items()}))
     Device(device.type).end_graph()
-    # the model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows
+    # The model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows.
     loss, items = fields.pop("loss", None), count_items(real)
     arrays = {name: value.float().cpu().numpy() for name, value in fields.items() if torch.is_tensor(value)}
     return arrays, *((float(loss) * items, items) if loss is not None and items else (0.0, 0))
@@ -201,16 +203,17 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
 def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[list[int]]:
     """Split rows, longest first, into batches of at most `tokens` padded tokens (or one row).
 
-    Without `tokens`, a batch has what keeps this machine busy: 4,096 tokens, on a CPU 1,024 for each thread if that is
-    less.
+    Without `tokens`, a batch has as many tokens as keep this machine busy: 4,096, or on a CPU 1,024 per thread if that
+    is less.
     """
-    if len(lengths) < 2:  # a text at a time need not ask what the machine can do
+    # With one text there is nothing to batch, so skip the query of the machine.
+    if len(lengths) < 2:
         return [[row] for row in range(len(lengths))]
     return split_by_length(lengths, tokens or tokens_at_once())
 
 
 def tokens_at_once() -> int:
-    """Return how many padded tokens of a batch keep this machine busy."""
+    """Return the number of padded tokens per batch that keeps this machine busy."""
     torch = sys.modules.get("torch")  # Exported models run without torch.
     if torch is None:
         return tokens_for(fitting_threads().number)

@@ -18,7 +18,7 @@ from bertkit.metrics.baselines import Scores
 from bertkit.metrics.intervals import Interval, count_units, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.slices import LEAST_UNITS
+from bertkit.metrics.slices import MIN_UNITS
 from bertkit.modeling.checkpoint import weight_bytes
 from bertkit.recipe.records import Gates
 from bertkit.reports.cases import Case, Outcome
@@ -87,7 +87,7 @@ def judge_scores(
     for name, bound in gates.limits.items():
         value, interval, is_most = all_scores.get(name), ends.get(name), is_lower_better(name)
         requirement = f"at {'most' if is_most else 'least'} {bound:g}"
-        # With confidence, the end of the interval must pass, and not the score: the one on the side that could fail.
+        # With confidence, the interval must pass, not the score, so compare the end of the interval that could fail.
         end = interval and interval[is_most] if gates.confident and name != "size_mb" else value
         # A missing measurement fails its gate; otherwise a broken measurement would pass unnoticed.
         if value is None or end is None:
@@ -172,7 +172,7 @@ def judge_systems(
     for by, name in ((by, name) for by in extra for name in other_names):
         for value, members in slices.get(by, {}).items():
             tested_here: dict[str, Difference] = {}
-            if len(members) >= LEAST_UNITS:
+            if len(members) >= MIN_UNITS:
                 indices = np.array(members)
                 parts = [
                     replace(side, judged=[take(arrays, indices) for arrays in side.judged])
@@ -192,7 +192,7 @@ def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case
     cases = []
     for group, name, metric, units, diff in tested:
         if diff is None:
-            cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {LEAST_UNITS}"))
+            cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {MIN_UNITS}"))
             continue
         diff = next(corrected)
         outcome = judge_difference(diff, units, gate.margin, lower_is_better=is_lower_better(metric))

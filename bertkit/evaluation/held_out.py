@@ -53,10 +53,11 @@ def measure(
             # Add up sums and counts, and divide once in `score`: a mean of the batches' means would
             # weigh the items of small batches more.
             sums = objective.accumulate(model, {name: to_device(values, device) for name, values in batch.items()})
-            if position == len(share):  # it counts in another process
+            # A filler keeps the processes in step; its sums count in another process.
+            if position == len(share):
                 break
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             tick(1)
     shares = gather_from_all(totals)
-    # with fewer batches than processes some have no sums, but the first process always has a batch
+    # With fewer batches than processes some processes have no sums, but the first one always has a batch.
     return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})

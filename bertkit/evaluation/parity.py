@@ -159,7 +159,7 @@ def measure_latency(models: Sequence[tuple[Checkpoint, Scored]]) -> list[Pace]:
     """Measure how fast each model reads the same rows, one at a time and in batches; they take turns.
 
     Args:
-        models: checkpoints with the features of the same rows.
+        models: Checkpoints with the features of the same rows.
     """
     features = models[-1][1].features
     count = len(features)

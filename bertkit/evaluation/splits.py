@@ -80,9 +80,9 @@ def find_training_rows(
     """Find the rows that a run is trained on, itself or before it began.
 
     Args:
-        splits: ``train`` and what validates it.
-        gold: the column of gold answers.
-        models: folder -> name of those that the run starts or learns from.
+        splits: ``train`` and the validation splits.
+        gold: Column of gold answers.
+        models: Folder -> name of the models that the run starts or learns from.
 
     Returns:
         the splits, with these rows marked; their digests; and a warning for each model that was trained on validation
