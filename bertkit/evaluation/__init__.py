@@ -1,1 +1,1 @@
-"""From a model to its scores, and how runs compare."""
+"""Scoring of models and comparison of runs."""

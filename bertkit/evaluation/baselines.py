@@ -40,21 +40,21 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class ScoredBaselines:
-    """What the baselines of a run have learned, their judged predictions and their scores."""
+    """Baselines that were fitted to the training rows of a run, with their predictions and scores."""
 
     learned: Mapping[str, Any]
     judged: Mapping[str, dict[str, Compared]]
-    """Split -> name of a baseline -> its predictions beside gold values."""
+    """Split -> name of a baseline -> its predictions and gold values, as `Task.compare` returns them."""
     scores: Mapping[str, dict[str, dict[str, float]]]
     """Split -> name of a baseline -> metric -> score."""
 
 
 def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup: Setup) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
-    # as `eval` will read it
+    # Convert to JSON and back, so that scores equal those of `eval`, which reads the file.
     learned = json.loads(to_json(task.fit_baselines(training, setup)))
     judged = {name: judge_baselines(task, learned, rows, setup) for name, rows in splits.items()}
-    scores = {name: score_baselines(task, of_split, setup) for name, of_split in judged.items()}
+    scores = {name: score_baselines(task, split_baselines, setup) for name, split_baselines in judged.items()}
     return ScoredBaselines(learned, judged, scores)
 
 
@@ -75,13 +75,13 @@ def write_learned(folder: Path, learned: Mapping[str, Any]) -> str:
 
 
 def read_learned(saved: SavedCheckpoint) -> Mapping[str, Any] | None:
-    """Read what the baselines of a checkpoint's run have learned; None where that is unknown.
+    """Read the fitted baselines of a checkpoint's run, or return None if they are unknown.
 
-    The file stays behind where a model is published, since it has words of the training rows.
+    A published model comes without this file, because it contains words of the training rows.
     """
-    of_run = saved.record.get("identity", {}).get("recipe", {}).get("task")
+    run_task = saved.record.get("identity", {}).get("recipe", {}).get("task")
     file = saved.folder / BASELINES_FILE
-    if "baselines" not in saved.record or of_run != saved.recipe.task:
+    if "baselines" not in saved.record or run_task != saved.recipe.task:
         return None
     try:
         learned: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))
@@ -106,14 +106,14 @@ class Lead:
     """Difference of the two scores, above 0 where the model is better; also where lower scores are better."""
     interval: Interval
     is_clear: bool
-    """Whether the model is better beyond chance: the whole interval of the difference is above 0."""
+    """Whether the model is significantly better: the complete interval of the difference is above 0."""
 
 
 def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric: str) -> Lead | None:
-    """Compare a model with the baseline that scores best; None without one, or where a score is undefined."""
+    """Compare a model with the best baseline, or return None without baselines or if a score is undefined."""
     scores = score_baselines(task, judged, scored.setup)
-    name, least = strongest(scores, metric)
-    if least is None or not math.isfinite(scored.scores[metric]):
+    name, baseline_score = strongest(scores, metric)
+    if baseline_score is None or not math.isfinite(scored.scores[metric]):
         return None
     sign = -1 if is_lower_better(metric) else 1
 
@@ -125,9 +125,9 @@ def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric
     units = count_units(scored.compared)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
-    # without an interval, each resample of several rows has the same difference
+    # Without an interval, each resample of several rows has the same difference.
     is_clear = interval[0] > 0 if interval else units > 1 and difference > _ROUNDING
-    return Lead(name, metric, float(least), intervals["baseline"], float(difference), interval, bool(is_clear))
+    return Lead(name, metric, float(baseline_score), intervals["baseline"], float(difference), interval, bool(is_clear))
 
 
 def make_result(
@@ -188,9 +188,9 @@ def _doubt_positive_label(gold: Sequence[Any], scored: Scored, label: str | None
 
 
 def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy: str = "") -> list[str]:
-    """Say so where a model gives all rows one answer though gold values differ, or is not clearly above its baselines.
+    """Return warnings if a model gives all rows one answer though gold values differ, or does not beat its baselines.
 
-    The latter comes last, with the remedy.
+    The second warning comes last and includes the remedy.
     """
     warnings = []
     answers = {str(prediction["prediction"]) for prediction in scored.predictions}
@@ -211,7 +211,7 @@ def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy
 
 
 def describe_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
-    """Warn of labels that are never predicted, unless at most one is: then the model has learned nothing."""
+    """Warn of labels that are never predicted, unless at most one is: such a model learned nothing."""
     missing, names = find_missing_labels(gold, predictions), {name for value in gold for name in types_of(value or ())}
     warning = f"Never predicted: {len(missing)} of {len(names)} labels ({shorten(', '.join(missing))})."
     return [warning] if 0 < len(missing) < len(names) - 1 else []

@@ -1,4 +1,4 @@
-"""The calibration of a checkpoint: a small file beside its weights, which `eval` and `predict` apply."""
+"""The calibration of a checkpoint: a small file in the model folder, which `eval` and `predict` apply."""
 
 from __future__ import annotations
 
@@ -22,48 +22,49 @@ _AGAIN = "run `bertkit calibrate` again, or delete it"
 
 @dataclass(frozen=True)
 class SavedCalibration:
-    """What was learned on the rows of a split about the probabilities of a model."""
+    """Calibration of a model's probabilities, fitted on the rows of one split."""
 
     model: str
-    """SHA-256 of config, weights and vocabulary; of an ensemble, of those of its members."""
+    """SHA-256 of config, weights and vocabulary; for an ensemble, computed over all members."""
     task: str
     split: str
     source: str
     rows: int
     temperature: float | dict[str, float]
-    """For all, or for each type of question."""
+    """One temperature for all decisions, or one per type of question."""
     thresholds: dict[str, float] | None = None
-    """Where a row may have several labels: label -> the least probability that chooses it."""
+    """Label -> minimum probability that selects it, if a row may have several labels."""
     confidence: str = ""
-    """Where a row has one label, of each row: the probability of the label that was chosen, as one text of numbers.
+    """Probability of the selected label per row, if a row has one label, as one text of numbers.
 
-    Of typed questions, of one question per row and type."""
+    For typed questions, it covers one question per row and type."""
     types: str = ""
-    """The type of each of these, if they have some."""
+    """Type of each decision, if there are types."""
     right: str = ""
     gold: str = ""
-    """The probability of the gold label."""
+    """Probability of the gold label."""
     folds: list[dict[str, Any]] = field(default_factory=list)
     """Digests of the ``rows`` of each fold, 16 digits each, and ``options`` fitted to the others.
 
-    All of these are texts, since as many objects take several times the memory. A calibration on the Hub has no folds.
+    They are stored as text, because separate objects take several times the memory. A calibration on the Hub has no
+    folds.
     """
 
     promised: dict[str, Any] = field(default_factory=dict)
-    """The options of a recipe by which answers have the precision that `bertkit calibrate` was asked for."""
+    """Recipe options that give answers the precision requested from `bertkit calibrate`."""
 
     def options(self) -> dict[str, Any]:
-        """Return the options of a recipe that apply what was fitted."""
+        """Return the recipe options that apply the fitted values."""
         return {"temperature": self.temperature} | ({"thresholds": self.thresholds} if self.thresholds else {})
 
     def describe(self) -> str:
-        """Say in a line what is in force."""
+        """Return a line with the temperature and thresholds that are applied."""
         from bertkit.metrics.calibration import describe_temperature
 
         temperature = describe_temperature(self.temperature)
         in_force = f"calibrated on {self.split} ({self.rows:,} rows): temperature {temperature}"
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in (self.thresholds or {}).items())
-        return f"{in_force}; thresholds {shown}" if shown else in_force
+        threshold_texts = ", ".join(f"{name} {value:.4g}" for name, value in (self.thresholds or {}).items())
+        return f"{in_force}; thresholds {threshold_texts}" if threshold_texts else in_force
 
 
 def write_calibration(folder: Path, calibration: SavedCalibration) -> None:
@@ -77,10 +78,10 @@ def fingerprint_all(folder: Path, members: Sequence[Path] = ()) -> str:
 
 
 def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> SavedCalibration | None:
-    """Read the calibration of a model, or of an ensemble; None where it has none for this task family.
+    """Read the calibration of a model, or return None if it has none for this task family.
 
     Raises:
-        ModelError: the file is damaged, or of other weights.
+        ModelError: If the file is damaged, or does not match the weights.
     """
     file = folder / CALIBRATION_FILE
     content = read_signed(file, ModelError("the calibration is damaged", _AGAIN, file=file))
@@ -88,8 +89,8 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
         return None
     calibration = SavedCalibration(**content)
     if calibration.model != fingerprint_all(folder, members):
-        what = f"the calibration is of other weights than those {'of the runs ' if members else ''}beside it"
-        raise ModelError(what, _AGAIN, file=file)
+        message = f"the calibration does not match the weights {'of the runs ' if members else ''}in this folder"
+        raise ModelError(message, _AGAIN, file=file)
     return calibration if calibration.task == task else None
 
 
@@ -99,40 +100,40 @@ def find_calibration_rows(
     """Yield the indices of the rows that are in a fold of a calibration, with the options fitted to the other folds.
 
     Args:
-        calibration: that of the model.
-        rows: those to score.
-        gold: the column of gold answers.
-        options: those in force, which may be others than the calibration's.
+        calibration: Calibration of the model.
+        rows: Rows to score.
+        gold: Column of gold answers.
+        options: Options in effect, which can differ from the calibration's.
     """
     import numpy as np
 
     digests = digest_rows(rows, gold)
     in_force = [name for name, value in calibration.options().items() if options.get(name) == value]
     for fold in calibration.folds if in_force else []:
-        of_fold = np.frombuffer(bytes.fromhex("".join(fold["rows"])), dtype=">u8").astype(digests.dtype)
-        indices = np.flatnonzero(np.isin(digests, of_fold)).tolist()
+        fold_digests = np.frombuffer(bytes.fromhex("".join(fold["rows"])), dtype=">u8").astype(digests.dtype)
+        indices = np.flatnonzero(np.isin(digests, fold_digests)).tolist()
         if indices:
             yield indices, {name: fold["options"][name] for name in in_force}
 
 
 def warn_of_calibration_rows(calibration: SavedCalibration, count: int, rows: int) -> list[str]:
-    """Say how many of the rows to score a calibration was fitted to, and how these are scored."""
-    what = " and ".join(calibration.options())
+    """Return a warning that states how many of the scored rows the calibration was fitted to."""
+    option_names = " and ".join(calibration.options())
     if not calibration.folds:
         return [
             "The calibration comes from the Hub and does not name the rows that it was fitted to: if these are among "
-            f"them, scores that depend on its {what} are too high. Run `bertkit calibrate` again to know."
+            f"them, scores that depend on its {option_names} are too high. Run `bertkit calibrate` again to know."
         ]
     if not count:
         return []
     return [
-        f"The calibration in force ({what}) was fitted to {share_of(count, rows)} of these rows. Each of them is "
-        "scored with what was fitted to the other folds (cross-fitting), as a new row would be."
+        f"The calibration in force ({option_names}) was fitted to {share_of(count, rows)} of these rows. Each of them "
+        "is scored with the values fitted to the other folds (cross-fitting), as a new row would be."
     ]
 
 
 def warn_of_tuned(names: Iterable[str]) -> list[str]:
-    """Say which options were chosen on the rows that are scored."""
+    """Return a warning that lists the options which were chosen on the rows to score."""
     listed = ", ".join(names)
     return [f"{listed} was chosen on these rows: their scores and intervals are a little too high."] if listed else []
 
@@ -153,45 +154,45 @@ def thresholds_for(
     for name, value in (("--precision", precision), ("--coverage", coverage)):
         check_share(name, value)
     if calibration is None or not calibration.confidence:
-        what = f"{recipe.model} has no calibration of one label per row, which --precision and --coverage need"
-        raise UsageError(what, f"bertkit calibrate {recipe.name} --model {recipe.model}")
-    kept = (calibration.confidence, calibration.right, calibration.gold)
-    confidence, right, gold = (np.fromstring(values, sep=" ") for values in kept)
+        message = f"{recipe.model} has no calibration of one label per row, which --precision and --coverage need"
+        raise UsageError(message, f"bertkit calibrate {recipe.name} --model {recipe.model}")
+    saved_values = (calibration.confidence, calibration.right, calibration.gold)
+    confidence, right, gold = (np.fromstring(values, sep=" ") for values in saved_values)
     types = np.array(calibration.types.split() or [""] * len(confidence))
     options: dict[str, Any] = {"abstain_below": {}, "set_above": {}}
     lines = []
     for name in np.unique(types).tolist():
-        is_of, of_type = types == name, f" of {name}" if name else ""
-        rows = f"{is_of.sum():,} {name} answers" if name else f"{calibration.rows:,} rows"
-        decision = None if precision is None else find_abstention(confidence[is_of], right[is_of], precision)
+        has_type, suffix = types == name, f" of {name}" if name else ""
+        rows = f"{has_type.sum():,} {name} answers" if name else f"{calibration.rows:,} rows"
+        decision = None if precision is None else find_abstention(confidence[has_type], right[has_type], precision)
         if decision is not None:
             options["abstain_below"][name] = decision.threshold
             lines.append(
-                f"precision {precision:g}{of_type}, shown with 95% confidence: abstains below "
+                f"precision {precision:g}{suffix}, shown with 95% confidence: abstains below "
                 f"{decision.threshold:.4f}; of the {rows}, {decision.coverage:.1%} are answered, "
                 f"{decision.precision:.1%} of these right"
             )
         elif precision is not None:
-            lines.append(f"precision {precision:g}{of_type} is not shown on the {rows}: abstains from all of them")
+            lines.append(f"precision {precision:g}{suffix} is not shown on the {rows}: abstains from all of them")
         if coverage is not None:
-            options["set_above"][name] = least = set_threshold(gold[is_of], coverage)
+            options["set_above"][name] = lowest = set_threshold(gold[has_type], coverage)
             lines.append(
-                f"coverage {coverage:g}{of_type}: prediction_set has each label of probability {least:.4f} or more"
+                f"coverage {coverage:g}{suffix}: prediction_set has each label of probability {lowest:.4f} or more"
             )
     if precision is not None and not options["abstain_below"]:
-        what = f"no threshold has shown a precision of {precision:g} on the {calibration.rows:,} rows"
+        message = f"no threshold has shown a precision of {precision:g} on the {calibration.rows:,} rows"
         hint = "calibrate on more rows, ask for less, or set a threshold without a promise: --abstain-below 0.8"
-        raise DataError(what, hint, file=calibration.source)
+        raise DataError(message, hint, file=calibration.source)
     for line in lines:
         log.info(line)
     return {name: by_type.get("", by_type) for name, by_type in options.items() if by_type}
 
 
 def check_share(name: str, value: float | None) -> None:
-    """Check that the number of an option, where it is given, is between 0 and 1.
+    """Check that the value of an option, if there is one, is between 0 and 1.
 
     Raises:
-        UsageError: it is not.
+        UsageError: If it is not.
     """
     if value is not None and not 0 < value < 1:
-        raise UsageError(f"{name} {value:g} is no share", "give a number between 0 and 1, such as 0.95")
+        raise UsageError(f"{name} must be between 0 and 1, got {value:g}", "choose a fraction such as 0.95")

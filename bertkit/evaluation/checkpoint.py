@@ -44,22 +44,22 @@ class Checkpoint:
     """The device that the model is on, and the precision that it computes in."""
     members: tuple[Checkpoint, ...] = ()
     """Members of an ensemble: the checkpoints whose outputs are combined; this one has the model of the first."""
-    lacking: int = 0
-    """How many of the labels, the last ones, its model has no output for."""
+    unknown_label_count: int = 0
+    """Number of labels, at the end of the list, for which the model has no output."""
     calibration: SavedCalibration | None = None
-    """The calibration that is in force."""
+    """Calibration that is applied to the model's probabilities."""
 
     def use_machine(self) -> None:
-        """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""
+        """Set torch to the precision of this model; with several loaded models, the last one loaded is in effect."""
         from bertkit.runtime.model import ExportedModel
 
         if not isinstance(self.model, ExportedModel):
             use_matmul_backend(self.machine)
 
     def pack_texts(self) -> None:
-        """Let models that can leave padding out, which is faster, and changes their outputs by rounding."""
+        """Enable unpadded batches, which are faster and change outputs by rounding, for models that support them."""
         for checkpoint in (self, *self.members):
-            # of models loaded for inference alone
+            # Only models that were loaded for inference have this method.
             if pack := getattr(checkpoint.model, "pack_texts", None):
                 pack()
 
@@ -72,15 +72,15 @@ class SavedCheckpoint:
     task: Task
     folder: Path
     labels: tuple[str, ...]
-    """Label names in the order of the model's outputs, spelled as in the recipe where it has them."""
+    """Label names in the order of the model's outputs, spelled as in the recipe if it names them."""
     record: RunRecord
     """The record of its run; empty for a plain Hugging Face folder."""
     members: tuple[SavedCheckpoint, ...] = ()
-    """Members of an ensemble: its checkpoints, of which this is the first."""
+    """Checkpoints of an ensemble, including this first one; empty for a single model."""
 
     @property
     def member_folders(self) -> tuple[Path, ...]:
-        """The folders of the checkpoints of an ensemble; none of a single one."""
+        """The folders of the checkpoints of an ensemble; empty for a single model."""
         return tuple(member.folder for member in self.members)
 
     def in_precision(self, precision: str | None) -> SavedCheckpoint:
@@ -105,7 +105,7 @@ class SavedCheckpoint:
 
     @property
     def calibration_folder(self) -> Path:
-        """The folder that its calibration is in: its own, of an ensemble that of the seeds."""
+        """The folder with the calibration: the model's, or for an ensemble the folder of the seeds."""
         return typed_path(self.recipe.model) if self.members else self.folder
 
     def read_calibration(self) -> SavedCalibration | None:
@@ -115,11 +115,11 @@ class SavedCheckpoint:
     def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:
         """Load it with its tokenizer, for a machine, or in the precision of its run, or without one of its weights.
 
-        With `calibrated`, the temperature and the thresholds that are kept beside its weights are in force. With
+        With `calibrated`, the temperature and the thresholds that are stored in the model folder are applied. With
         `inference`, the model computes outputs and no loss, and need not be one of transformers'.
 
         Raises:
-            ModelError: damaged or unfit weights, or a head that is not trained for this task.
+            ModelError: If the weights are damaged or do not fit, or the head is not trained for this task.
         """
         from bertkit.runtime.tokenizer import open_tokenizer
 
@@ -140,26 +140,28 @@ class SavedCheckpoint:
             model = self.task.load_model(self.folder, setup, new_head=False)
             loaded = Checkpoint(model.to(machine.device), self.task, setup, machine)
         # An option that the recipe sets comes first.
-        options = self._without_own({} if calibration is None else calibration.options() | calibration.promised)
+        options = self._without_recipe_options(
+            {} if calibration is None else calibration.options() | calibration.promised
+        )
         if calibration is None or not options:
             return loaded
         log.info(calibration.describe())
         return replace(loaded, setup=with_options(loaded.setup, options), calibration=calibration)
 
     def _set_up(self, setup: Setup) -> Setup:
-        """Add the options that its run has tuned, and say so; also where texts have another length than in training."""
-        # Neither length is above the tokenizer's.
+        """Add the options that its run has tuned and log them; warn if the maximum length differs from training."""
+        # The tokenizer's maximum bounds both lengths.
         limit, training = int(setup.tokenizer.model_max_length), self._recipe_of_run.get("training", {})
         length = min(self.recipe.training.max_length, limit)
         trained = min(training.get("max_length", length), limit)
         if trained != length:
             log.info(f"trained with max_length {trained}, used with {length}")
-        tuned = self._without_own(self.record.get("tuned", {}))
+        tuned = self._without_recipe_options(self.record.get("tuned", {}))
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
         return with_options(setup, self._find_long_text() | tuned)
 
-    def _without_own(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _without_recipe_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options without those that the recipe sets itself."""
         return {name: value for name, value in options.items() if name not in self.recipe.options}
 
@@ -167,9 +169,9 @@ class SavedCheckpoint:
         """Load a graph, which another library than torch runs, in the precision that it was exported in.
 
         Raises:
-            ModelError: the graph computes something else than the recipe asks for.
-            UnavailableError: the library is not installed.
-            UsageError: another device than the CPU is asked for.
+            ModelError: If the graph computes something other than the recipe requires.
+            UnavailableError: If the library is not installed.
+            UsageError: If a device other than the CPU is requested.
         """
         from bertkit.runtime.model import open_exported
         from bertkit.runtime.tokenizer import open_tokenizer
@@ -179,11 +181,11 @@ class SavedCheckpoint:
         setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, True, True))
         # The head is a part of the graph, so its options were settled when it was exported.
         for name, before, now in _head_options(export.options, setup.recipe.options):
-            what = f"it was exported with options.{name} {before}, and the recipe has {now}"
-            raise ModelError(what, "use the recipe.yaml of its folder, or export it again", file=self.folder)
-        if (asked := asked_device()) not in ("auto", "cpu"):
-            what = f"--device {asked}: exported models are computed on the CPU"
-            raise UsageError(what, "leave it out", file=self.folder)
+            message = f"it was exported with options.{name} {before}, and the recipe has {now}"
+            raise ModelError(message, "use the recipe.yaml of its folder, or export it again", file=self.folder)
+        if (device := asked_device()) not in ("auto", "cpu"):
+            message = f"--device {device}: exported models are computed on the CPU"
+            raise UsageError(message, "leave it out", file=self.folder)
         how = f"CPU, {export.backend}: {export.precision} (as exported)"
         log.info(how)
         machine = Machine("cpu", export.precision, fitting_threads().number, how)
@@ -196,34 +198,36 @@ class SavedCheckpoint:
         """
         # All members compute as the first one does, so that they differ in their weights alone.
         first = self.members[0].load(machine, inference=inference, calibrated=False)
-        others = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
-        members = (first, *others)
+        other_members = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
+        members = (first, *other_members)
         tuned = [saved.record.get("tuned", {}) for saved in self.members]
-        means = self._without_own({name: fmean(values[name] for values in tuned) for name in tuned[0]})
+        means = self._without_recipe_options({name: fmean(values[name] for values in tuned) for name in tuned[0]})
         return replace(first, setup=with_options(first.setup, means), members=members)
 
     def _detect_hardware(self) -> Machine:
-        # As in its run, also where another precision would be faster here: scores would differ in the last digits.
+        # Use the precision of its run even if another is faster here, because scores would differ in the last digits.
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
         config, precision = read_config(self.folder), self.recipe.training.precision
         dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
         if precision == "auto" and not self.record and dtype == "float32":
-            precision = "fp32"  # as whoever trained it has scored it
+            precision = "fp32"  # The model's authors have scored it in this precision.
         return detect_machine(precision, config["model_type"], product_widths(config))
 
     def _find_long_text(self) -> dict[str, Any]:
-        """Return how its run read long texts, where the recipe does not say; log that, or what the recipe says."""
+        """Return how its run read long texts, unless the recipe states it; log the value that is in effect."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        of_run, chosen = self._recipe_of_run.get("options", {}), self.recipe.options.get("long_text")
-        trained = of_run.get("long_text", "head")
+        run_options, chosen = self._recipe_of_run.get("options", {}), self.recipe.options.get("long_text")
+        trained = run_options.get("long_text", "head")
         if chosen not in (None, trained):
             log.info(f"trained with long_text {trained}, used with {chosen}")
         if chosen is not None or trained == "head":
             return {}
         log.info(f"as in its run: long_text {trained}")
-        return self._without_own({name: of_run[name] for name in truncation.OPTIONS if name in of_run})
+        return self._without_recipe_options(
+            {name: run_options[name] for name in truncation.OPTIONS if name in run_options}
+        )
 
     def kept(self, recipe: Recipe) -> Recipe:
         """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.
@@ -242,8 +246,9 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
     """Find the trained checkpoint that a recipe names as its model.
 
     Raises:
-        ModelError: no such model, an unfinished run, an untrained head, or labels that do not match the recipe's.
-        UnavailableError: a hub name that is neither cached nor reachable.
+        ModelError: If the model does not exist, its run is unfinished, its head is untrained, or its labels do not
+            match the recipe's.
+        UnavailableError: If a name on the Hub is neither cached nor reachable.
     """
     task = load_family(recipe)
     return open_checkpoint(recipe, task, hub.find_model(recipe.model))
@@ -253,13 +258,13 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
     """Find a trained checkpoint by its name, with the recipe that it brings along, or another one that is named.
 
     Args:
-        model: run folder, a checkpoint of a run, an exported folder, or any fine-tuned checkpoint.
-        recipe: of a checkpoint that is not of a run.
-        changes: dotted keys of the recipe -> values; None for one that stays as it is.
+        model: Run folder, checkpoint of a run, exported folder, or any fine-tuned checkpoint.
+        recipe: Recipe of a checkpoint that bertkit did not train.
+        changes: Dotted keys of the recipe -> values, or None for a value that does not change.
 
     Raises:
-        UsageError: nothing says what the model was trained for.
-        BertkitError: any other as `find_checkpoint` raises.
+        UsageError: If the model's task is unknown.
+        BertkitError: Any other error that `find_checkpoint` raises.
     """
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
     folder = hub.find_model(model)
@@ -271,23 +276,23 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     """Find the checkpoint that a recipe names as its model, or the ensemble of all finished runs of a folder of seeds.
 
     Raises:
-        ModelError: as `find_checkpoint`; or the seeds are not finished, or this task family has no ensembles.
+        ModelError: As `find_checkpoint`; also if the seeds are unfinished or the task family has no ensembles.
     """
     folder = typed_path(recipe.model)
     if not is_seeds_folder(folder):
         return find_checkpoint(recipe)
     summary = read_seeds(folder)
     if summary is None:
-        what = "the runs of these seeds are not finished"
-        raise ModelError(what, "repeat the command that started them, or name one of the run folders", file=folder)
+        message = "the runs of these seeds are not finished"
+        raise ModelError(message, "repeat the command that started them, or name one of the run folders", file=folder)
     task = load_family(recipe)
     names = members_of(summary)
     if len(names) < 2:
-        what = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
-        raise ModelError(what, "train with more --seeds, or name a run folder", file=folder)
+        message = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
+        raise ModelError(message, "train with more --seeds, or name a run folder", file=folder)
     if task.combine is None:
-        what = f"the task family {recipe.task} has no ensembles: its outputs cannot be combined"
-        raise ModelError(what, f"name one of the runs: {folder / names[0]}")
+        message = f"the task family {recipe.task} has no ensembles: its outputs cannot be combined"
+        raise ModelError(message, f"name one of the runs: {folder / names[0]}")
     members = tuple(open_checkpoint(recipe, task, hub.find_model(str(folder / name))) for name in names)
     log.info(f"ensemble of {len(names)} runs: {', '.join(names)}")
     for run in summary["runs"]:
@@ -300,16 +305,16 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     if is_exported(folder):
         export = read_export(folder)
-        # A graph has no classes by whose names its head could be checked: the manifest tells its family.
+        # An exported graph has no class names to check its head by, so the manifest states the task family.
         if export.task not in (recipe.task, task.EXPORTED_AS):
-            what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
-            raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
+            message = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
+            raise ModelError(message, "use the recipe.yaml of its folder", file=folder)
         config, record = read_json_object(folder / "config.json") if task.NAMED else {}, export.record
     else:
         from bertkit.modeling.sentence.folder import is_sentence_folder
 
         config = read_config(folder)
-        # an encoder for sentence vectors has no head, which only labels need
+        # An encoder for sentence vectors has no head, and only tasks with labels need one.
         if task.find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
             check_head(config, folder)
         record = runs.read_record(folder) or {}
@@ -318,17 +323,17 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
         labels = task.find_labels(folder, recipe)
     elif task.NAMED:
         outputs = len(config.get("id2label") or "ab")  # transformers' default is two
-        # First what the user says of the outputs, then what the config says, then numbers.
+        # The user's label names take precedence over the config's, and those over numbers.
         labels = recipe.model_labels or label_names(config) or placeholder_names(outputs)
         labels = match_names(labels, recipe.labels) if recipe.labels else labels
     return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
 
 
 def _head_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each option that says what a head computes, and is another than when the head was exported."""
+    """Yield each option that changes what a head computes and differs from its value at export."""
     for name in ("multi_label", "method", "layers"):
         if before.get(name) != now.get(name):
             yield name, before.get(name), now.get(name)
-    ways = [options.get("long_text", "head") for options in (before, now)]
-    if ways[0] != ways[1] and truncation.HIERARCHICAL in ways:
-        yield "long_text", *ways
+    strategies = [options.get("long_text", "head") for options in (before, now)]
+    if strategies[0] != strategies[1] and truncation.HIERARCHICAL in strategies:
+        yield "long_text", *strategies

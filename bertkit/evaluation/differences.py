@@ -1,4 +1,4 @@
-"""Where two systems differ: which rows the second wins and loses, and in which slices of the rows."""
+"""Differences between two systems: the rows that the second wins or loses, overall and per slice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Extra = Mapping[str, Sequence[Any]]
 Units = Sequence[Sequence[int]]
 """The numbers of the rows of each unit: one row, or all of a query."""
 Groups = dict[str, dict[str, Sequence[int]]]
-"""What rows are sliced by -> value -> numbers of units, eight bytes each."""
+"""Column or property to slice by -> value -> indices of its units, eight bytes each."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Slice:
 
 @dataclass(frozen=True)
 class Changes:
-    """What becomes of the score as units pass from the first system to the second, unit by unit."""
+    """Changes of the score when units are replaced one by one with the second system's answers."""
 
     metric: str
-    """Which score a unit is won or lost by."""
+    """Metric that decides whether a unit is won or lost."""
     changed: int
-    """How many units the two systems answer differently."""
+    """Number of units that the two systems answer differently."""
     judged: int
-    """How many of them were looked at."""
+    """Number of these units whose effect was computed."""
     won: int
     lost: int
     won_rows: list[ChangedRow] = field(default_factory=list)
@@ -93,26 +93,26 @@ class Side:
 Sides = tuple[Side, Side]
 
 
-def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, shown: int) -> Changes:
+def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, max_shown: int) -> Changes:
     """Find the units that the second system wins and loses, overall and by slices.
 
     A unit is won if the first system's score rises with the second's answer to it, and the second's falls with the
-    first's. So any metric tells, also one that a single row does not have, such as a correlation. Of several seeds, the
-    mean over pairs of them counts.
+    first's. This works for any metric, also if a single row has no score, as with a correlation. With several
+    seeds, the mean over pairs of seeds counts.
 
     Args:
-        scorer: scores the systems.
-        rows: of both, in one order.
-        sides: the baseline, and the system that is compared with it.
-        extra: columns to slice by.
-        shown: how many rows of either kind to show.
+        scorer: Scorer of the systems.
+        rows: Rows of both systems, in the same order.
+        sides: Baseline, and the system to compare with it.
+        extra: Columns to slice by.
+        max_shown: Maximum number of won, and of lost, rows to describe.
     """
     (first, second), metric = sides, scorer.recipe.best_metric
     pairs = list(zip(first.judged, second.judged, strict=False))
     # Units that both answer alike change nothing, and are not computed.
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
-    # F1 of a slice may be undefined where a label is missing; the share of right rows never is.
+    # F1 of a slice can be undefined if a label is missing; the fraction of right rows never is.
     scores = scorer.score(first.judged[0])
     shares = list(count_right(scores, first.judged[0], scorer.task.METRICS))
     slice_metric = "accuracy" if "accuracy" in shares else (shares or [metric])[0]
@@ -128,8 +128,8 @@ def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, shown: 
         judged=len(chosen),
         won=len(won),
         lost=len(lost),
-        won_rows=[describe(units[unit][0]) for unit in won[:shown] if len(units)],
-        lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if len(units)],
+        won_rows=[describe(units[unit][0]) for unit in won[:max_shown] if len(units)],
+        lost_rows=[describe(units[unit][0]) for unit in lost[:max_shown] if len(units)],
         slice_metric=slice_metric,
         slices=_slice_units(scorer, slice_metric, groups, sides, outcome)
         + _slice_entities(scorer, slice_metric, sides),
@@ -137,7 +137,7 @@ def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, shown: 
 
 
 def group_rows(scorer: Scorer, rows: Rows, side: Side) -> Units:
-    """Return the numbers of the rows of each unit: one per unit, or all rows of a query; empty where nobody knows."""
+    """Return the row indices of each unit: one per unit, or all rows of a query; empty if they are unknown."""
     count = count_units(side.judged[0])
     if count == len(rows):
         return cast(Units, np.arange(count)[:, None])
@@ -147,7 +147,7 @@ def group_rows(scorer: Scorer, rows: Rows, side: Side) -> Units:
     scored = []
     for numbers in groups.values() if scorer.task.COLUMNS.together else ():
         predictions = [side.predictions[0][number] for number in numbers]
-        # nothing to score, such as a query without a relevant passage
+        # A query without a relevant passage, for example, is not scored.
         with suppress(DataError):
             scorer.task.compare(predictions, [rows[number] for number in numbers], scorer.setup)
             scored.append(numbers)
@@ -166,12 +166,12 @@ def _mean_effects(
         before, after = (scorer.score(side) for side in (first, second))
         for unit in units:
             gained, without = (scorer.score(side) for side in swap(first, second, np.array([unit])))
-            for metric, of_metric in effects.items():
-                # What a unit is worth depends on what the other units are: the mean of changing it first and of
+            for metric, metric_effects in effects.items():
+                # The effect of a unit depends on the other units, so average the effects of changing it first and
                 # changing it last.
                 effect = (gained[metric] - before[metric] + after[metric] - without[metric]) / 2
                 sign = -1 if is_lower_better(metric) else 1
-                of_metric[unit] += 0.0 if np.isnan(effect) else sign * effect / len(pairs)
+                metric_effects[unit] += 0.0 if np.isnan(effect) else sign * effect / len(pairs)
     return effects
 
 
@@ -220,34 +220,37 @@ def count_words(row: Row, columns: Columns) -> int:
 
 
 def _slice_units(scorer: Scorer, metric: str, groups: Groups, sides: Sides, outcome: Sequence[set[int]]) -> list[Slice]:
-    """Score each group of units by itself, and count those that are won and lost."""
+    """Score each group of units separately, and count its wins and losses."""
     slices = []
     for by, values in groups.items():
         for value, units in values.items():
-            scores = _mean_scores(scorer, metric, [[take(of, np.array(units)) for of in side.judged] for side in sides])
-            won, lost = (len(of_outcome.intersection(units)) for of_outcome in outcome)
+            scores = _mean_scores(
+                scorer, metric, [[take(arrays, np.array(units)) for arrays in side.judged] for side in sides]
+            )
+            won, lost = (len(unit_set.intersection(units)) for unit_set in outcome)
             slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
     return slices
 
 
 def _slice_entities(scorer: Scorer, metric: str, sides: Sides) -> list[Slice]:
-    """Score each entity type by itself, on the rows where it is gold or where either side has found it.
+    """Score each entity type separately, on the rows in which the type is gold or predicted by either side.
 
-    A row is won where the second side makes fewer errors of that type.
+    A row is won if the second side makes fewer errors of that type.
     """
     if "entities" not in sides[0].judged[0] or metric not in ENTITY_METRICS:
         return []
     slices = []
     for index, name in enumerate(entity_types(scorer.labels)):
-        of_type = [
-            [{**of, **{name: of[name][:, [index]] for name in _BY_TYPE}} for of in side.judged] for side in sides
+        type_scores = [
+            [{**arrays, **{name: arrays[name][:, [index]] for name in _BY_TYPE}} for arrays in side.judged]
+            for side in sides
         ]
-        errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in of_type]
-        # Rows without the type say nothing of it, and there are many of them.
-        occurs = np.any([count_errors(judged)[1] > 0 for side in of_type for judged in side], axis=0)
+        errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in type_scores]
+        # Most rows do not contain the type and carry no information about it.
+        occurs = np.any([count_errors(judged)[1] > 0 for side in type_scores for judged in side], axis=0)
         if occurs.any():
             won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))
-            scores = _mean_scores(scorer, metric, of_type)
+            scores = _mean_scores(scorer, metric, type_scores)
             slices.append(Slice("entities", name, int(occurs.sum()), *scores, won, lost))
     return slices
 
@@ -259,26 +262,26 @@ def _mean_scores(scorer: Scorer, metric: str, sides: Sequence[Sequence[Judged]])
 
 
 def _describe_row(scorer: Scorer, rows: Rows, sides: Sides, number: int) -> ChangedRow:
-    """Describe a row in words, with its entities where it has some."""
+    """Describe a row in words, with its entities if it has any."""
     row, columns = rows[number], scorer.task.COLUMNS
     texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]
     gold = as_text(row.get(columns.gold))
-    answers = [[of_run[number]["prediction"] for of_run in side.predictions] for side in sides]
+    answers = [[run_predictions[number]["prediction"] for run_predictions in side.predictions] for side in sides]
     if "entities" in sides[0].judged[0]:
-        # the gold entities of a row as text, and those of each side's runs
+        # Show the gold entities of a row as text, and the entities that each run predicted.
         shown_answers = [
             scorer.task.details([{"prediction": tags} for tags in side], [row] * len(side), scorer.setup).answers or []
             for side in answers
         ]
         gold = shown_answers[0][0].gold
         answers = [[answer.predicted for answer in side] for side in shown_answers]
-    shown = shorten(" | ".join(texts), 300), shorten(gold, MAX_ANSWER)
+    row_texts = shorten(" | ".join(texts), 300), shorten(gold, MAX_ANSWER)
     first, second = map(_count_answers, answers)
-    return ChangedRow(str(row.get("id", number)), *shown, first, second)
+    return ChangedRow(str(row.get("id", number)), *row_texts, first, second)
 
 
 def _count_answers(values: Sequence[Any]) -> str:
-    """Describe the answers of a system's runs to a row; of several seeds, how many gave each."""
+    """Describe the answers of a system's runs to a row; with several seeds, add how many gave each answer."""
     answers = Counter(shorten(as_text(value), MAX_ANSWER) for value in values)
     if len(values) == 1:
         return next(iter(answers))

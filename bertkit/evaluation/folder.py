@@ -1,4 +1,4 @@
-"""The folder that `eval --output` writes: predictions, scores with their intervals, and what model has made them."""
+"""The folder that `eval --output` writes: predictions, scores with their intervals, and the model that made them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from bertkit.storage.runs import RunRecord, without_folder
 RECORD = "evaluation.json"
 _FORMAT = 1
 _NOT_SETTINGS = {"about", "published", "gates", "model", "data"}
-_OF_SCORING = ("max_length", "precision")  # of the settings of a training
+_SCORING_SETTINGS = ("max_length", "precision")  # training settings that change scores
 _ANOTHER = "choose another --output"
 
 
 def read_evaluation(folder: Path) -> RunRecord | None:
-    """Read what is recorded of the evaluation in a folder; None where there is none.
+    """Read the record of the evaluation in a folder, or return None if there is none.
 
     Raises:
-        DataError: the record is damaged.
+        DataError: If the record is damaged.
     """
     damaged = DataError("the record of the evaluation is damaged", "evaluate into another folder", file=folder / RECORD)
     return cast("RunRecord | None", read_signed(folder / RECORD, damaged, form=("an evaluation", _FORMAT)))
@@ -40,8 +40,8 @@ def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
     """Create the folder of an evaluation, and check that no file of it replaces something else.
 
     Raises:
-        UsageError: it is the folder of a run, or a file that is scored would be replaced.
-        ResourceError: it cannot be created.
+        UsageError: If it is the folder of a run, or an input file would be replaced.
+        ResourceError: If it cannot be created.
     """
     if (folder / runs.RECORD).is_file():
         raise UsageError("the folder of a run, whose predictions would be lost", _ANOTHER, file=folder)
@@ -54,23 +54,23 @@ def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
 
 
 def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
-    """Return the record of an evaluation, which stands in its folder before anything else does.
+    """Return the record of an evaluation, which is written to its folder first.
 
-    That of the same model with the same settings goes on: it keeps its other splits.
+    An evaluation of the same model with the same settings is continued: the scores of its other splits stay.
 
     Raises:
-        UsageError: the folder has predictions of another model, or by other settings.
+        UsageError: If the folder has predictions of another model, or of the same model with other settings.
     """
     made_by = describe_maker(saved)
     before = read_evaluation(folder)
     if before is None and any(folder.glob("predictions*.jsonl")):
-        raise UsageError("the folder has predictions of a model that is not recorded", _ANOTHER, file=folder)
+        raise UsageError("the folder has predictions of an unknown model", _ANOTHER, file=folder)
     if before is not None and before["made_by"] != made_by:
-        what = f"of another model ({before['model']})"
+        message = f"the folder has an evaluation of another model ({before['model']})"
         if before["made_by"]["model"] == made_by["model"]:
             changes = runs.compare_identities(before["made_by"], made_by)
-            what = f"by other settings ({'; '.join(map(str, changes[:4]))})"
-        raise UsageError(f"the folder has an evaluation {what}", _ANOTHER, file=folder)
+            message = f"the folder has an evaluation with other settings ({'; '.join(map(str, changes[:4]))})"
+        raise UsageError(message, _ANOTHER, file=folder)
     record: RunRecord = before or {"results": [], "predictions": {}, "identity": {"data": {}}}
     record |= {"format": _FORMAT, "status": "running", "model": saved.recipe.model, "made_by": made_by}
     record["versions"] = runs.versions()
@@ -80,9 +80,9 @@ def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
 
 
 def describe_maker(saved: SavedCheckpoint) -> dict[str, Any]:
-    """Return all that predictions depend on but the rows: the checksum of the model, and settings of its recipe."""
+    """Return what predictions depend on besides the rows: the checksum of the model and settings of its recipe."""
     settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
-    settings["training"] = {name: settings["training"][name] for name in _OF_SCORING}
+    settings["training"] = {name: settings["training"][name] for name in _SCORING_SETTINGS}
     return {"model": _fingerprint(saved), "recipe": settings}
 
 
@@ -94,19 +94,19 @@ def finish_evaluation(
     labels: Sequence[str],
     files: Sequence[str],
 ) -> None:
-    """Write what was scored, and the checksums of rows and predictions, into the record of an evaluation."""
+    """Write scores and the checksums of rows and predictions into the record of an evaluation."""
     scored = [{**without_folder(result), "seconds": None} for result in results]
-    of_other_splits = [result for result in record["results"] if result["split"] not in splits]
+    other_results = [result for result in record["results"] if result["split"] not in splits]
     data = record["identity"]["data"] | {name: split.fingerprint() for name, split in splits.items()}
-    known = list(dict.fromkeys([*record["identity"].get("labels", []), *labels]))
-    identity = {"recipe": record["made_by"]["recipe"], "data": data, "labels": known}
+    label_names = list(dict.fromkeys([*record["identity"].get("labels", []), *labels]))
+    identity = {"recipe": record["made_by"]["recipe"], "data": data, "labels": label_names}
     predictions = {**record["predictions"], **list_files(folder, files)}
-    fields = {"identity": identity, "results": of_other_splits + scored, "predictions": predictions}
+    fields = {"identity": identity, "results": other_results + scored, "predictions": predictions}
     write_signed(folder / RECORD, {**record, "status": "finished", **fields})
 
 
 def _fingerprint(saved: SavedCheckpoint) -> str:
-    """Compute the checksum of a model; that of an exported one is over the manifest of its files."""
+    """Compute the checksum of a model; for an exported one, use the manifest of its files."""
     if is_exported(saved.folder):
         return file_fingerprint(saved.folder / MANIFEST)
     return fingerprint_all(saved.folder, saved.member_folders)

@@ -52,7 +52,7 @@ def forward(
     Each process runs an exported model over all features.
 
     Returns:
-        the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
+        Outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, or None if
         features have no labels.
     """
     from bertkit.runtime.forward import forward_exported
@@ -103,10 +103,12 @@ def _run_batches(
         return _run_batch(model, collate([features[number] for number in batch]))
 
     def run_in_thread(batch: list[int]) -> Computed:
-        with evaluating(model, precision):  # the modes of torch are a thread's own
+        # Each thread has separate modes of torch, so set them again.
+        with evaluating(model, precision):
             return run(batch)
 
-    in_threads = len(batches) > 1 and _runs_in_threads(model)  # a single one has all threads for its products
+    # A single batch already uses all threads for its products.
+    in_threads = len(batches) > 1 and _runs_in_threads(model)
     return map_in_threads(run_in_thread, batches) if in_threads else map(run, batches)
 
 
@@ -124,7 +126,7 @@ def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
     real = without_fillers(model, batch)
     fields = dict(run_filled(model, {name: to_device(value, device) for name, value in real.items()}))
     Device(device.type).end_graph()
-    # the model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows
+    # The model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows.
     loss, items = fields.pop("loss", None), count_items(real)
     arrays = {name: value.float().cpu().numpy() for name, value in fields.items() if torch.is_tensor(value)}
     return arrays, *((float(loss) * items, items) if loss is not None and items else (0.0, 0))
@@ -132,7 +134,7 @@ def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
 
 @contextmanager
 def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
-    """Let a model of torch run without gradients and dropout, in a precision, for as long as the block lasts."""
+    """Run a torch model without gradients and dropout, in the given precision, inside the `with` block."""
     import torch
 
     from bertkit.modeling.static_shapes import always_masked
@@ -151,7 +153,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
 
 def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:
-    """Tell whether a process must run one batch more: all run a model with split weights equally often."""
+    """Return whether a process must run an extra batch: processes that share sharded weights run equally many."""
     return is_sharded(model) and process >= batches % processes > 0
 
 
@@ -159,8 +161,8 @@ def rank_and_size() -> tuple[int, int]:
     """Return the number of this process among those that evaluate together, and how many these are."""
     from torch import distributed
 
-    together = distributed.is_available() and distributed.is_initialized()
-    return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    is_distributed = distributed.is_available() and distributed.is_initialized()
+    return (distributed.get_rank(), distributed.get_world_size()) if is_distributed else (0, 1)
 
 
 def gather_from_all(share: Item) -> list[Item]:
@@ -177,8 +179,8 @@ def gather_from_all(share: Item) -> list[Item]:
 def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple[Collator, list[int]]:
     """Return a collator, and the lengths by which features are sorted into batches, both as they are on most devices.
 
-    Where a graph is compiled per shape, batches have the widths of the model's earlier ones, and one more where a text
-    is longer. All of one width are filled to as many rows.
+    If a graph is compiled per shape, batches reuse the widths of the model's earlier ones, plus another if a text
+    is longer. All batches of one width are filled to the same number of rows.
     """
     from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
 
@@ -201,17 +203,18 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
 def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[list[int]]:
     """Split rows, longest first, into batches of at most `tokens` padded tokens (or one row).
 
-    Without `tokens`, a batch has what keeps this machine busy: 4,096 tokens, on a CPU 1,024 for each thread if that is
-    less.
+    Without `tokens`, a batch has as many tokens as keep this machine busy: 4,096, or on a CPU 1,024 per thread if that
+    is less.
     """
-    if len(lengths) < 2:  # a text at a time need not ask what the machine can do
+    # With one text there is nothing to batch, so skip the query of the machine.
+    if len(lengths) < 2:
         return [[row] for row in range(len(lengths))]
     return split_by_length(lengths, tokens or tokens_at_once())
 
 
 def tokens_at_once() -> int:
-    """Return how many padded tokens of a batch keep this machine busy."""
-    torch = sys.modules.get("torch")  # which exported models do not need
+    """Return the number of padded tokens per batch that keeps this machine busy."""
+    torch = sys.modules.get("torch")  # Exported models run without torch.
     if torch is None:
         return tokens_for(fitting_threads().number)
     return tokens_for(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE

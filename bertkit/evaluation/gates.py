@@ -18,7 +18,7 @@ from bertkit.metrics.baselines import Scores
 from bertkit.metrics.intervals import Interval, count_units, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.slices import LEAST_UNITS
+from bertkit.metrics.slices import MIN_UNITS
 from bertkit.modeling.checkpoint import weight_bytes
 from bertkit.recipe.records import Gates
 from bertkit.reports.cases import Case, Outcome
@@ -36,9 +36,9 @@ class WorseGate:
     """By how much a model must not be worse than the first.
 
     Args:
-        metrics: those that count; the best metric where there is none.
-        margin: how much may be lost; above 0, it must be shown that no more is.
-        undecided: what becomes of a difference that too few rows show.
+        metrics: Metrics that must not get worse; the best metric if empty.
+        margin: Largest acceptable loss; if above 0, the test must rule out a larger one.
+        undecided: Outcome if there are too few rows to decide.
     """
 
     metrics: Sequence[str] = ()
@@ -49,23 +49,23 @@ class WorseGate:
         """Return the metrics that it is about.
 
         Raises:
-            UsageError: one of them is not scored.
+            UsageError: If one of them is not scored.
         """
-        known = scorer.score(side.judged[0])
+        scores = scorer.score(side.judged[0])
         for name in self.metrics:
-            if name not in known:
-                raise UsageError(f"--metric {name} is not scored", closest(name, known))
+            if name not in scores:
+                raise UsageError(f"--metric {name} is not scored", closest(name, scores))
         return list(self.metrics) or [scorer.recipe.best_metric]
 
 
 class GatedDifference(NamedTuple):
-    """One difference of several that a gate is about; None where too few units are there to test it."""
+    """Difference that a gate tests, or None if there are too few units for a test."""
 
     group: str
     name: str
     metric: str
     units: int
-    found: Difference | None
+    difference: Difference | None
 
 
 def judge_scores(
@@ -74,54 +74,54 @@ def judge_scores(
     """Judge what a model scored by the gates of a recipe: a case per gate.
 
     Args:
-        gates: of the recipe.
-        group: what was scored, such as the name of a split.
-        scores: metric -> score.
-        intervals: metric -> its 95% interval.
-        ece: where it is known.
-        size: bytes of the weights.
+        gates: Gates of the recipe.
+        group: Subject of the scores, such as the name of a split.
+        scores: Metric -> score.
+        intervals: Metric -> its 95% interval.
+        ece: Expected calibration error, if known.
+        size: Size of the weights in bytes.
     """
-    known = {**scores, "size_mb": size / 1e6} | ({"ece": ece["value"]} if ece else {})
+    all_scores = {**scores, "size_mb": size / 1e6} | ({"ece": ece["value"]} if ece else {})
     ends = {**intervals} | ({"ece": ece["interval"]} if ece else {})
     cases = []
     for name, bound in gates.limits.items():
-        value, interval, is_most = known.get(name), ends.get(name), is_lower_better(name)
-        asked = f"at {'most' if is_most else 'least'} {bound:g}"
-        # With confidence, the end of the interval must pass, and not the score: the one on the side that could fail.
+        value, interval, is_most = all_scores.get(name), ends.get(name), is_lower_better(name)
+        requirement = f"at {'most' if is_most else 'least'} {bound:g}"
+        # With confidence, the interval must pass, not the score, so compare the end of the interval that could fail.
         end = interval and interval[is_most] if gates.confident and name != "size_mb" else value
-        # What was not measured fails: a gate that skips what it cannot judge lets everything pass.
+        # A missing measurement fails its gate; otherwise a broken measurement would pass unnoticed.
         if value is None or end is None:
-            what = "not measured" if value is None else f"{score_text(value)} has no interval"
-            cases.append(Case(group, name, "failed", f"{what}, and {asked} is asked for"))
+            problem = "not measured" if value is None else f"{score_text(value)} has no interval"
+            cases.append(Case(group, name, "failed", f"{problem}, and {requirement} is asked for"))
             continue
         reached = end <= bound if is_most else end >= bound
-        shown = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
-        text = f"{shown}, {'' if reached else 'not '}{asked}{' with confidence' if gates.confident else ''}"
+        described = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
+        text = f"{described}, {'' if reached else 'not '}{requirement}{' with confidence' if gates.confident else ''}"
         cases.append(Case(group, name, "passed" if reached else "failed", text))
     return cases
 
 
 def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
-    """Judge the means of several seeds; the size is that of one of them, and their calibration is not known."""
+    """Judge the means of several seeds; the size is one model's, and their calibration is not measured."""
     size = next((model_bytes(Path(summary.folder, run.name)) for run in summary.runs if run.results), 0)
     cases = []
     for split in summary.splits:
-        known = {name: spread for name, spread in split.spreads.items() if spread is not None}
-        means = {name: spread.mean for name, spread in known.items()}
-        ends = {name: spread.interval for name, spread in known.items()}
+        known_spreads = {name: spread for name, spread in split.spreads.items() if spread is not None}
+        means = {name: spread.mean for name, spread in known_spreads.items()}
+        ends = {name: spread.interval for name, spread in known_spreads.items()}
         cases += judge_scores(gates, split.split, means, ends, None, size)
     return cases
 
 
 def model_bytes(folder: Path) -> int:
-    """Return the size of a model on disk: of its weights, or of all files of an exported one."""
+    """Return the size of a model on disk: its weights, or all files of an exported model."""
     if is_exported(folder):
         return count_bytes(folder)
     return weight_bytes(folder)
 
 
 def judge_result(gates: Gates, result: Result, folders: Sequence[Path] = ()) -> Result:
-    """Return a result with what came of the gates; the weights are in its folder, or in those that are named."""
+    """Return a result with the outcomes of its gates; the weights are in its folder, or in `folders` if given."""
     if not gates.limits:
         return result
     size = sum(map(model_bytes, folders or [Path(str(result.folder))]))
@@ -144,22 +144,24 @@ def judge_systems(
     extra: Extra,
     gate: WorseGate | None,
 ) -> list[Case]:
-    """Judge each system after the first by a gate, in all rows and in the slices of extra columns; none without one.
+    """Judge each system after the first by a gate, on all rows and per slice of extra columns; empty without a gate.
 
     Args:
-        scorer: scores them.
-        rows: of all of them.
-        sides: name of a system -> its predictions.
-        differences: name of a system after the first -> metric -> its difference from the first.
-        extra: name of a column -> its value in each row.
-        gate: what is asked for.
+        scorer: Scorer of the systems.
+        rows: Rows that all systems have predicted.
+        sides: Name of a system -> its predictions.
+        differences: Name of a system after the first -> metric -> its difference from the first.
+        extra: Name of a column -> its value in each row.
+        gate: Gate to apply.
     """
     if gate is None:
         return []
-    first, *others = sides
+    first, *other_names = sides
     metrics, units = gate.choose(scorer, sides[first]), count_units(sides[first].judged[0])
     tested = [
-        GatedDifference(name, metric, metric, units, differences[name][metric]) for name in others for metric in metrics
+        GatedDifference(name, metric, metric, units, differences[name][metric])
+        for name in other_names
+        for metric in metrics
     ]
     # Other metrics need not be computed in each resample of each slice.
     if set(metrics) <= set(scorer.recipe.metrics):
@@ -167,10 +169,10 @@ def judge_systems(
     # Slices make many tests, so their p values are corrected separately from the tests on all rows.
     tested_slices = []
     slices = slice_values(scorer, rows, group_rows(scorer, rows, sides[first]), extra)
-    for by, name in ((by, name) for by in extra for name in others):
+    for by, name in ((by, name) for by in extra for name in other_names):
         for value, members in slices.get(by, {}).items():
             tested_here: dict[str, Difference] = {}
-            if len(members) >= LEAST_UNITS:
+            if len(members) >= MIN_UNITS:
                 indices = np.array(members)
                 parts = [
                     replace(side, judged=[take(arrays, indices) for arrays in side.judged])
@@ -186,15 +188,15 @@ def judge_systems(
 
 def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case]:
     """Judge differences by a gate; p of several is corrected for their number."""
-    corrected = iter(correct_differences([gated.found for gated in tested if gated.found is not None]))
+    corrected = iter(correct_differences([gated.difference for gated in tested if gated.difference is not None]))
     cases = []
     for group, name, metric, units, diff in tested:
         if diff is None:
-            cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {LEAST_UNITS}"))
+            cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {MIN_UNITS}"))
             continue
         diff = next(corrected)
         outcome = judge_difference(diff, units, gate.margin, lower_is_better=is_lower_better(metric))
-        # "Undecided" is an outcome of its own: too few rows to tell whether the margin is kept.
+        # "Undecided" is a separate outcome: there are too few rows to decide whether the margin holds.
         undecided: Outcome = "failed" if gate.undecided == "fail" else "skipped"
         ends = "no interval" if diff.interval is None else f"95% CI {diff.interval[0]:+.4f} to {diff.interval[1]:+.4f}"
         corrected_p = "" if diff.p_holm is None else f", p {p_text(diff.p_holm)} after correction"

@@ -1,4 +1,4 @@
-"""Held-out text: the same examples and masks for every evaluation, scored as their objective says."""
+"""Held-out text: the same examples and masks for every evaluation, scored by the objective."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from bertkit.tokens.features import ROW_MASK, Collator, Feature, Features
 
 
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
-    """Make the features of held-out text that every evaluation scores: the same pairs and masks, whatever the seed."""
-    # One seed for all runs: perplexities of runs with other seeds would be of other masks.
+    """Make the features of held-out text, with the same pairs and masks in every evaluation and for every seed."""
+    # Use one seed for all runs, because other masks would give other perplexities.
     setup = replace(setup, recipe=setup.recipe.changed("training", seed=0))
     examples = objective.examples(corpus, setup.recipe.training.max_length, setup, 0)
     if not len(examples):
@@ -48,15 +48,16 @@ def measure(
     with stage("evaluation", len(share)) as tick, evaluating(model, precision):
         for position, numbers in enumerate([*share, *fillers]):
             batch = collate([features[number] for number in numbers])
-            # objectives go by labels, and by what tells text from padding
+            # Objectives find padding by the labels and by the attention mask.
             batch.pop(ROW_MASK, None)
-            # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
+            # Add up sums and counts, and divide once in `score`: a mean of the batches' means would
             # weigh the items of small batches more.
             sums = objective.accumulate(model, {name: to_device(values, device) for name, values in batch.items()})
-            if position == len(share):  # it counts in another process
+            # A filler keeps the processes in step; its sums count in another process.
+            if position == len(share):
                 break
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             tick(1)
     shares = gather_from_all(totals)
-    # with fewer batches than processes some have no sums, but the first process always has a batch
+    # With fewer batches than processes some processes have no sums, but the first one always has a batch.
     return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})

@@ -44,11 +44,11 @@ class Parity:
     largest: float
     """The largest difference of any output, where the largest output is 1 or less; else relative to that."""
     least_cosine: float | None
-    """Least cosine between the vectors of both models, where there are vectors."""
+    """Lowest cosine between the vectors of both models, or None if they return no vectors."""
     latency: list[dict[str, Any]] = field(default_factory=list)
     """``texts``, ``tokens``, milliseconds of ``torch`` and of the ``exported`` graph, and ``times_as_fast``.
 
-    ``spread`` is by which share the slowest round took longer; where rounds disagree, ``times_as_fast`` is None.
+    ``spread`` is the fraction by which the slowest round took longer; if rounds disagree, ``times_as_fast`` is None.
     """
     split: str = ""
     rows: int = 0
@@ -74,15 +74,15 @@ def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocabulary: int)
 
 
 def compare_outputs(before: Compute, after: Compute, batches: Sequence[Arrays]) -> tuple[float, float | None]:
-    """Return the largest relative difference over batches, and the least cosine of vectors where there are some.
+    """Return the largest relative difference over batches, and the lowest cosine of vectors or None without vectors.
 
-    What stands at padding is not compared: nothing reads it.
+    Outputs at padding are not compared, because nothing reads them.
     """
     largest, cosines = 0.0, []
     for batch in batches:
         first, second = before(batch), after(batch)
-        for name, found in second.items():
-            old, new = (_real(np.asarray(values, dtype=np.float64), batch) for values in (first[name], found))
+        for name, new_values in second.items():
+            old, new = (_real(np.asarray(outputs, dtype=np.float64), batch) for outputs in (first[name], new_values))
             largest = max(largest, float(np.abs(old - new).max() / max(1.0, np.abs(old).max())))
             if name in VECTORS:
                 lengths = np.linalg.norm(old, axis=-1) * np.linalg.norm(new, axis=-1)
@@ -91,7 +91,7 @@ def compare_outputs(before: Compute, after: Compute, batches: Sequence[Arrays]) 
 
 
 def _real(values: Numbers, batch: Arrays) -> Numbers:
-    """Return the values at tokens that are none of padding, where a value belongs to a token."""
+    """Return the values at tokens other than padding, if values belong to tokens."""
     mask = batch["attention_mask"] > 0
     return values[mask] if values.shape[: mask.ndim] == mask.shape else values
 
@@ -122,15 +122,15 @@ def tabulate_latency(
 def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[str, Any]:
     """Score both on a split; return the fields of `Parity` that follow.
 
-    Flips are counted where answers are labels; those of rows alone where the graph is in int8.
+    Flips are counted if answers are labels; for a graph in int8, also per row.
     """
     first, second = (score_split(checkpoint, split) for checkpoint in (before, after))
     task = before.task
     differences = compare_scored(task, first, second, samples=200)
     scores: dict[str, dict[str, Any]] = {}
-    for name, found in differences.items():
-        scores[name] = {"before": found.first, "after": found.second, "difference": found.difference}
-        scores[name]["interval"] = found.interval and list(found.interval)
+    for name, result in differences.items():
+        scores[name] = {"before": result.first, "after": result.second, "difference": result.difference}
+        scores[name]["interval"] = result.interval and list(result.interval)
     flips = {}
     if task.NAMED:
         flips["model"] = _count_flips(first, second)
@@ -152,14 +152,14 @@ def compare_scored(task: Task, first: Scored, second: Scored, *, samples: int = 
 
 def _count_flips(first: Scored, second: Scored) -> int:
     pairs = zip(first.predictions, second.predictions, strict=True)
-    return sum(one["prediction"] != other["prediction"] for one, other in pairs)
+    return sum(old["prediction"] != new["prediction"] for old, new in pairs)
 
 
 def measure_latency(models: Sequence[tuple[Checkpoint, Scored]]) -> list[Pace]:
     """Measure how fast each model reads the same rows, one at a time and in batches; they take turns.
 
     Args:
-        models: checkpoints with the features of the same rows.
+        models: Checkpoints with the features of the same rows.
     """
     features = models[-1][1].features
     count = len(features)

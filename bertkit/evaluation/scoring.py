@@ -1,4 +1,4 @@
-"""From a model to scores: the one path that training, `eval` and `predict` share."""
+"""The path from a model to its scores, which training, `eval` and `predict` share."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
     from bertkit.reports.cases import Case
 
-# a logit whose probability is 0 beside that of any other, and whose exponential is still a number
+# Logit whose probability is 0 next to any other logit, and whose exponential is still a normal number.
 _NEVER = -500.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a checkpoint scored on one split; what is undefined there is None."""
+    """Scores of a checkpoint on one split; undefined scores are None."""
 
     recipe: str
     model: str
@@ -68,19 +68,19 @@ class Result:
     lead: dict[str, Any] | None = None
     """How far the model is ahead of the strongest baseline, as `bertkit.evaluation.baselines.Lead`."""
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
-    """``scores``, ``intervals`` or ``baselines`` -> metric -> why it is None there, in all baselines."""
+    """``scores``, ``intervals`` or ``baselines`` -> metric -> reason why it is undefined, in all baselines."""
     folder: str | None = None
     training_rows: int = 0
     """How many of the rows are known to be training rows of the model."""
     source: str = ""
     warnings: list[str] = field(default_factory=list)
     data_warnings: list[str] = field(default_factory=list)
-    """What is odd about the rows; it was logged before training."""
+    """Warnings about the rows, which were logged before training."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     ece: dict[str, Any] | None = None
-    """The expected calibration error, ``value`` and ``interval``, where a gate asks for it."""
+    """Expected calibration error, ``value`` and ``interval``, if a gate requires it."""
     gates: list[Case] = field(default_factory=list)
-    """What came of the recipe's gates."""
+    """Outcomes of the recipe's gates."""
 
     @property
     def baseline(self) -> dict[str, float | None]:
@@ -112,7 +112,7 @@ def score_split(
 ) -> Scored:
     """Encode the rows of a split, run the model, decode its outputs and score them.
 
-    With `tune`, the task's options are tuned on the split first. With `alone`, each row is a batch of its own.
+    With `tune`, the task's options are first tuned on the split. With `alone`, each batch holds one row.
     """
     if features is None:
         checkpoint = _with_labels_of(split, checkpoint)
@@ -128,30 +128,30 @@ def score_split(
 
 
 def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[Scored, list[Scored]]:
-    """Score an ensemble as `score_split` does, and each of its members by itself."""
+    """Score an ensemble as `score_split` does, and each member separately."""
     checkpoint = _with_labels_of(split, checkpoint)
     features = _encode_split(split, checkpoint)
     by_member = run_members(checkpoint, features, f"scoring {split.name}")
     outputs = _combine_outputs(checkpoint, by_member, features)
-    # The outputs of each member are there already: scoring it alone runs no model again.
+    # The outputs of each member are known, so scoring a member runs no model again.
     members = [
-        _score_outputs(member, split, features, own, None)
-        for member, own in zip(checkpoint.members, by_member, strict=True)
+        _score_outputs(member, split, features, member_outputs, None)
+        for member, member_outputs in zip(checkpoint.members, by_member, strict=True)
     ]
     return _score_outputs(checkpoint, split, features, outputs, None), members
 
 
 def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
-    known, gold = checkpoint.setup.labels, checkpoint.task.COLUMNS.gold
+    model_labels, gold = checkpoint.setup.labels, checkpoint.task.COLUMNS.gold
     names = {name for value in split.column(gold) for name in spelled_names(value)} if checkpoint.task.NAMED else set()
-    lacking = sorted(names.difference(known))
-    if not lacking:
+    unknown_labels = sorted(names.difference(model_labels))
+    if not unknown_labels:
         return checkpoint
-    # Not an error: the rows are scored as they are, and a row with such a label counts as wrong.
+    # An unknown label is not an error: a row with such a label counts as wrong.
     members = tuple(_with_labels_of(split, member) for member in checkpoint.members)
-    setup = replace(checkpoint.setup, labels=(*known, *lacking))
-    return replace(checkpoint, setup=setup, members=members, lacking=len(lacking))
+    setup = replace(checkpoint.setup, labels=(*model_labels, *unknown_labels))
+    return replace(checkpoint, setup=setup, members=members, unknown_label_count=len(unknown_labels))
 
 
 def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
@@ -160,8 +160,8 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     from bertkit.tokens.truncation import Truncation
 
     setup, gold = checkpoint.setup, checkpoint.task.COLUMNS.gold
-    if checkpoint.lacking:
-        setup = replace(setup, labels=setup.labels[: -checkpoint.lacking])
+    if checkpoint.unknown_label_count:
+        setup = replace(setup, labels=setup.labels[: -checkpoint.unknown_label_count])
         split = split.without(gold)
     features = encode_split(split, setup, checkpoint.task.encode)
     truncation = Truncation(setup, checkpoint.task.encode)
@@ -202,16 +202,16 @@ def _decode_outputs(
 
 
 def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Rows, setup: Setup) -> Predictions:
-    """Decode outputs as the task family does, so many rows at a time that any number can be held."""
+    """Decode outputs with the task family, in chunks of rows, so that memory stays bounded."""
     if len(rows) <= IN_MEMORY:
         return task.decode(outputs, features, rows, setup)
 
     from bertkit.tokens.feature_cache import rows_of
 
     def decode(start: int) -> list[Prediction]:
-        of_chunk = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
-        chunk = [{**feature, "row": feature["row"] - start} for feature in features[of_chunk]]
-        return task.decode(outputs[of_chunk], chunk, rows[start : start + IN_MEMORY], setup)
+        feature_slice = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
+        chunk = [{**feature, "row": feature["row"] - start} for feature in features[feature_slice]]
+        return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], setup)
 
     rows_of_features = rows_of(features)
     return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
@@ -222,7 +222,7 @@ def run_model(
 ) -> tuple[Sequence[Any], float | None]:
     """Run the model over features with a progress line, `alone` one by one; see `bertkit.evaluation.forward.forward`.
 
-    The outputs of an ensemble are those of its members, combined; they have no loss.
+    An ensemble combines the outputs of its members and has no loss.
     """
     from bertkit.evaluation.forward import forward
 
@@ -233,8 +233,8 @@ def run_model(
     with stage(title, len(features)) as tick:
         run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
-    if checkpoint.lacking:
-        outputs = spool(_with_logits(output, checkpoint.lacking) for output in outputs)
+    if checkpoint.unknown_label_count:
+        outputs = spool(_with_logits(output, checkpoint.unknown_label_count) for output in outputs)
     return outputs, loss
 
 
@@ -245,13 +245,13 @@ def answer_rows(checkpoint: Checkpoint, features: Features, rows: Rows, title: s
 
 
 def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return an output with a logit of `_NEVER` for each of so many more labels."""
+    """Return an output with `count` more labels, whose logits are `_NEVER`."""
     logits = output["logits"]
     return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
 
 
 def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> Sequence[Output]:
-    """Combine the outputs of the members of an ensemble, one list per member, to those of one model."""
+    """Combine the outputs of an ensemble's members, one list per member, into the outputs of one model."""
     combine = checkpoint.task.combine
     assert combine is not None  # `find_members` has looked
     return spool(
@@ -302,7 +302,7 @@ def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> st
 
 
 def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None:
-    """Compute the expected calibration error with its interval; None where no gate asks, or nobody knows."""
+    """Compute the expected calibration error with its interval, or None without a gate on it or gold probabilities."""
     if "ece" not in scored.setup.recipe.gates.limits or task.gold_probabilities is None:
         return None
     from bertkit.metrics.reliability import describe_calibration
@@ -329,7 +329,7 @@ def read_results(results: Sequence[Mapping[str, Any]], folder: Path) -> list[Res
 
 
 def suffix_of(split: str) -> str:
-    """Return what tells a split's files and scores from those of ``validation``.
+    """Return the suffix of a split's files and scores, which is empty for ``validation``.
 
     >>> suffix_of("validation"), suffix_of("validation_mismatched"), suffix_of("test")
     ('', '_mismatched', '_test')
@@ -344,14 +344,14 @@ def predictions_file(split: str) -> str:
 
 
 def write_predictions(folder: Path, split: Split, predictions: Predictions, details: Details) -> list[str]:
-    """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
+    """Write predictions.jsonl and the other files that the task family adds for a split; return their names."""
     suffix = suffix_of(split.name)
     seen = split.training_rows
 
     def mark(number: int) -> dict[str, bool]:
         return {"is_training_row": number in seen} if seen else {}
 
-    # A record has its row too, so that `compare` and `errors` need no data set.
+    # Records include their rows, so that `compare` and `errors` do not need the dataset.
     records = (
         {"id": row.get("id", number), **row, **drop_private_keys(prediction), **mark(number)}
         for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))

@@ -68,7 +68,7 @@ def read_task_splits(
 
 
 Choice = Literal["refuse", "drop", "keep"]
-"""What becomes of rows to score that the model was trained on."""
+"""How to handle rows to score that the model was trained on."""
 
 _RECURRING = 0.1
 """Share of a named split whose texts may recur in training, as 4% do of CoNLL-2003's test rows, which others score."""
@@ -80,15 +80,15 @@ def find_training_rows(
     """Find the rows that a run is trained on, itself or before it began.
 
     Args:
-        splits: ``train`` and what validates it.
-        gold: the column of gold answers.
-        models: folder -> name of those that the run starts or learns from.
+        splits: ``train`` and the validation splits.
+        gold: Column of gold answers.
+        models: Folder -> name of the models that the run starts or learns from.
 
     Returns:
         the splits, with these rows marked; their digests; and a warning for each model that was trained on validation
         rows, unless these are training rows of this run too.
     """
-    # Rows are known by digests of their inputs, with case and white space folded in a second one.
+    # Rows are identified by digests of their inputs; a second digest ignores case and whitespace.
     today = trained = digest_trained(splits["train"].rows, gold)
     warnings = []
     for folder, model in models.items():
@@ -102,8 +102,8 @@ def find_training_rows(
             if split.training_rows:
                 share = share_of(len(split.training_rows), len(split.rows))
                 example = split.place(min(split.training_rows))
-                what = f"{share} {name} rows are rows that {model} was trained on, such as {example}."
-                warnings.append(f"{what} Scores may be too high.")
+                described = f"{share} {name} rows are rows that {model} was trained on, such as {example}."
+                warnings.append(f"{described} Scores may be too high.")
     marked = {
         name: mark_training_rows(split, gold, trained) if is_validation(name) else split
         for name, split in splits.items()
@@ -133,8 +133,8 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
     What a run was validated on, it has been warned of, so eval scores it as training did.
 
     Raises:
-        UsageError: the choice is none.
-        DataError: there are such rows, and they may be neither scored nor left out; or there are no others.
+        UsageError: If the choice is unknown.
+        DataError: If there are such rows and they may be neither scored nor dropped, or no other rows are left.
     """
     if choice not in get_args(Choice):
         raise UsageError(f"training_rows is {choice!r}", closest(choice, get_args(Choice)))
@@ -153,19 +153,24 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
 def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
     is_named = not split.is_held_out and split.name not in (ALL, "train")
-    what, near = f"{share_of(len(seen), count)} rows to score are training rows of the model", split.nearly_trained
-    if near:
-        what += f" ({f'{near:,} of them ' if near < len(seen) else ''}but for case and white space)"
+    message, near_count = (
+        f"{share_of(len(seen), count)} rows to score are training rows of the model",
+        split.nearly_trained,
+    )
+    if near_count:
+        message += (
+            f" ({f'{near_count:,} of them ' if near_count < len(seen) else ''}if case and whitespace are ignored)"
+        )
     drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
     is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
-        raise DataError(what, remedy, **split.place(min(seen))._asdict())
+        raise DataError(message, remedy, **split.place(min(seen))._asdict())
     if choice != "drop" or not seen:
-        if near:
-            log.info(what)
+        if near_count:
+            log.info(message)
         return split
-    log.info(f"{what}: they are left out")
+    log.info(f"{message}: they are left out")
     return split.select(index for index in range(count) if index not in seen)
 
 
@@ -213,8 +218,8 @@ def _label_remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
 
 def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
     """Return two digests of each row that a run is trained on, (rows, 2); see `Digests`."""
-    both = digest_rows((version for row in rows for version in (row, _fold_texts(row))), gold)
-    return both.reshape(-1, 2)
+    both_digests = digest_rows((version for row in rows for version in (row, _fold_texts(row))), gold)
+    return both_digests.reshape(-1, 2)
 
 
 def _fold_texts(value: object) -> Any:

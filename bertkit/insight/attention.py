@@ -150,8 +150,8 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
 def _describe_tokens(encoding: Encoding, text: str, segment: int) -> list[AttendedToken]:
     described, word_before = [], None
     for token, (start, end), word in zip(encoding.tokens, encoding.offsets, encoding.word_ids, strict=True):
-        shown = text[start:end].strip() or token
-        described.append(AttendedToken(token, f"##{shown}" if word == word_before else shown, segment))
+        displayed = text[start:end].strip() or token
+        described.append(AttendedToken(token, f"##{displayed}" if word == word_before else displayed, segment))
         word_before = word
     return described
 
@@ -275,7 +275,7 @@ class PatternCounter:
             weights: Weights of each layer, (rows, heads, tokens, tokens), padded on the right.
         """
         device, width = weights[0].device, weights[0].shape[-1]
-        # masks (patterns, rows, tokens, tokens): what belongs to each pattern, for the tokens that attend
+        # Masks (patterns, rows, tokens, tokens) of the attention of each pattern, for the tokens that attend.
         masks, attends, lengths = self._masks(rows, width)
         self.tokens += int(attends.sum())
         self.uniform_sums += (masks.sum(-1) / lengths[:, None]).sum((1, 2))
@@ -317,7 +317,7 @@ class PatternCounter:
         # Special tokens are frequent, and must not be the rarest tokens of a row either.
         counts = np.where(is_text, self.counts[ids], np.iinfo(np.int64).max)
         is_rare = is_text & (counts == counts.min(axis=1, keepdims=True))
-        # distance from the token that attends to the token attended to
+        # Distance from the token that attends to the token that is attended to.
         offsets = np.arange(width) - np.arange(width)[:, None]
         to_text = is_text[:, None, :]
         by_name = {

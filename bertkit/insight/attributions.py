@@ -32,9 +32,9 @@ class ExplainedInput:
     feature: Feature
     collate: Collator
     score: Score
-    """Takes the model's outputs for a batch, and returns the number for each of its inputs, shape (inputs,)."""
+    """Takes the model's outputs for a batch, and returns one number per input, shape (inputs,)."""
     baseline: int
-    """Id of the token that stands for no information."""
+    """Id of the token that carries no information."""
     positions: Sequence[Position]
     """Tokens of the text; without special tokens such as [CLS], the model would read another kind of input."""
 

@@ -78,11 +78,11 @@ class BehaviorTest(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> BehaviorTest:
-        given = {"synonyms": isinstance(self.words, dict), "exchange": len(self.words) > 1, "add": bool(self.text)}
+        has_part = {"synonyms": isinstance(self.words, dict), "exchange": len(self.words) > 1, "add": bool(self.text)}
         names = (*EDITS, *_NEEDS)
         if self.change is not None and self.change not in names:
             raise ValueError(f"no change is called {self.change!r}: {closest(self.change, names)}")
-        if self.change in _NEEDS and not given[self.change]:
+        if self.change in _NEEDS and not has_part[self.change]:
             raise ValueError(f"change: {self.change} needs e.g. `{_NEEDS[self.change]}`")
         if self.kind == "direction" and (self.change is None or (self.rises and self.falls)):
             raise ValueError("rises or falls, one of them, needs a change")
@@ -217,7 +217,7 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: 
     if not test.change:
         return Plan(test, sample(rows, limit), column)
     change, changed = test.find_change(), dict[int, Row]()
-    # All rows in random order, until enough can be changed: not every row has, say, a number.
+    # Go through all rows in random order until enough are changed, because some rows have, for example, no number.
     for index in Random(0).sample(range(len(rows)), len(rows)):
         row = rows[index]
         if not _is_text(row.get(column)):
@@ -321,11 +321,13 @@ def _get_probability(test: BehaviorTest, label: str, prediction: Prediction) -> 
     """
     if isinstance(prediction["prediction"], float):
         return float(prediction["prediction"])
-    known = prediction.get("probabilities")
-    if not isinstance(known, Mapping) or label not in known:
-        what = f"{test.name}: the answers have no probability of {label!r}"
-        raise RecipeError(what, closest(label, known) if known else "rises and falls are for labels and numbers")
-    return float(known[label])
+    probabilities = prediction.get("probabilities")
+    if not isinstance(probabilities, Mapping) or label not in probabilities:
+        message = f"{test.name}: the answers have no probability of {label!r}"
+        raise RecipeError(
+            message, closest(label, probabilities) if probabilities else "rises and falls are for labels and numbers"
+        )
+    return float(probabilities[label])
 
 
 def _sum_up(

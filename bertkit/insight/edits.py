@@ -26,7 +26,7 @@ def swap_letters(text: str, draw: Random) -> str:
         return text
     word = draw.choice(words)
     letters = list(word[0])
-    # Neither the first nor the last letter, which readers need most, and no equal ones.
+    # Keep the first and the last letter, which readers need most, and skip pairs of equal letters.
     places = [index for index in range(1, len(letters) - 1) if letters[index] != letters[index + 1]]
     if not places:
         return text
@@ -52,14 +52,14 @@ def exchange_words(words: Sequence[str]) -> Change:
     >>> exchange_words(("Mary", "Anna"))("Mary met Ann in Oslo", Random(1))
     'Anna met Ann in Oslo'
     """
-    known = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b")
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, words))})\b")
 
     def change(text: str, draw: Random) -> str:
-        match = known.search(text)
-        others = [word for word in words if word not in text] if match else []
-        if not match or not others:
+        match = pattern.search(text)
+        replacements = [word for word in words if word not in text] if match else []
+        if not match or not replacements:
             return text
-        new = draw.choice(others)
+        new = draw.choice(replacements)
         return re.sub(rf"\b{re.escape(match[0])}\b", lambda _: new, text)
 
     return change
@@ -71,14 +71,14 @@ def replace_words(synonyms: Mapping[str, str]) -> Change:
     >>> replace_words({"good": "great"})("Good films are good", Random(0))
     'Great films are great'
     """
-    known = re.compile(rf"\b({'|'.join(map(re.escape, synonyms))})\b", re.IGNORECASE)
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, synonyms))})\b", re.IGNORECASE)
     lower = {word.lower(): synonym for word, synonym in synonyms.items()}
 
     def replace(match: re.Match[str]) -> str:
         new = lower[match[0].lower()]
         return new[0].upper() + new[1:] if match[0][0].isupper() else new
 
-    return lambda text, _: known.sub(replace, text)
+    return lambda text, _: pattern.sub(replace, text)
 
 
 def add_text(addition: str) -> Change:
@@ -87,7 +87,7 @@ def add_text(addition: str) -> Change:
 
 
 def change_number(text: str, draw: Random) -> str:
-    """Change a whole number by at most a fifth.
+    """Change an integer in a text by at most a fifth.
 
     >>> change_number("in 250 days", Random(0))
     'in 299 days'

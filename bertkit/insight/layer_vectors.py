@@ -21,15 +21,15 @@ from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import UNITS, UnitVectors
 
-_SCHEMA = 2  # of the files
+_SCHEMA = 2  # version of the files
 # Rows whose vectors are in memory at the same time; they are saved together, and a kill loses no more.
 _ROWS_AT_ONCE = 256
-_PAIRS_AT_ONCE = 32  # whose hidden states of all tokens are in memory at the same time
+_PAIRS_AT_ONCE = 32  # pairs whose hidden states of all tokens are in memory at the same time
 
 
 @dataclass(frozen=True)
 class LayerVectors:
-    """Vectors at every layer, and what each of them stands for."""
+    """Vectors at every layer, and the unit of each vector."""
 
     vectors: Numbers
     """(vectors, layers + 1, width), float32, mapped into memory; layer 0 is the output of the embeddings."""
@@ -44,52 +44,52 @@ class LayerVectors:
         return int(self.vectors.shape[1]) - 1
 
     def at(self, layer: int) -> Numbers:
-        """Return the vectors of one layer, (vectors, width), in memory; of 0, the output of the embeddings."""
+        """Return the vectors of one layer, (vectors, width), in memory; layer 0 is the output of the embeddings."""
         return np.ascontiguousarray(self.vectors[:, layer])
 
 
 @dataclass(frozen=True)
 class LayerReader:
-    """An encoder whose hidden states of all layers are read; it is loaded where they are not on disk already."""
+    """Encoder whose hidden states of all layers are read; it is loaded unless they are on disk already."""
 
     model: str
     """Model folder, run folder, folder of sentence-transformers, hub name, or ``demo``."""
     max_length: int | None = None
-    """Tokens that a text is truncated to, and that a window of words has; None for that of the folder."""
+    """Maximum tokens of a text, and of a window of words, or None for the maximum of the model folder."""
     precision: str = "auto"
 
     @cached_property
     def embedder(self) -> Embedder:
-        """What computes mean-pooled vectors of all layers, side by side.
+        """Embedder that computes mean-pooled vectors of all layers, concatenated.
 
         Raises:
-            ModelError: the folder has modules that only sentence-transformers computes.
+            ModelError: If the folder has modules that only sentence-transformers computes.
         """
-        plain = Embedder(self.model, max_length=self.max_length, precision=self.precision)
-        if plain.unknown:
-            what = f"the model has modules of its own: {', '.join(plain.unknown)}"
-            raise ModelError(what, "name another encoder", file=plain.folder)
-        embedder = replace(plain, prefix="", layers="concat_all")
-        # what a folder does to the vectors of its last layer, such as dense layers, does not fit those of others
-        modules = replace(plain.modules, pooling=("mean",), after=(), dimension=None)
-        embedder.__dict__.update(folder=plain.folder, unknown=[], modules=modules)
+        base = Embedder(self.model, max_length=self.max_length, precision=self.precision)
+        if base.unknown:
+            message = f"the model has custom modules: {', '.join(base.unknown)}"
+            raise ModelError(message, "name another encoder", file=base.folder)
+        embedder = replace(base, prefix="", layers="concat_all")
+        # Leave out modules for vectors of the last layer, such as dense layers: they do not fit other layers.
+        modules = replace(base.modules, pooling=("mean",), after=(), dimension=None)
+        embedder.__dict__.update(folder=base.folder, unknown=[], modules=modules)
         return embedder
 
     def read(self, rows: Sequence[Row], unit: str) -> LayerVectors:
-        """Compute the vectors of rows, or find those of the same rows, model and settings on disk.
+        """Compute the vectors of rows, or read them if rows, model and settings are already on disk.
 
-        A text's vector is the mean of the hidden states of its tokens, special ones too, and so is that of a pair. A
-        word's is the mean of those of its own tokens. A row that is too long is truncated, but words are read in
-        windows.
+        The vector of a text or a pair is the mean of the hidden states of its tokens, including special tokens. The
+        vector of a word is the mean over the tokens of the word. A row that is too long is truncated, except that words
+        are read in windows.
 
         Args:
-            rows: with the canonical columns ``text``; ``text`` and ``text_pair``; ``tokens``; or ``tokens`` (or
+            rows: Rows with the canonical columns ``text``; ``text`` and ``text_pair``; ``tokens``; or ``tokens`` (or
                 ``text``) and ``target``.
-            unit: what a vector stands for: ``text``, ``pair`` of texts, each ``word`` of a row, or its ``target``.
+            unit: Unit of a vector: ``text``, ``pair`` of texts, each ``word`` of a row, or its ``target``.
 
         Raises:
-            DataError: a row lacks a column, or has something else in it.
-            ModelError: the model is damaged, or a hidden state is not finite.
+            DataError: If a column of a row is missing or has another form.
+            ModelError: If the model is damaged, or a hidden state is not finite.
         """
         read, encode = _UNITS[unit]
         inputs = [read(row) for row in rows]
@@ -131,12 +131,12 @@ class LayerReader:
 def _read_pair(row: Row) -> tuple[str, str]:
     texts = row["text"], row["text_pair"]
     if not all(isinstance(text, str) for text in texts):
-        raise DataError("a pair of which one is not text", "texts must be strings")
+        raise DataError("both texts of a pair must be strings", "correct the row")
     return texts
 
 
 def _encode_pairs(embedder: Embedder, pairs: Sequence[tuple[str, str]]) -> UnitVectors:
-    """Compute the mean hidden state of the tokens of each pair, of which the longer text is truncated."""
+    """Compute the mean hidden state of the tokens of each pair; the longer text of a pair is truncated."""
     encoded = embedder.tokenizer(
         [first for first, _ in pairs],
         [second for _, second in pairs],
@@ -148,7 +148,7 @@ def _encode_pairs(embedder: Embedder, pairs: Sequence[tuple[str, str]]) -> UnitV
     vectors = []
     for start in range(0, len(features), _PAIRS_AT_ONCE):
         states = embedder.states(features[start : start + _PAIRS_AT_ONCE])
-        vectors += [of_pair.mean(axis=0) for of_pair in states]
+        vectors += [token_states.mean(axis=0) for token_states in states]
     return UnitVectors(np.stack(vectors), range(len(pairs)))
 
 

@@ -91,8 +91,8 @@ def read_occurrences(
                 occurrences.append(Occurrence(row_id, text, span, point_label, row))
     missing = [word for word in words if word not in present]
     if not occurrences and missing:
-        what = f"no row has the word {' or '.join(map(repr, missing))}"
-        raise DataError(what, "check its spelling: words are found whole, in whatever case", file=source.name)
+        message = f"no row has the word {' or '.join(map(repr, missing))}"
+        raise DataError(message, "check its spelling: complete words are matched, ignoring case", file=source.name)
     if not occurrences:
         raise DataError("no rows", "add rows", file=source.name)
     for word in missing:
@@ -128,8 +128,8 @@ def _read_label(original: dict[str, Any], label: str | None, file: str, line: in
     if label is None:
         return None
     if label not in original:
-        what = f"no column {label!r}"
-        raise DataError(what, f"{closest(label, original)}; name it with --label", file=file, row=line)
+        message = f"no column {label!r}"
+        raise DataError(message, f"{closest(label, original)}; name it with --label", file=file, row=line)
     value = original[label]
     return None if value is None or is_blank(value) else str(value)
 
@@ -160,18 +160,21 @@ def find_labels(points: Sequence[Occurrence], vectors: Numbers, clusters: int | 
     """Return the labels of points, or the clusters of their vectors by k-means, named by their words.
 
     Args:
-        points: with their labels.
-        vectors: (points, dimension); only clusters look at them.
+        points: Points with their labels.
+        vectors: Vectors, (points, dimension), which only clusters use.
         clusters: Number of clusters, or None for the labels.
         seed: Seed of k-means.
 
     Raises:
-        UsageError: more clusters than different vectors.
+        UsageError: If there are more clusters than different vectors.
     """
     if clusters is not None:
         numbers = fit_clusters(vectors, "kmeans", clusters, seed=seed)[1]
         words = find_words([point.text for point in points], numbers)
-        names = {number: f"{number}  {', '.join(some[:_CLUSTER_WORDS])}".rstrip() for number, some in enumerate(words)}
+        names = {
+            number: f"{number}  {', '.join(cluster_words[:_CLUSTER_WORDS])}".rstrip()
+            for number, cluster_words in enumerate(words)
+        }
         return Labeling([names[number] for number in numbers.tolist()], numbers, names, are_clusters=True)
     labels = [point.label for point in points]
     ranked = Counter(label for label in labels if label is not None).most_common()
@@ -206,7 +209,7 @@ def project(vectors: Numbers, method: str = "pca", seed: int = 42) -> Plane:
         seed: Seed of UMAP.
 
     Raises:
-        UnavailableError: the package umap-learn is not installed.
+        UnavailableError: If the package umap-learn is not installed.
     """
     vectors = to_unit_length(np.asarray(vectors, dtype=np.float32))
     return _pca(vectors) if method == "pca" else Plane(_umap(vectors, seed), None)
@@ -223,8 +226,8 @@ def check_method(method: str) -> None:
     package = importlib.util.find_spec("umap")
     # A folder with this name has no origin.
     if package is None or package.origin is None:
-        what = "--reduce umap needs the package umap-learn"
-        raise UnavailableError(what, f"`{pip_install('map')}`, or --reduce pca")
+        message = "--reduce umap needs the package umap-learn"
+        raise UnavailableError(message, f"`{pip_install('map')}`, or --reduce pca")
 
 
 def align(planes: Sequence[Plane]) -> list[Plane]:
@@ -238,8 +241,8 @@ def align(planes: Sequence[Plane]) -> list[Plane]:
     for index in range(len(aligned) - 2, -1, -1):
         points, goal = aligned[index].points, aligned[index + 1].points
         # (2, 2): the singular vectors of the products of both pairs of axes
-        left, _, right = np.linalg.svd(points.T @ goal)
-        aligned[index] = aligned[index]._replace(points=points @ (left @ right))
+        left_vectors, _, right = np.linalg.svd(points.T @ goal)
+        aligned[index] = aligned[index]._replace(points=points @ (left_vectors @ right))
     return aligned
 
 
@@ -269,13 +272,13 @@ def _umap(vectors: Numbers, seed: int) -> Numbers:
 
 # --- Separation of labels ---
 
-MOST_COMPARED = 4000
+MAX_COMPARED = 4000
 """Maximum points that are compared with each other; a sample of this size is drawn from more points."""
 
 
 @dataclass(frozen=True)
 class Separation:
-    """How well labels lie apart at a layer."""
+    """Separation of the labels at a layer."""
 
     points: int
     """Number of compared points with a label."""
@@ -291,21 +294,21 @@ class Separation:
 def choose_points(labels: Sequence[str | None], seed: int = 42) -> Numbers:
     """Return the numbers of the points to compare, in order: those with a label, or as many of them as are compared."""
     labeled = np.flatnonzero([label is not None for label in labels])
-    return np.asarray(labeled[draw_rows(len(labeled), MOST_COMPARED, seed)])
+    return np.asarray(labeled[draw_rows(len(labeled), MAX_COMPARED, seed)])
 
 
 def most_frequent_share(labels: Sequence[str | None]) -> float | None:
-    """Return the share of the most frequent label among all labels, or None if there are no labels."""
+    """Return the fraction of the most frequent label among all labels, or None if there are no labels."""
     counts = Counter(label for label in labels if label is not None)
     return counts.most_common(1)[0][1] / counts.total() if counts else None
 
 
 def separate(vectors: Numbers, labels: Sequence[str]) -> Separation:
-    """Compute how well labels lie apart.
+    """Compute the separation of labels.
 
     Args:
         vectors: (points, dimension); they have length 1 before they are compared.
-        labels: one per point.
+        labels: Labels, one per point.
     """
     count, different = len(labels), len(set(labels))
     if not 2 <= different < count:
@@ -360,7 +363,7 @@ def read_layers(choice: str, count: int | None) -> list[int]:
 def measure_layers(
     vectors: LayerVectors, layers: Sequence[int], labeling: Labeling, method: str, seed: int
 ) -> tuple[list[Plane], list[MappedLayer]]:
-    """Compute the plane of each layer, turned to match the next one's, and how well labels lie apart there.
+    """Compute the plane of each layer, turned to match the next one's, and the separation of labels there.
 
     Args:
         vectors: Vectors of all layers.

@@ -80,16 +80,16 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     if task.count_errors is not None:
         errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(compared))
         names = {"entities": "errors per gold or predicted entity", "tags": "share of wrong tags"}
-        what = next((name for array, name in names.items() if array in compared), "share of wrong answers")
+        rate_name = next((name for array, name in names.items() if array in compared), "share of wrong answers")
     elif len(units) != len(rows) or not len(units):
-        what, errors = _score_units(scorer, compared)
+        rate_name, errors = _score_units(scorer, compared)
     else:
-        what, errors = _judge_rows(scorer, compared, examples)
+        rate_name, errors = _judge_rows(scorer, compared, examples)
     if len(units) != len(errors):
         raise DataError("the run stores no score per row", "name a run of another task", file=run.file)
     pairs = zip(units, map(float, errors), strict=True)
     answers = spool(_describe_answer(scorer, rows, indices, examples, error) for indices, error in pairs)
-    return Outcomes(what, errors, decisions, units, answers)
+    return Outcomes(rate_name, errors, decisions, units, answers)
 
 
 def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example]) -> tuple[str, Numbers]:

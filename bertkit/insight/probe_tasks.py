@@ -96,8 +96,8 @@ class ProbeTask:
         """
         labels = sorted({str(label) for label in self.train.labels})
         if len(labels) < 2:
-            what = f"{self.name}: the training rows have {f'one label, {labels[0]}' if labels else 'no label'}"
-            raise DataError(what, "give more rows, or raise --limit")
+            message = f"{self.name}: the training rows have {f'one label, {labels[0]}' if labels else 'no label'}"
+            raise DataError(message, "give more rows, or raise --limit")
         for (kind, min_rows), items in zip(_MIN_ROWS.items(), (self.train, self.test), strict=True):
             rows = len(np.unique(items.owners))
             if rows < min_rows:
@@ -149,8 +149,10 @@ def choose_rows(splits: Mapping[str, Split], limit: int) -> tuple[list[Row], lis
     """
     validation = next((split for name, split in splits.items() if is_validation(name)), None)
     if "train" not in splits or validation is None:
-        what = f"probes need rows to learn from and others to be scored on; there is {', '.join(splits) or 'no split'}"
-        raise DataError(what, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
+        message = (
+            f"probes need rows to learn from and others to be scored on; there is {', '.join(splits) or 'no split'}"
+        )
+        raise DataError(message, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
 
     def draw(split: Split, count: int, left_out: Collection[bytes]) -> tuple[list[Row], list[bytes], int]:
         digests = list(map(_digest_input, split.rows))
@@ -174,7 +176,7 @@ def _digest_input(row: Row) -> bytes:
 
 
 def _read_features(value: object, count: int) -> list[dict[str, str]]:
-    """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` stands for none."""
+    """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` means no features."""
     pairs = [str(text or "_").split("|") for text in read_column(value, count, "feats")]
     return [dict(pair.split("=", 1) for pair in word_pairs if "=" in pair) for word_pairs in pairs]
 
@@ -339,9 +341,9 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     gold = task.COLUMNS.gold
     unit = _UNITS.get((task.COLUMNS.given, gold))
     if unit is None or recipe.options.get("multi_label"):
-        why = "has several labels per row" if unit else f"is of the family {recipe.task}"
-        what = f"{recipe.name} {why}, and probes read one label of a text, a pair or a word"
-        raise RecipeError(what, "name a recipe of text classification, regression, tags or senses")
+        reason = "has several labels per row" if unit else f"is of the family {recipe.task}"
+        message = f"{recipe.name} {reason}, and probes read one label of a text, a pair or a word"
+        raise RecipeError(message, "name a recipe of text classification, regression, tags or senses")
     metric = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
     splits = read_task_splits(recipe, task, _is_needed)
     if task.NAMED:
@@ -367,7 +369,7 @@ def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: 
     if metric is None:
         return next((name for name in offered if name in allowed), allowed[0])
     if metric not in allowed:
-        raise RecipeError(f"--metric {metric} is none of this task", f"there are: {', '.join(allowed)}")
+        raise RecipeError(f"--metric {metric} does not apply to this task", f"choose one of: {', '.join(allowed)}")
     return metric
 
 

@@ -81,8 +81,8 @@ def draw_training_items(items: ProbeItems, max_items: int) -> tuple[Numbers, Num
     order = rng.permutation(len(owners))
     count = min(max(1, round(_FITTING_SHARE * len(owners))), len(owners) - 1)
     fitting, tuning = (np.concatenate([row_items[row] for row in rows]) for rows in (order[:count], order[count:]))
-    kept = np.sort(rng.permutation(len(fitting))[:max_items])
-    return fitting[kept], tuning[:_MAX_TUNING_ITEMS]
+    subset = np.sort(rng.permutation(len(fitting))[:max_items])
+    return fitting[subset], tuning[:_MAX_TUNING_ITEMS]
 
 
 def draw_test_items(items: ProbeItems, max_items: int) -> Numbers:
@@ -103,13 +103,15 @@ def draw_control(
     ``types`` gives each group, a word type, one label at random, with the probabilities that labels have in training; a
     probe can only memorize it (Hewitt and Liang 2019). A text is seen once, so there is nothing to memorize.
     ``shuffled`` therefore shuffles the training labels within each group, or all of them without groups, and keeps the
-    labels to score: the score belongs to a probe that has learned the groups, and nothing else.
+    labels to score: the score belongs to a probe that learned only the groups.
     """
     rng = np.random.default_rng([_SEED, 1])
     if control == "types":
         types = sorted({*groups, *scored_groups})
-        drawn = dict(zip(types, rng.choice(labels, size=len(types)).tolist(), strict=True))
-        return np.array([drawn[group] for group in groups]), np.array([drawn[group] for group in scored_groups])
+        type_labels = dict(zip(types, rng.choice(labels, size=len(types)).tolist(), strict=True))
+        return np.array([type_labels[group] for group in groups]), np.array(
+            [type_labels[group] for group in scored_groups]
+        )
     members = np.array(groups) if len(groups) else np.zeros(len(labels), dtype=np.int64)
     shuffled = labels.copy()
     for group in np.unique(members):
@@ -207,7 +209,7 @@ class LayerScore:
     interval: Interval
     """95%, over held-out rows."""
     control: float
-    """Score of a probe with the same penalty that has learned the control task."""
+    """Score of a probe with the same penalty that learned the control task."""
     selectivity: float
     """The score minus the score of the control task."""
     strength: float
@@ -358,7 +360,7 @@ def _find_notes(
         notes.append(f"held-out items whose label no training row has, never right: {new_labels:,}")
     if above is None or above[0] <= 0:
         baseline = "no correlation" if task.is_regression else "the most frequent label"
-        notes.append(f"no layer is shown to be better than {baseline}: these vectors may not tell the label at all")
+        notes.append(f"no layer is shown to be better than {baseline}: these vectors may not encode the label")
     notes += [
         f"no layer is above the {name}, which reads no text: {score:.4f}"
         for name, score in baselines.items()

@@ -59,8 +59,8 @@ def read_heads(value: object, count: int) -> list[int]:
     except (TypeError, ValueError):
         positions = [-1]
     if not all(0 <= head <= len(counted) for head in positions):
-        what = f"{str(raw)[:60]} are not the heads of {count} words"
-        raise DataError(what, "number words from 1; the root has head 0", column="head")
+        message = f"{str(raw)[:60]} are not the heads of {count} words"
+        raise DataError(message, "number words from 1; the root has head 0", column="head")
     heads = [0] * count
     for position, head in zip(counted, positions, strict=True):
         heads[position - 1] = counted[head - 1] if head else 0

@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: temperature, thresholds, abstention, prediction sets.
+"""Calibrated probabilities: temperature, thresholds, abstention, prediction sets.
 
 Probabilities are arrays (rows, labels) whose rows sum to 1; a label that a row lacks has probability 0. A yes-or-no
 label is a row of two.
@@ -35,7 +35,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def read_thresholds(value: Any) -> dict[str, float] | None:
-    """Read thresholds by label; raises ValueError with what they must be."""
+    """Read thresholds by label; raises ValueError with the expected form."""
     if value is None:
         return None
     numbers = value.values() if isinstance(value, dict) else [None]
@@ -43,41 +43,41 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
         isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number <= 1 for number in numbers
     ):
         raise ValueError("give label: number between 0 and 1, such as {joy: 0.4}")
-    return {str(name): float(one) for name, one in value.items()}
+    return {str(name): float(threshold) for name, threshold in value.items()}
 
 
 FOLDS = 5
-LEVELS = 20  # of coverage
-FEWEST_OF_TYPE = 20  # decisions that a temperature is fitted to
+LEVELS = 20  # tested levels of coverage
+MIN_TYPE_DECISIONS = 20  # to fit a separate temperature to a type
 
 Temperature = float | dict[str, float]
-"""One for all decisions, or one for each type of them."""
+"""One temperature for all decisions, or one per type of decision."""
 
 
 class Decisions(NamedTuple):
-    """What a calibration is fitted to: decisions between labels, of which a row may have several."""
+    """Decisions between labels to which a calibration is fitted; a row can have several decisions."""
 
     probabilities: Numbers
-    """Shape (decisions, labels)."""
+    """Probabilities of the labels, (decisions, labels)."""
     gold: Numbers
-    """Indexes of labels, (decisions,)."""
+    """Label indices, (decisions,)."""
     rows: Numbers
-    """Which row each belongs to, (decisions,)."""
+    """Row index of each decision, (decisions,)."""
     per: Literal["row", "label", "word", "question"] = "row"
-    """What there is one decision for."""
+    """Item that a decision is about."""
     types: Any = None
-    """The name of the type of each, (decisions,), where every type is calibrated by itself."""
+    """Type name of each decision, (decisions,), if types are calibrated separately."""
 
     def select(self, indices: Numbers) -> Decisions:
-        """Return the decisions at some indices, or those that a mask chooses."""
+        """Return the decisions at some indices, or where a mask is true."""
         probabilities, gold, rows = (values[indices] for values in self[:3])
         return Decisions(probabilities, gold, rows, self.per, None if self.types is None else self.types[indices])
 
     def by_type(self) -> dict[str, Numbers]:
-        """Return the indices of the decisions of each type that are independent of each other; of all without types.
+        """Return the indices of independent decisions per type; without types, there is one type with an empty name.
 
-        Of several questions of one type in a row, one is drawn. Labels of a row and words of a text depend on each
-        other, so there are none.
+        If a row has several questions of one type, one of them is drawn. The result is empty for labels of a row and
+        words of a text, because they depend on each other.
         """
         if self.per in ("label", "word"):
             return {}
@@ -85,8 +85,8 @@ class Decisions(NamedTuple):
         types = np.full(len(order), "") if self.types is None else self.types
         parts = {}
         for name in np.unique(types):
-            of_type = order[types[order] == name]
-            parts[str(name)] = np.sort(of_type[np.unique(self.rows[of_type], return_index=True)[1]])
+            type_indices = order[types[order] == name]
+            parts[str(name)] = np.sort(type_indices[np.unique(self.rows[type_indices], return_index=True)[1]])
         return parts
 
 
@@ -94,26 +94,26 @@ def temper(probabilities: Numbers, temperature: float | Numbers) -> Numbers:
     """Divide the logits behind probabilities by a temperature (Guo et al. 2017, section 4.2); 1 changes nothing."""
     if np.all(temperature == 1):
         return probabilities
-    with np.errstate(divide="ignore"):  # the logarithm of 0 is minus infinity, and stays so
+    with np.errstate(divide="ignore"):  # log(0) is minus infinity and stays so
         return softmax(np.log(probabilities) / np.asarray(temperature)[..., None])
 
 
 def temper_decisions(decisions: Decisions, temperature: Temperature | Numbers) -> Numbers:
-    """Do what `temper` does with the temperature of the type of each decision; a type without one is left as it is."""
+    """Apply `temper` with the temperature of each decision's type; a type without a temperature is unchanged."""
     if isinstance(temperature, dict):
         temperature = np.array([temperature.get(name, 1.0) for name in decisions.types])
     return temper(decisions.probabilities, temperature)
 
 
 def describe_temperature(temperature: Temperature) -> str:
-    """Return a temperature as text, or those of all types."""
+    """Return a temperature, or the temperatures of all types, as text."""
     if isinstance(temperature, dict):
         return ", ".join(f"{name} {value:.4g}" for name, value in temperature.items())
     return f"{temperature:.4g}"
 
 
 def temper_each(probabilities: Numbers, temperature: float) -> Numbers:
-    """Do what `temper` does with probabilities of labels that are independent of each other."""
+    """Apply `temper` to probabilities of labels that are independent of each other."""
     return probabilities if temperature == 1 else temper(as_pairs(probabilities), temperature)[..., 1]
 
 
@@ -123,15 +123,15 @@ def as_pairs(probabilities: Numbers) -> Numbers:
 
 
 def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
-    """Find the temperature with the least negative log likelihood of gold labels, between 0.05 and 20.
+    """Find the temperature with the lowest negative log likelihood of gold labels, between 0.05 and 20.
 
     Args:
-        probabilities: of shape (rows, labels).
-        gold: indexes of labels, shape (rows,).
+        probabilities: Probabilities of the labels, (rows, labels).
+        gold: Label indices, (rows,).
     """
     from scipy.optimize import minimize_scalar
 
-    # the likelihood is a concave function of 1 / temperature, so there is one minimum
+    # The likelihood is a concave function of 1 / temperature, so there is one minimum.
     optimum = minimize_scalar(
         lambda power: gold_losses(temper(probabilities, math.exp(-power)), gold).mean(),
         bounds=(-math.log(20), math.log(20)),
@@ -142,32 +142,34 @@ def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
 
 
 def fit_temperatures(decisions: Decisions) -> Temperature:
-    """Fit a temperature to all decisions, or one to those of each type; a type of fewer than 20 gets that of all."""
-    of_all = fit_temperature(decisions.probabilities, decisions.gold)
+    """Fit one temperature to all decisions, or one per type; types with fewer than 20 decisions get the overall one."""
+    overall = fit_temperature(decisions.probabilities, decisions.gold)
     if decisions.types is None:
-        return of_all
+        return overall
     temperatures = dict[str, float]()
     for name in np.unique(decisions.types):
-        of_type = decisions.select(decisions.types == name)
-        is_enough = len(of_type.gold) >= FEWEST_OF_TYPE
-        temperatures[str(name)] = fit_temperature(of_type.probabilities, of_type.gold) if is_enough else of_all
+        type_decisions = decisions.select(decisions.types == name)
+        is_enough = len(type_decisions.gold) >= MIN_TYPE_DECISIONS
+        temperatures[str(name)] = (
+            fit_temperature(type_decisions.probabilities, type_decisions.gold) if is_enough else overall
+        )
     return temperatures
 
 
 class Fold(NamedTuple):
-    """A part of the decisions, and what was fitted to all others."""
+    """Part of the decisions, with the temperature and thresholds fitted to all others."""
 
     is_held_out: Numbers
     """Whether a decision is in this part, (decisions,)."""
     temperature: Temperature
     thresholds: list[float]
-    """The threshold of each label, where a row may have several."""
+    """Threshold of each label, if a row may have several labels."""
 
 
 def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
-    """Fit a temperature, and a threshold per label, to all folds of the decisions but one, for each fold.
+    """Fit a temperature, and a threshold per label, to all other folds of the decisions, for each fold.
 
-    Decisions with equal `groups`, (decisions,), are in one fold. Those of several labels per row lie row by row.
+    Decisions with equal `groups`, (decisions,), are in one fold. Several labels per row are ordered row by row.
     """
     parts = []
     for is_held_out in folds(groups):
@@ -179,7 +181,7 @@ def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
 
 
 def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> Numbers:
-    """Temper each fold of the decisions by the temperature that was fitted to the others."""
+    """Apply to each fold of the decisions the temperature that was fitted to the others."""
     tempered = np.empty_like(decisions.probabilities)
     for fold in fits:
         tempered[fold.is_held_out] = temper_decisions(decisions.select(fold.is_held_out), fold.temperature)
@@ -187,7 +189,7 @@ def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> Numbers:
 
 
 def folds(groups: Numbers) -> list[Numbers]:
-    """Split rows at random into folds of whole groups: for each fold, which rows are in it, shape (rows,)."""
+    """Split rows at random into folds of complete groups; return a mask per fold, (rows,)."""
     names, numbers = np.unique(groups, return_inverse=True)
     fold = np.random.default_rng(0).permutation(len(names)) % min(FOLDS, len(names))
     return [fold[numbers] == number for number in range(fold.max() + 1)]
@@ -200,18 +202,18 @@ def gold_losses(probabilities: Numbers, gold: Numbers) -> Numbers:
 
 
 def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:
-    """Find the threshold on the probability of a label that has the best F1, as the middle of a gap; 0.5 without gold.
+    """Find the threshold on a label's probability with the best F1, as the middle of a gap, or 0.5 without gold rows.
 
     Args:
-        probabilities: of the label, shape (rows,).
-        gold: whether a row has it, 0 or 1, shape (rows,).
+        probabilities: Probability of the label, (rows,).
+        gold: Whether a row has the label, 0 or 1, (rows,).
     """
     if not gold.any():
         return 0.5
     order = np.argsort(-probabilities, kind="stable")
     sorted_values, hits = probabilities[order], np.cumsum(gold[order])
     f1 = 2 * hits / (np.arange(1, len(gold) + 1) + gold.sum())
-    # a threshold between equal probabilities cannot be had
+    # No threshold separates equal probabilities.
     f1[:-1][sorted_values[:-1] == sorted_values[1:]] = -1
     best = int(f1.argmax())
     below = sorted_values[best + 1] if best + 1 < len(gold) else 0.0
@@ -225,32 +227,32 @@ def tune_thresholds(probabilities: Numbers, gold: Numbers, labels: int) -> list[
 
 
 class Abstention(NamedTuple):
-    """A threshold on confidence, and what came of it on the rows that it was chosen on."""
+    """A threshold on confidence, with its coverage and precision on the rows that selected it."""
 
     threshold: float
     coverage: float
-    """The share of the rows that are answered."""
+    """Fraction of the rows that are answered."""
     precision: float
-    """The share of these that are right."""
+    """Fraction of the answers that are right."""
 
 
 def find_abstention(confidence: Numbers, right: Numbers, precision: float) -> Abstention | None:
     """Find the threshold that answers most rows with at least this precision, wrong with probability .05 at most.
 
-    Precision holds for new rows of the same distribution, with probability .95 over the rows here. Twenty levels
+    Precision holds for new rows of the same distribution, with probability .95 over these rows. Twenty levels
     of coverage are tested, each by an exact binomial test (the lower end of Clopper and Pearson's interval) at a
-    twentieth of the risk, as in Geifman and El-Yaniv 2017, section 3. Given the least confident row of a level, those
+    twentieth of the risk, as in Geifman and El-Yaniv 2017, section 3. Given the last row above a level, the rows
     above it are independent draws of all that are more confident, so that the test is exact for a threshold there.
 
     Returns:
-        None where no threshold can be shown to have the precision.
+        The threshold, or None if no threshold reaches the precision with the required probability.
     """
     from scipy.stats import binom
 
     ranks = {round(len(confidence) * level / LEVELS) for level in range(1, LEVELS)}
     ordered = np.sort(confidence)[::-1]
     thresholds = [0.0, *(float(np.nextafter(ordered[rank - 1], 2)) for rank in sorted(ranks, reverse=True) if rank)]
-    for threshold in thresholds:  # those that answer most rows come first
+    for threshold in thresholds:  # in descending order of coverage
         is_answered = confidence >= threshold
         answered, hits = int(is_answered.sum()), int(right[is_answered].sum())
         if answered and binom.cdf(answered - hits, answered, 1 - precision) <= 0.05 / LEVELS:
@@ -259,7 +261,7 @@ def find_abstention(confidence: Numbers, right: Numbers, precision: float) -> Ab
 
 
 def risk_coverage(confidence: Numbers, right: Numbers, points: int = LEVELS) -> list[tuple[float, float, float]]:
-    """Return (coverage, precision, threshold) where the most confident twentieth of the rows is answered, and so on."""
+    """Return (coverage, precision, threshold) for `points` levels of coverage, the most confident rows first."""
     order = np.argsort(-confidence, kind="stable")
     hits = np.cumsum(right[order])
     ends = sorted({max(1, round(len(order) * point / points)) for point in range(1, points + 1)})
@@ -267,16 +269,16 @@ def risk_coverage(confidence: Numbers, right: Numbers, points: int = LEVELS) -> 
 
 
 def area_under_risk(confidence: Numbers, right: Numbers) -> float:
-    """Compute the mean share of wrong rows among the most confident one, two, ... of all (Geifman et al. 2019)."""
+    """Compute the mean fraction of wrong rows over all levels of coverage, in steps of a row (Geifman et al. 2019)."""
     hits = np.cumsum(right[np.argsort(-confidence, kind="stable")])
     return float(np.mean(1 - hits / np.arange(1, len(hits) + 1)))
 
 
 def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
-    """Find the least probability of a label in a prediction set that holds the gold label with this probability.
+    """Find the minimum probability of a label in a prediction set, such that sets hold the gold label often enough.
 
     Split conformal prediction with 1 - probability as the score (Sadinle et al. 2019): the set of a new row holds its
-    gold label with at least this probability, over the rows here and the new one.
+    gold label with probability `coverage` or more, over these rows and the new one.
     """
     rows = len(gold_probabilities)
     rank = math.ceil((rows + 1) * coverage)
@@ -284,24 +286,24 @@ def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
 
 
 def measure_sets(probabilities: Numbers, gold: Numbers, rows: Numbers, coverage: float) -> dict[str, Any]:
-    """Measure prediction sets for a coverage on rows that neither temperature nor threshold were fitted to.
+    """Measure prediction sets for a coverage on rows to which neither temperature nor threshold were fitted.
 
-    The arguments are those of `Decisions`, with one decision per row.
+    The arguments are the fields of `Decisions`, with one decision per row.
 
     Returns:
-        ``held``, how often a set holds the gold label, with its Wilson interval, the ``mean_size`` of the sets, and
-        ``single``, the share of those with one label.
+        ``held``, the fraction of sets that hold the gold label, with its Wilson interval, the ``mean_size`` of the
+        sets, and ``single``, the fraction of sets with one label.
     """
     held, sizes = np.empty(len(gold), dtype=bool), np.empty(len(gold), dtype=int)
     for is_held_out in folds(rows):
         rest = ~is_held_out
         tempered = temper(probabilities, fit_temperature(probabilities[rest], gold[rest]))
-        of_gold = tempered[np.arange(len(gold)), gold]
-        threshold = set_threshold(of_gold[rest], coverage)
-        # a set without any label gets the most probable one
+        gold_values = tempered[np.arange(len(gold)), gold]
+        threshold = set_threshold(gold_values[rest], coverage)
+        # A set without any label gets the most probable one.
         threshold_of_row = np.minimum(threshold, tempered[is_held_out].max(axis=1))
-        held[is_held_out] = of_gold[is_held_out] >= threshold_of_row
-        # labels that a row lacks have probability 0, which a threshold of 0 would let in
+        held[is_held_out] = gold_values[is_held_out] >= threshold_of_row
+        # Labels that a row lacks have probability 0, which a threshold of 0 would include.
         chosen = (tempered[is_held_out] >= threshold_of_row[:, None]) & (probabilities[is_held_out] > 0)
         sizes[is_held_out] = chosen.sum(axis=1)
     interval = wilson_interval(int(held.sum()), len(held))
@@ -314,7 +316,7 @@ def measure_sets(probabilities: Numbers, gold: Numbers, rows: Numbers, coverage:
 
 
 def decide(probabilities: Numbers, names: Sequence[Any], option: Callable[[str], Any]) -> dict[str, Any]:
-    """Return what a prediction adds by the options: ``abstain``, and ``prediction_set``, the likeliest first."""
+    """Return the fields that options add to a prediction: ``abstain``, and ``prediction_set``, most probable first."""
     added: dict[str, Any] = {}
     if option("abstain_below") is not None:
         added["abstain"] = bool(probabilities.max() < option("abstain_below"))

@@ -13,12 +13,12 @@ import numpy as np
 
 Interval = tuple[float, float] | None
 ScoreRows = Callable[[np.ndarray], dict[str, float]]
-"""Computes each metric from the rows at some indexes."""
+"""Computes each metric from the rows at some indices."""
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # the ends of a 95% interval
-_GROUPS = 200  # of the jackknife; more change its estimate by little
-_LEAST_DIVISOR = 0.1  # of the formula for levels, which has a pole where rows are very skewed
+_GROUPS = 200  # groups of the jackknife; more change its estimate by little
+_MIN_DIVISOR = 0.1  # The formula for levels has a pole if rows are very skewed.
 
 
 Judged = Mapping[str, np.ndarray]
@@ -94,13 +94,13 @@ def find_metric(metrics: Collection[str], name: str) -> Metric:
 
 @dataclass(frozen=True)
 class Intervals:
-    """The 95% interval of each metric, None where there is none."""
+    """The 95% interval of each metric, or None for a metric without an interval."""
 
     ends: dict[str, Interval] = field(default_factory=dict)
     methods: dict[str, str] = field(default_factory=dict)
     """Metric -> ``Wilson`` or ``bootstrap``."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """Metric -> why there is no interval."""
+    """Metric -> reason for a missing interval."""
 
 
 def find_intervals(
@@ -143,7 +143,7 @@ def find_intervals(
 
 
 def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | None = None) -> str:
-    """Say which metrics' intervals come from which method, and which metrics have none.
+    """Return a sentence that lists the metrics by the method of their intervals, and metrics without an interval.
 
     >>> describe_methods({"accuracy": "Wilson", "f1": "bootstrap", "recall": "Wilson"}, {"r2": "one row"})
     'Wilson for accuracy, recall; bootstrap for f1; none for r2 (one row)'
@@ -153,24 +153,24 @@ def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | No
         listed.setdefault((method, ""), []).append(name)
     for name, reason in (reasons or {}).items():
         listed.setdefault(("none", f" ({reason})"), []).append(name)
-    return "; ".join(f"{method} for {', '.join(names)}{why}" for (method, why), names in listed.items())
+    return "; ".join(f"{method} for {', '.join(names)}{note}" for (method, note), names in listed.items())
 
 
 def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, seed: int = 0) -> dict[str, Interval]:
     """Compute each metric's BCa interval over resampled rows (Efron 1987), expanded for few rows.
 
-    Rows are drawn with replacement while the trained model stays fixed: the interval covers what other rows of the
-    same distribution would have scored, not what another training seed would have.
+    Rows are drawn with replacement while the trained model stays fixed: the interval covers the score on other rows of
+    the same distribution, not the score of another training seed.
 
     A resample in which a metric is not a finite number (such as a correlation of constants) does not count for that
     metric. A metric that is never finite, or the same from one end to the other, has no interval, and neither has one
-    row: None. No number of resamples shows how far such a score may be off.
+    row: None. No number of resamples shows the error of such a score.
 
     Args:
-        score: takes row indexes, int64 of shape `(rows,)` with repeats, and returns metric -> value.
-        rows: how many rows there are; at least 1.
-        samples: how many resamples; at least 1.
-        seed: of the random draws; the same seed gives the same intervals.
+        score: Takes row indices, int64 of shape `(rows,)` with repeats, and returns metric -> value.
+        rows: Number of rows, at least 1.
+        samples: Number of resamples, at least 1.
+        seed: Seed of the random draws; the same seed gives the same intervals.
     """
     if rows < 1 or samples < 1:
         raise ValueError(f"needs at least one row and one resample, got {rows} and {samples}")
@@ -180,7 +180,7 @@ def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, see
     rng = np.random.default_rng(seed)
     # Each resample is a vector of row indexes, (rows,), and scores all metrics: their intervals are over the same rows.
     resampled = _score_all(score, (rng.integers(0, rows, size=rows) for _ in range(samples)))
-    # jackknife: all rows but one of at most 200 groups
+    # Jackknife: leave out one of at most 200 groups of rows at a time.
     left_out = np.array_split(rng.permutation(rows), min(rows, _GROUPS))
     jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
     return {
@@ -192,12 +192,12 @@ def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, see
 def half_sample_intervals(score: ScoreRows, rows: int, *, samples: int = 1000) -> dict[str, Interval]:
     """Compute each metric's 95% interval from random halves of the rows (Wu 1990, the jackknife histogram).
 
-    A score of half the rows, drawn without replacement, lies as far from that of all rows as this lies from the true
-    one: the finite population halves the variance that half the rows would double. Bias that shrinks as rows grow, such
-    as that of a distance, which is never negative, shows in the halves and moves the interval the other way. Drawn with
-    replacement, rows would add their own repeats to it.
+    The score of half the rows, drawn without replacement, differs from the score of all rows as much as the latter
+    differs from the true score: the finite population halves the variance that half the rows would double. Bias that
+    shrinks as rows grow, such as the bias of a distance, which is never negative, shows in the halves and moves the
+    interval the other way. Rows drawn with replacement would add their repeats to it.
 
-    The arguments are those of `bootstrap_intervals`. None where the halves all score the same.
+    The arguments are the same as for `bootstrap_intervals`. The interval is None if all halves score the same.
     """
     rng, scores = np.random.default_rng(0), score(np.arange(rows))
     halves = _score_all(score, (rng.permutation(rows)[: rows // 2] for _ in range(samples)))
@@ -212,19 +212,19 @@ def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.nd
     """Score the rows of each draw; return each metric's values that are finite."""
     scored = [score(numbers) for numbers in draws]
     values = {metric: np.array([scores[metric] for scores in scored], dtype=np.float64) for metric in scored[0]}
-    return {metric: of_metric[np.isfinite(of_metric)] for metric, of_metric in values.items()}
+    return {metric: metric_values[np.isfinite(metric_values)] for metric, metric_values in values.items()}
 
 
 def _expand_levels(rows: int) -> np.ndarray:
-    """Return levels further out, as far as Student's quantiles are from those of the normal distribution.
+    """Return wider levels, by the ratio of Student's quantiles to the quantiles of the normal distribution.
 
-    Of few rows the spread is uncertain, and a resample varies less than a sample does, by the factor (rows - 1) / rows
-    of a variance (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.3).
+    With few rows the spread is uncertain, and a resample varies less than a sample does: its variance has the factor
+    (rows - 1) / rows (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.3).
     """
     from scipy import special
 
     expanded = special.ndtr(special.stdtrit(rows - 1, _TAILS) * math.sqrt(rows / (rows - 1)))
-    # of two rows, the upper level rounds to 1, whose quantile is infinite
+    # With two rows, the upper level rounds to 1, whose quantile is infinite.
     return np.asarray(np.clip(expanded, sys.float_info.epsilon, 1 - sys.float_info.epsilon))
 
 
@@ -239,7 +239,7 @@ def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, ta
     deviations = jackknife.mean() - jackknife if jackknife.size else np.zeros(1)
     acceleration = (deviations**3).sum() / max(6 * (deviations**2).sum() ** 1.5, sys.float_info.min)
     shifted = bias + special.ndtri(tails)
-    levels = special.ndtr(bias + shifted / np.maximum(1 - acceleration * shifted, _LEAST_DIVISOR))
+    levels = special.ndtr(bias + shifted / np.maximum(1 - acceleration * shifted, _MIN_DIVISOR))
     # "weibull" leaves the share of a level beyond an end on average, however many resamples there are
     low, high = np.quantile(resampled, levels, method="weibull")
     return (float(low), float(high)) if high - low > _ROUNDING * max(abs(low), abs(high)) else None
@@ -260,23 +260,23 @@ def wilson_interval(successes: int, total: int) -> tuple[float, float]:
     if total == 0:
         return 0.0, 1.0
     share = successes / total
-    # The interval holds the shares whose distance from the observed one is at most z of their own standard errors. Its
+    # The interval holds the fractions whose distance from the observed one is at most z of their standard errors. Its
     # ends are the roots of a quadratic equation.
     spread = 1 + z * z / total
     middle = (share + z * z / (2 * total)) / spread
     half = z / spread * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
-    # at the edges an end is the share itself, without the rounding of the formula
+    # At the edges an end is the fraction itself, without the rounding of the formula.
     return middle - half if successes else 0.0, middle + half if successes < total else 1.0
 
 
 def combine_intervals(terms: Sequence[tuple[float, float, Interval]]) -> Interval:
     """Compute the 95% interval of a sum of weighted scores of independent rows, from the interval of each score.
 
-    Of the difference of two shares it is Newcombe's (1998, method 10); in general that of Zou & Donner (2008,
+    For the difference of two fractions it is Newcombe's (1998, method 10); in general Zou and Donner's (2008,
     "Construction of confidence limits about effect measures"), which keeps the skewness of the single intervals.
 
     Args:
-        terms: weight, score and interval of each score.
+        terms: Weight, score and interval of each score.
 
     Returns:
         None if a score has no interval.
@@ -297,7 +297,7 @@ def combine_intervals(terms: Sequence[tuple[float, float, Interval]]) -> Interva
 
 
 def f1_of_share(share: float) -> float:
-    """Return F1, given the share of what is gold or predicted that is both.
+    """Return F1, given the fraction of gold or predicted items that are both.
 
     >>> f1_of_share(0.5) == 2 * 1 / (2 * 1 + 1)
     True
@@ -306,12 +306,12 @@ def f1_of_share(share: float) -> float:
 
 
 def percent(share: float) -> float:
-    """Return a share in percent."""
+    """Return a fraction in percent."""
     return 100 * share
 
 
 def count_units(judged: Judged) -> int:
-    """Return how many units there are: rows or queries."""
+    """Return the number of units: rows or queries."""
     return len(next(iter(judged.values())))
 
 

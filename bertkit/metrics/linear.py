@@ -1,6 +1,6 @@
 """Linear models of the words of texts, for baselines that read a part of the input or all of it.
 
-A learned one is plain JSON. That of TF-IDF holds no words: features are hashed, and arrays are base64.
+Fitted models are plain JSON. The TF-IDF model holds no words: features are hashed, and arrays are base64.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from bertkit.metrics import Numbers
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-_MOST_ROWS = 10_000
-_MOST_WORDS = 10_000
-_MOST_CHARACTERS = 1000  # of a text
-_STRENGTH = 10  # how much weights are held back
-_FAR = 10.0  # from 0, in the outputs of a new head
+_MAX_ROWS = 10_000
+_MAX_WORDS = 10_000
+_MAX_CHARACTERS = 1000  # per text
+_STRENGTH = 10  # inverse of C; alpha of ridge regression
+_FAR = 10.0  # distance from 0, in the outputs of a new head
 _WORD = re.compile(r"\w+")
 
 TFIDF = "linear model over TF-IDF"
-"""What the baseline that reads whole texts is called."""
+"""Name of the baseline that reads the full text."""
 
-_HASHES = 2**18  # of each type of feature of TF-IDF
-_MOST_FEATURES = 50_000
-_MOST_WEIGHTS = 5_000_000  # features times outputs
-_MOST_TARGETS = 1_000_000  # rows times outputs, which is what fitting takes time by
-_MOST_READ = 10_000  # characters of a text
+_HASHES = 2**18  # per type of TF-IDF feature
+_MAX_FEATURES = 50_000
+_MAX_WEIGHTS = 5_000_000  # features times outputs
+_MAX_TARGETS = 1_000_000  # rows times outputs, which determines the time of fitting
+_MAX_READ = 10_000  # characters per text
 _WORDS_AND_MARKS = r"(?u)\w+|[^\w\s]"
-# half precision keeps files small
+# Half precision keeps files small.
 _TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}
 
 Features = Mapping[str, float]
@@ -55,55 +55,55 @@ def find_scale(targets: Sequence[float]) -> tuple[float, float]:
 
 
 def find_words(text: str) -> dict[str, float]:
-    """Return the words of a text, each once.
+    """Return the different words of a text.
 
     >>> find_words("To be, or not to be")
     {'to': 1.0, 'be': 1.0, 'or': 1.0, 'not': 1.0}
     """
-    return dict.fromkeys(_WORD.findall(text[:_MOST_CHARACTERS].lower()), 1.0)
+    return dict.fromkeys(_WORD.findall(text[:_MAX_CHARACTERS].lower()), 1.0)
 
 
 def describe_pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, float]]]:
-    """Return what baselines of pairs read: each text alone, and how many words both share; nothing for single texts."""
+    """Return the features of baselines for pairs: words of either text, and shared words; empty for single texts."""
     if not rows or not all("text_pair" in row for row in rows):
         return {}
     first, second = ([find_words(row[column]) for row in rows] for column in ("text", "text_pair"))
-    shared = [_share(one, other) for one, other in zip(first, second, strict=True)]
+    shared = [_share(words, pair_words) for words, pair_words in zip(first, second, strict=True)]
     return {"text alone": first, "text_pair alone": second, "shared words": shared}
 
 
-def sample(rows: Sequence[Any], most: int = _MOST_ROWS) -> list[Any]:
-    """Return evenly spaced rows, since they are often in the order of their labels."""
-    count = min(len(rows), most)
+def sample(rows: Sequence[Any], max_rows: int = _MAX_ROWS) -> list[Any]:
+    """Return evenly spaced rows, because rows are often in the order of their labels."""
+    count = min(len(rows), max_rows)
     return [rows[number * len(rows) // count] for number in range(count)]
 
 
-def draw_rows(rows: int, most: int, seed: int) -> Numbers:
-    """Draw at most so many of the numbers of rows, in order; all of them where there are no more."""
-    return np.sort(np.random.default_rng(seed).choice(rows, min(rows, most), replace=False))
+def draw_rows(rows: int, max_rows: int, seed: int) -> Numbers:
+    """Draw at most `max_rows` row indices, in order, or return all of them if there are no more."""
+    return np.sort(np.random.default_rng(seed).choice(rows, min(rows, max_rows), replace=False))
 
 
 def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, Any] | None:
-    """Fit logistic regression where gold values are classes, whole numbers, else ridge regression.
+    """Fit logistic regression if gold values are classes (integers), otherwise ridge regression.
 
     Returns:
-        ``classes`` (None for numbers), their ``intercept``, and the ``weights`` of each feature that two rows have;
-        None where there is nothing to learn.
+        ``classes`` (or None for numbers), their ``intercept``, and the ``weights`` of each feature that two rows have;
+        None if there is nothing to learn.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, Ridge
 
     counts = Counter(chain.from_iterable(features))
-    names = sorted(name for name, count in counts.most_common(_MOST_WORDS) if count > 1)
+    names = sorted(name for name, count in counts.most_common(_MAX_WORDS) if count > 1)
     classes = sorted(set(gold)) if all(isinstance(value, int) for value in gold) else None
     if not names or len(set(gold)) < 2:
         return None
     model = Ridge(alpha=_STRENGTH) if classes is None else LogisticRegression(C=1 / _STRENGTH, max_iter=50)
-    # a baseline may stop before its last digits have settled
+    # A baseline may stop before its last digits have converged.
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(_as_matrix(features, names), gold)
     weights, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
-    # there is one row for both: the logit of the second class
+    # With two classes there is one row: the logit of the second class.
     if classes and len(classes) == 2:
         weights, intercept = np.vstack([0 * weights, weights]), np.append(0.0, intercept)
     rounded = np.round(weights.T, 4).tolist()
@@ -117,7 +117,7 @@ def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> Numb
 
 
 def _share(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    """Return which share of the words of both texts, of the first and of the second one are in the other one too."""
+    """Return the fraction of shared words among the words of both texts, of the first and of the second text."""
     shared = len(first.keys() & second.keys())
     sizes = {"both": len(first) + len(second) - shared, "first": len(first), "second": len(second)}
     return {name: shared / max(size, 1) for name, size in sizes.items()}
@@ -130,28 +130,28 @@ def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> csr_array:
     return DictVectorizer().fit([dict.fromkeys(names, 1.0)]).transform(features)
 
 
-def most_rows(outputs: int) -> int:
-    """Return to how many rows a model with so many outputs is fitted, which then takes some seconds."""
-    return min(_MOST_ROWS, max(1000, _MOST_TARGETS // outputs))
+def max_training_rows(outputs: int) -> int:
+    """Return the number of rows to fit a model with `outputs` outputs to, such that it takes some seconds."""
+    return min(_MAX_ROWS, max(1000, _MAX_TARGETS // outputs))
 
 
 def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Numbers) -> dict[str, str] | None:
-    """Fit a linear model that reads ``text``, and ``text_pair`` where rows have it.
+    """Fit a linear model that reads ``text``, and ``text_pair`` if rows have it.
 
     Args:
-        rows: to learn from.
-        targets: 0 or 1 for each output, of whole numbers, shape (rows, outputs); or floats to predict, (rows, 1).
+        rows: Training rows.
+        targets: Integers 0 or 1 per output, (rows, outputs); or floats to predict, (rows, 1).
 
     Returns:
-        ``features``, the hashes of those that two rows have; their ``idf``; ``weights``, shape (features, outputs);
-        and ``intercept``, (outputs,). None where there is nothing to learn.
+        ``features``, the hashes that occur in two rows or more; their ``idf``; ``weights``, (features, outputs); and
+        ``intercept``, (outputs,). None if there is nothing to learn.
     """
     from sklearn.feature_extraction.text import TfidfTransformer
 
     counts = _count_hashes(rows)
     frequency = counts.getnnz(axis=0)
-    most = min(_MOST_FEATURES, _MOST_WEIGHTS // targets.shape[1])
-    features = np.sort(np.argsort(-frequency, kind="stable")[:most])
+    max_features = min(_MAX_FEATURES, _MAX_WEIGHTS // targets.shape[1])
+    features = np.sort(np.argsort(-frequency, kind="stable")[:max_features])
     features = features[frequency[features] > 1]
     if not len(features) or not targets.std(axis=0).any():
         return None
@@ -171,15 +171,15 @@ def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     transformer.idf_ = arrays["idf"].astype(float)
     weights = arrays["weights"].astype(float).reshape(len(arrays["features"]), -1)
     scores = []
-    # the counts of a row take more memory than the row
-    for start in range(0, max(len(rows), 1), _MOST_ROWS):
-        matrix = transformer.transform(_count_hashes(rows[start : start + _MOST_ROWS])[:, arrays["features"]])
+    # The counts of a row take more memory than the row.
+    for start in range(0, max(len(rows), 1), _MAX_ROWS):
+        matrix = transformer.transform(_count_hashes(rows[start : start + _MAX_ROWS])[:, arrays["features"]])
         scores.append(np.asarray(matrix @ weights + arrays["intercept"]))
     return np.concatenate(scores)
 
 
 def _fit_outputs(matrix: csr_array, targets: Numbers) -> tuple[Numbers, Numbers]:
-    """Fit ridge regression to floats, else a support vector machine to each output against the others."""
+    """Fit ridge regression to floats, or else a support vector machine to each output against the others."""
     from sklearn.linear_model import Ridge
     from sklearn.svm import LinearSVC
 
@@ -200,7 +200,7 @@ def _count_hashes(rows: Sequence[Mapping[str, Any]]) -> csr_array:
     """Count words, pairs of words and 2 to 4 characters in each text, and the words that both texts of a pair have.
 
     Returns:
-        a sparse matrix of shape (rows, hashes), with a block of hashes for each kind of feature.
+        A sparse matrix of shape (rows, hashes), with a block of hashes for each kind of feature.
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import HashingVectorizer
@@ -211,7 +211,7 @@ def _count_hashes(rows: Sequence[Mapping[str, Any]]) -> csr_array:
     columns = [name for name in ("text", "text_pair") if all(name in row for row in rows)]
     blocks = []
     for name in columns:
-        texts = [str(row[name])[:_MOST_READ] for row in rows]
+        texts = [str(row[name])[:_MAX_READ] for row in rows]
         blocks += [words.transform(texts), characters.transform(texts)]
     if len(columns) > 1:
         shared = [set(find_words(row["text"])) & set(find_words(row["text_pair"])) for row in rows]

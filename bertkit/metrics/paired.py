@@ -1,4 +1,4 @@
-"""Two systems on the same rows: the difference of their scores, how sure it is, and how many rows would show it."""
+"""Two systems on the same rows: difference of scores, its interval, and the number of rows that would show it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertkit.metrics.intervals import (
     wilson_interval,
 )
 
-LEVEL = 0.05  # of two-sided tests
+LEVEL = 0.05  # significance level of two-sided tests
 POWER = 0.8
 
 
@@ -31,27 +31,27 @@ Runs = Sequence[Judged]
 
 @dataclass(frozen=True)
 class Difference:
-    """The score of a second system minus that of the first, on the same units."""
+    """The score of a second system minus the score of the first, on the same units."""
 
     first: float
     second: float
     difference: float
     interval: Interval
-    """Ends of the 95% interval; None where there is none."""
+    """Ends of the 95% interval, or None without an interval."""
     p: float | None
-    """Two-sided; None where a score is undefined."""
+    """Two-sided p-value, or None if a score is undefined."""
     test: str
-    """What `p` comes from."""
+    """Name of the test that `p` comes from."""
     rows_needed: int | None = None
-    """How many rows would show this difference; None where no number would, or nobody knows."""
+    """Number of rows that would show this difference, or None if it is unknown or no number would."""
     detectable: float | None = None
-    """The least difference that as many rows as these would show."""
+    """Smallest difference that this number of rows would show."""
     mcnemar: float | None = None
-    """P of McNemar's test, of a score that is the share of units that are right."""
+    """P-value of McNemar's test, if the score is the fraction of right units."""
     seeds_needed: int | None = None
-    """How many seeds per system would show this difference on these rows, where there are seeds."""
+    """Number of seeds per system that would show this difference on these rows, with several seeds."""
     p_holm: float | None = None
-    """`p` after Holm's correction, where several systems are compared with the first."""
+    """`p` after Holm's correction, if several systems are compared with the first."""
 
 
 def compare_paired(
@@ -67,7 +67,7 @@ def compare_paired(
         samples: Number of permutations; there are as many resamples as for any interval.
     """
     units = count_units(first)
-    scores, others = score(first), score(second)
+    scores, second_scores = score(first), score(second)
     names = _comparable(scores, metrics)
 
     def subtract(numbers: np.ndarray) -> dict[str, float]:
@@ -79,11 +79,11 @@ def compare_paired(
     discordant = count_discordant(names, first, second, metrics)
     compared = {}
     for name in names:
-        difference, interval = float(others[name] - scores[name]), intervals[name]
+        difference, interval = float(second_scores[name] - scores[name]), intervals[name]
         error = None if interval is None else standard_error(interval)
         compared[name] = Difference(
             first=float(scores[name]),
-            second=float(others[name]),
+            second=float(second_scores[name]),
             difference=difference,
             interval=interval,
             p=p_values[name],
@@ -102,10 +102,10 @@ def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[s
 
 def swap(first: Judged, second: Judged, numbers: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return copies of both sides whose units at `numbers` have changed sides."""
-    one, other = ({name: values.copy() for name, values in judged.items()} for judged in (first, second))
-    for name in one:
-        one[name][numbers], other[name][numbers] = second[name][numbers], first[name][numbers]
-    return one, other
+    first_copy, second_copy = ({name: values.copy() for name, values in judged.items()} for judged in (first, second))
+    for name in first_copy:
+        first_copy[name][numbers], second_copy[name][numbers] = second[name][numbers], first[name][numbers]
+    return first_copy, second_copy
 
 
 def find_changed(first: Judged, second: Judged) -> np.ndarray:
@@ -131,7 +131,7 @@ def permutation_test(
     Units that both systems judge alike change nothing and are not exchanged.
 
     Returns:
-        p of each metric, None where a score is undefined; and the name of the test.
+        p of each metric, or None if a score is undefined; and the name of the test.
     """
     changed = find_changed(first, second)
     exact = len(changed) < 60 and 2 ** len(changed) <= samples
@@ -142,9 +142,9 @@ def permutation_test(
     rng = np.random.default_rng(seed)
     for number in range(total):
         sides = number >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
-        one, other = (score(judged) for judged in swap(first, second, changed[sides.astype(bool)]))
-        differences = np.array([abs(other[name] - one[name]) for name in before])
-        # an undefined difference counts against the systems; sums that differ by rounding only are the same
+        new_first, new_second = (score(judged) for judged in swap(first, second, changed[sides.astype(bool)]))
+        differences = np.array([abs(new_second[name] - new_first[name]) for name in before])
+        # An undefined difference counts against the systems; sums that differ only by rounding are equal.
         count += ~(differences < observed - _ROUNDING * np.maximum(observed, 1))
     shares = count / total if exact else (count + 1) / (total + 1)
     p_values = {
@@ -180,7 +180,7 @@ def count_right(names: Iterable[str], compared: Judged, metrics: Collection[str]
     return {name: counted[0] for name, counted in counts.items() if counted is not None and counted[1] == units}
 
 
-def mcnemar(lost: int, won: int) -> float:
+def mcnemar(losses: int, wins: int) -> float:
     """Compute the exact two-sided p of McNemar's test: a fair coin for each unit that only one system has right.
 
     >>> mcnemar(0, 5), mcnemar(3, 3)
@@ -188,7 +188,7 @@ def mcnemar(lost: int, won: int) -> float:
     """
     from scipy import special
 
-    return min(1.0, 2 * float(special.bdtr(min(lost, won), lost + won, 0.5)))
+    return min(1.0, 2 * float(special.bdtr(min(losses, wins), losses + wins, 0.5)))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -215,27 +215,27 @@ def correct_differences(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def judge_difference(
-    found: Difference, units: int, margin: float = 0.0, *, lower_is_better: bool = False
+    comparison: Difference, units: int, margin: float = 0.0, *, lower_is_better: bool = False
 ) -> Literal["passed", "failed", "undecided"]:
-    """Tell whether a second system is worse than the first by more than a margin, on so many units.
+    """Return whether a second system is worse than the first by more than a margin, on this number of units.
 
-    It has failed where the whole interval of the difference lies below the margin; where `found` is one of several, its
-    corrected p must be below `LEVEL` too. Without a margin it has passed otherwise. With one (non-inferiority), the
-    whole interval must lie above it, and between the two nothing is decided.
+    It failed if the complete interval of the difference is below the margin; if it is one of several differences, its
+    corrected p must be below `LEVEL` too. Otherwise it passed if there is no margin. With a margin (non-inferiority),
+    it passed if the complete interval is above the margin, and is undecided in all other cases.
 
     >>> shown, unknown = (Difference(0.9, 0.8, -0.1, ends, 0.01, "") for ends in ((-0.15, -0.05), (-0.3, 0.1)))
     >>> [judge_difference(found, 500, margin) for found in (shown, unknown) for margin in (0, 0.2)]
     ['failed', 'passed', 'passed', 'undecided']
     """
-    if not math.isfinite(found.difference):
+    if not math.isfinite(comparison.difference):
         return "undecided"
-    # resamples differ by the same: no more than a share of the rows that none has shown
-    if found.interval is None:
-        unseen, p = wilson_interval(0, units)[1], found.p
-        ends = (found.difference - unseen, found.difference + (unseen if margin else 0.0))
+    # All resamples differ by the same: the true difference is at most a fraction of unseen rows away.
+    if comparison.interval is None:
+        unseen, p = wilson_interval(0, units)[1], comparison.p
+        ends = (comparison.difference - unseen, comparison.difference + (unseen if margin else 0.0))
     else:
-        ends, p = found.interval, 0.0
-    p = p if found.p_holm is None else found.p_holm
+        ends, p = comparison.interval, 0.0
+    p = p if comparison.p_holm is None else comparison.p_holm
     low, high = (-ends[1], -ends[0]) if lower_is_better else ends
     if high < -margin and p is not None and p < LEVEL:
         return "failed"
@@ -243,13 +243,15 @@ def judge_difference(
 
 
 def standard_error(interval: tuple[float, float]) -> float:
-    """Compute the standard error that a 95% interval stands for, from its width."""
+    """Compute the standard error that corresponds to the width of a 95% interval."""
     low, high = interval
     return (high - low) / (2 * _QUANTILE)
 
 
 def rows_for_power(difference: float, error: float, rows: int) -> int | None:
-    """Compute how many rows would show a true difference of this size in 80 % of all cases, at p < .05; None for 0.
+    """Compute how many rows would show a true difference of this size in 80 % of all cases, at p < .05.
+
+    The result is None if the difference is 0 or undefined.
 
     A standard error shrinks with the square root of the rows, and the difference must be z(.975) + z(.8) = 2.80 of
     them (Lachin 1981, equation 1, for a paired difference; Card et al. 2020 on systems of language processing).
@@ -273,15 +275,15 @@ def compare_seeds(
     """Compute each metric's difference of means over seeds, with an interval and p over seeds and rows together.
 
     Seeds and rows are both random and crossed: every seed of either system is scored on every row. The variance of the
-    difference is that of a mixed model with these two random effects, by moments: the variance over resampled rows,
-    plus that between seeds, minus the interaction of both, which both of them contain. Student's distribution has the
-    degrees of freedom of Satterthwaite (1946), so that few seeds cost what they should. `docs/compare.md` says why this
-    and how often it errs.
+    difference follows a mixed model with these two random effects, by moments: the variance over resampled rows,
+    plus the variance between seeds, minus the interaction, which both contain. Student's distribution has the
+    degrees of freedom of Satterthwaite (1946), which accounts for few seeds. `docs/compare.md` gives the reasons
+    and the error rates.
 
     Args:
-        score: computes metrics from arrays such as those of `first`.
-        first: the baseline, one per seed, at least two; all over the same units in the same order.
-        second: the system that is compared with it, as many seeds or not.
+        score: Computes metrics from arrays such as `first`.
+        first: Arrays of the baseline, one per seed, at least two; all over the same units in the same order.
+        second: Arrays of the system to compare with it; the number of seeds can differ.
         metrics: Table of the task family, by which numbers that are not scores are left out.
         samples: Number of resamples of the units.
     """
@@ -293,16 +295,19 @@ def compare_seeds(
     resampled = [[[score(take(judged, rows)) for rows in draws] for judged in system] for system in systems]
     compared = {}
     for name in _comparable(observed[0][0], metrics):
-        scores = [np.array([of_seed[name] for of_seed in system]) for system in observed]
+        scores = [np.array([seed_scores[name] for seed_scores in system]) for system in observed]
         # (seeds, resamples)
-        drawn = [np.array([[one[name] for one in of_seed] for of_seed in system]) for system in resampled]
-        compared[name] = _describe_difference(scores, drawn, units)
+        resampled_means = [
+            np.array([[sample_scores[name] for sample_scores in seed_scores] for seed_scores in system])
+            for system in resampled
+        ]
+        compared[name] = _describe_difference(scores, resampled_means, units)
     return compared
 
 
 @dataclass(frozen=True)
 class _Variance:
-    """The variance of a difference of means over seeds, in parts that shrink with rows, seeds, or both."""
+    """Variance of a difference of means over seeds, in parts that shrink with rows, seeds, or both."""
 
     rows: float
     """Variance of the mean over these seeds, over other rows; contains the interaction."""
@@ -321,14 +326,16 @@ class _Variance:
         return self.total**2 / sum(part**2 / degrees for part, degrees in parts)
 
 
-def _describe_difference(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> Difference:
+def _describe_difference(
+    scores: Sequence[np.ndarray], resampled_scores: Sequence[np.ndarray], units: int
+) -> Difference:
     first, second = (float(values.mean()) for values in scores)
     difference = second - first
     undefined = Difference(first, second, difference, None, None, _TEST)
-    finite = np.isfinite(drawn[0]).all(axis=0) & np.isfinite(drawn[1]).all(axis=0)
+    finite = np.isfinite(resampled_scores[0]).all(axis=0) & np.isfinite(resampled_scores[1]).all(axis=0)
     if not math.isfinite(difference) or finite.sum() < 2:
         return undefined
-    variance = _estimate_variance(scores, [values[:, finite] for values in drawn], units)
+    variance = _estimate_variance(scores, [values[:, finite] for values in resampled_scores], units)
     if variance.total <= _SEEDS_ROUNDING:
         return undefined
     from scipy import special
@@ -336,7 +343,7 @@ def _describe_difference(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarra
     counts = [len(values) for values in scores]
     degrees, error = variance.degrees(units, counts), math.sqrt(variance.total)
     quantile = float(special.stdtrit(degrees, 1 - LEVEL / 2))
-    # standard errors that show with power .8
+    # Number of standard errors that a test detects with power .8.
     reach = quantile + float(special.stdtrit(degrees, POWER))
     return Difference(
         first=first,
@@ -351,23 +358,24 @@ def _describe_difference(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarra
     )
 
 
-def _estimate_variance(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> _Variance:
+def _estimate_variance(scores: Sequence[np.ndarray], resampled_scores: Sequence[np.ndarray], units: int) -> _Variance:
     """Estimate the parts of the variance; `scores` have shape (seeds,), `drawn` (seeds, resamples), per system."""
     unbiased = units / (units - 1)  # a resample varies less than a sample does
     seeds = tuple(float(values.var(ddof=1)) / len(values) for values in scores)
     interaction = 0.0
-    for values in drawn:
-        # how far each seed moves from the mean of the seeds as rows change: the interaction, less its own mean
+    for values in resampled_scores:
+        # Deviation of each seed from the mean of the seeds as rows change: the interaction, less its mean.
         deviations = values - values.mean(axis=0)
         interaction += float(deviations.var(axis=1).mean()) * unbiased / (len(values) - 1)
-    rows = float((drawn[1].mean(axis=0) - drawn[0].mean(axis=0)).var()) * unbiased
+    rows = float((resampled_scores[1].mean(axis=0) - resampled_scores[0].mean(axis=0)).var()) * unbiased
     return _Variance(rows, (seeds[0], seeds[1]), interaction)
 
 
 def _scale(variance: _Variance, rest: float, error: float, count: int) -> int | None:
     """Compute how many rows or seeds, of `count` now, bring the standard error down to `error`.
 
-    `rest` is the part of the variance that they do not lower, with the interaction; None where it alone is too large.
+    `rest` is the part of the variance that they do not lower, with the interaction; the result is None if this part
+    is too large.
     """
     stays = max(rest - variance.interaction, 0.0)
     shrinks = variance.total - stays

@@ -1,4 +1,4 @@
-"""From logits to probabilities and labels, of one model or of several."""
+"""Probabilities and labels from the logits of one model or of several."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def softmax(logits: Numbers) -> Numbers:
 
 
 def sigmoid(logits: Numbers) -> Numbers:
-    """Compute the probability of each label by itself, in double precision."""
+    """Compute the probability of each label separately, in double precision."""
     return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
 
 
 def choose_labels(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
-    """Tell which labels each row gets, (rows, labels): the most probable one, or all that reach their thresholds."""
+    """Return a mask of each row's labels, (rows, labels): the most probable one, or all that reach their thresholds."""
     if thresholds is not None:
         return np.asarray(probabilities >= thresholds)
     return np.asarray(np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)])
 
 
 def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
-    """Tell which labels a row gets from its windows, (windows, labels): the one of most, or all of at least half.
+    """Return a mask of a row's labels, given its windows, (windows, labels): the majority, or all of at least half.
 
     Two of these three windows choose the first label, though the mean of all prefers the second:
 
@@ -40,7 +40,7 @@ def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     votes: Numbers = choose_labels(probabilities, thresholds).mean(axis=0)
     if thresholds is not None:
         return np.asarray(votes >= 0.5)
-    # between equally many windows the mean decides: it is below 1, so it never outweighs a window
+    # If labels have equally many windows, the mean decides: it is below 1, so it never outweighs a window.
     tie = probabilities.mean(axis=0) / (2 * len(probabilities))
     return np.asarray(choose_labels((votes + tie)[None], None)[0])
 
@@ -62,9 +62,9 @@ def choose_tags(probabilities: Numbers, names: Sequence[str], decoding: str) -> 
     A temperature changes none of them: it divides the logits of all tags alike, also along the path of Viterbi.
 
     Args:
-        probabilities: of shape (words, tags).
-        names: of the tags.
-        decoding: ``greedy``, ``repair`` (of tags that break IOB2) or ``constrained`` (the most probable valid path).
+        probabilities: Probabilities of the tags, (words, tags).
+        names: Names of the tags.
+        decoding: ``greedy``, ``repair`` (for tags that break IOB2) or ``constrained`` (the most probable valid path).
     """
     if decoding == "constrained":
         chosen = most_probable_valid(probabilities, names)
@@ -79,7 +79,7 @@ Output = Mapping[str, Any]
 
 
 def mean_logits(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
-    """Return the mean of each output of logits: of the values of a regression, of the starts and ends of answers.
+    """Return the mean of each output of logits, such as regression values or the starts and ends of answers.
 
     >>> mean_logits([{"logits": np.array([1.0])}, {"logits": np.array([2.0])}])
     {'logits': array([1.5])}

@@ -1,7 +1,7 @@
 """Metrics of labels and numbers, all tables of metrics, metrics of the `evaluate` package, and custom metrics.
 
-Values are label ids of shape ``(rows,)``, 0/1 indicators of shape ``(rows, labels)`` where a row may have
-several labels, or numbers of shape ``(rows,)`` for regression. Names are those of scikit-learn and evaluate.
+Values are label ids of shape ``(rows,)``, 0/1 indicators of shape ``(rows, labels)`` if a row may have
+several labels, or numbers of shape ``(rows,)`` for regression. Names follow scikit-learn and evaluate.
 """
 
 from __future__ import annotations
@@ -122,12 +122,12 @@ def per_label(gold: Numbers, predicted: Numbers) -> dict[str, Numbers]:
 
 
 def pearsonr(gold: Numbers, predicted: Numbers) -> float:
-    """Return the linear correlation, from -1 to 1; undefined for one row, and where one side is constant."""
+    """Return the linear correlation, from -1 to 1; undefined for one row, and if either side is constant."""
     return _correlate("pearsonr", gold, predicted)
 
 
 def spearmanr(gold: Numbers, predicted: Numbers) -> float:
-    """Return the rank correlation, from -1 to 1; undefined for one row, and where one side is constant."""
+    """Return the rank correlation, from -1 to 1; undefined for one row, and if either side is constant."""
     return _correlate("spearmanr", gold, predicted)
 
 
@@ -214,7 +214,7 @@ VALUES: Mapping[str, Metric] = {**CLASSIFICATION, **REGRESSION}
 
 
 def _by_answers(function: Callable[[Numbers, Numbers], float]) -> Callable[[Judged], float]:
-    """Return a function of the answers to all questions of all rows, where -1 stands for a missing question."""
+    """Return a function of the answers to all questions of all rows, where -1 means a missing question."""
 
     def compute(compared: Judged) -> float:
         is_answered = compared["gold"] >= 0
@@ -258,7 +258,7 @@ def find_declared(metric: str) -> Metric:
 
     A custom function states its direction in its attribute ``lower_is_better``, once a recipe has loaded it.
     """
-    if is_own(metric):
+    if is_custom(metric):
         module, _, name = metric.rpartition(".")
         function = getattr(sys.modules.get(module), name, None)
         return _ERROR if getattr(function, "lower_is_better", False) else PLAIN
@@ -284,7 +284,7 @@ def with_direction(metric: str) -> str:
 
 
 def rank_step(score: float | None, loss: float | None, *, greater_is_better: bool) -> tuple[bool, float]:
-    """Return a key by which the best of several steps is the greatest: its score, or its loss where none has a score.
+    """Return a sort key whose maximum is the best step: by score, or by loss for steps without a score.
 
     >>> max([(None, 0.4), (None, 0.3)], key=lambda step: rank_step(*step, greater_is_better=True))
     (None, 0.3)
@@ -328,57 +328,57 @@ def compute_library_metric(name: str, gold: Any, predicted: Any) -> dict[str, fl
 
 
 def is_script(metric: str) -> bool:
-    """Tell whether a metric is a script of `evaluate` that is found by its path."""
+    """Return whether a metric is a script of `evaluate`, which is loaded from its path."""
     return metric.startswith(EVALUATE_PREFIX) and "/" in metric
 
 
-def is_own(metric: str) -> bool:
-    """Tell whether a metric is a function of your own, ``package.module.name``."""
+def is_custom(metric: str) -> bool:
+    """Return whether a metric is a custom function, ``package.module.name``."""
     return "." in metric and not metric.startswith(EVALUATE_PREFIX)
 
 
 def is_library_metric(metric: str) -> bool:
     """Return whether a metric belongs to the `evaluate` package, or is a custom function."""
-    return metric.startswith(EVALUATE_PREFIX) or is_own(metric)
+    return metric.startswith(EVALUATE_PREFIX) or is_custom(metric)
 
 
 def runs_code(metric: str) -> bool:
     """Return whether a metric is custom code: your function, or a script."""
-    return is_own(metric) or is_script(metric)
+    return is_custom(metric) or is_script(metric)
 
 
 def check_metrics(recipe: Recipe, names: Collection[str]) -> None:
     """Check that the recipe's metrics are among a family's, and its best metric and its gates among the recipe's.
 
     Raises:
-        RecipeError: an unknown metric; the message suggests the closest names.
+        RecipeError: If a metric is unknown; the message suggests the closest names.
     """
     uses_evaluate = any(name.startswith(EVALUATE_PREFIX) for name in recipe.metrics)
     for name in recipe.metrics:
         if name not in names and not is_library_metric(name):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
-        if is_own(name):
+        if is_custom(name):
             load_custom("metric", name, recipe.trusted)
         if is_script(name) and not recipe.trusted:
             raise untrusted_code_error(f"the metric {name}")
     for name in recipe.gates.limits:
         if not uses_evaluate and name not in (*recipe.metrics, *BESIDE_SCORES):
-            known = closest(name, [*recipe.metrics, *BESIDE_SCORES])
-            raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", known)
+            candidates = closest(name, [*recipe.metrics, *BESIDE_SCORES])
+            raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", candidates)
     # The choice of the best model needs an interval.
     with_interval = recipe.metrics if EVALUATE_PREFIX in names else [name for name in recipe.metrics if name in names]
     is_known = recipe.best_metric in with_interval or (uses_evaluate and EVALUATE_PREFIX in names)
     if not is_known:
-        which = "metrics" if with_interval == recipe.metrics else "metrics with an interval"
+        described = "metrics" if with_interval == recipe.metrics else "metrics with an interval"
         remedy = closest(recipe.best_metric, with_interval)
-        raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the {which}", remedy)
+        raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the {described}", remedy)
 
 
 def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
     """Check that the metric that is to choose the best checkpoint is among the scores.
 
     Raises:
-        RecipeError: it is not; the message has the metrics that are.
+        RecipeError: If it is not; the message lists the available metrics.
     """
     if recipe.best_metric not in scores:
         raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores))
@@ -387,26 +387,26 @@ def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
 def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> dict[str, float]:
     import evaluate
 
-    # evaluate would run the code it finds there instead
+    # evaluate would run the code in that folder instead.
     if "/" not in name and Path(name).exists():
-        what = f"./{name} here would be taken for the metric {name!r}"
-        raise RecipeError(what, f"write evaluate:./{name} if you mean it")
+        message = f"the metric {name!r} would load the local path ./{name}"
+        raise RecipeError(message, f"write evaluate:./{name} if you mean it")
     try:
         metric = evaluate.load(name)
     except ImportError as error:
-        what = f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
-        raise UnavailableError(what) from None
+        message = f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
+        raise UnavailableError(message) from None
     except FileNotFoundError:
-        what = f"the metric evaluate:{name} is not a file and cannot be downloaded"
-        raise UnavailableError(what, "use a built-in metric, or a path") from None
-    except Exception as error:  # whatever a script raises, it is not bertkit that is wrong
+        message = f"the metric evaluate:{name} is not a file and cannot be downloaded"
+        raise UnavailableError(message, "use a built-in metric, or a path") from None
+    except Exception as error:  # A script can raise any error, and bertkit is not to blame.
         raise custom_code_error(f"the metric evaluate:{name}", error) from error
     try:
         scores = metric.compute(references=gold, predictions=predicted)
         return {key: float(value) for key, value in scores.items() if isinstance(value, (int, float, np.number))}
-    except Exception as error:  # as above
-        # scipy's, of a single row
+    except Exception as error:
+        # scipy raises a ValueError for a single row.
         if isinstance(error, ValueError) and not Path(name).exists():
-            what = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {error}"
-            raise DataError(what, "score more rows, or use another metric") from None
+            message = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {error}"
+            raise DataError(message, "score more rows, or use another metric") from None
         raise custom_code_error(f"the metric evaluate:{name}", error) from error

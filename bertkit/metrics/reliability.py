@@ -1,4 +1,4 @@
-"""What helps to judge a score: calibration, and the scores of each label."""
+"""Calibration errors, and the scores of each label."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bertkit.metrics.calibration import gold_losses
 from bertkit.metrics.intervals import bootstrap_intervals, half_sample_intervals
 
 T = TypeVar("T")
-BINS = 15  # of the calibration errors
+BINS = 15  # bins of the calibration errors
 
 
 def find_bins(confidence: Numbers) -> Numbers:
@@ -26,7 +26,7 @@ def find_bins(confidence: Numbers) -> Numbers:
 
 @dataclass(frozen=True)
 class LabelScore:
-    """Scores of one label; a ratio whose denominator is zero is nan."""
+    """Precision, recall, F1 and support of one label; a ratio whose denominator is zero is nan."""
 
     name: str
     precision: float
@@ -36,16 +36,17 @@ class LabelScore:
 
 
 def calibration_errors(confidence: Numbers, right: Numbers, weights: Numbers | None = None) -> dict[str, float]:
-    """Compute how far confidence is from accuracy.
+    """Compute the differences between confidence and accuracy.
 
     ``ece`` has 15 bins of equal width (Guo et al. 2017), ``adaptive_ece`` 15 bins of equally many decisions (Nixon et
-    al. 2019). Both are above 0 by chance alone. ``squared_error_debiased`` is free of that: the mean squared distance
-    in bins of equally many decisions, less what chance adds (Kumar et al. 2019, section 4); it may be negative.
+    al. 2019). Both are above 0 even for a perfectly calibrated model. ``squared_error_debiased`` corrects that: the
+    mean squared distance in bins of equally many decisions, less its expected value for a perfectly calibrated model
+    (Kumar et al. 2019, section 4); it can be negative.
 
     Args:
-        confidence: probability of the label that was chosen, shape (decisions,).
-        right: whether it was right, 0 or 1, shape (decisions,).
-        weights: how often each decision counts, shape (decisions,); once without.
+        confidence: Probability of the selected label, (decisions,).
+        right: Whether that label is right, 0 or 1, (decisions,).
+        weights: Number of times that each decision counts, (decisions,); 1 by default.
     """
     weights = np.ones(len(confidence)) if weights is None else weights
     total = weights.sum()
@@ -69,40 +70,40 @@ def calibration_errors(confidence: Numbers, right: Numbers, weights: Numbers | N
 def describe_calibration(
     probabilities: Numbers, gold: Numbers, rows: Numbers, *, samples: int = 1000
 ) -> dict[str, dict[str, Any]]:
-    """Compute calibration errors and negative log likelihood, each with its 95% interval over rows.
+    """Compute calibration errors and negative log likelihood, with 95% intervals over rows.
 
-    Chance makes the errors larger, in resamples once more than in the rows, so their intervals are those of
-    `half_sample_intervals`. Where the interval of ``squared_error_debiased`` reaches 0, so do those of the other two,
-    since an error near 0 has another distribution, which halves do not show. None leaves out its own value, though
-    chance may have made that too large.
+    Chance makes the errors larger, and resampling does so again, so their intervals come from
+    `half_sample_intervals`. If the interval of ``squared_error_debiased`` reaches 0, the other two intervals do too,
+    because an error near 0 has another distribution, which halves do not show. Each interval includes its own value,
+    though chance can have made that too large.
 
-    The first arguments are those of `Decisions`. The decisions of a row are drawn together, `samples` times.
+    The first arguments are the fields of `Decisions`. The decisions of a row are drawn together, `samples` times.
     """
-    # sorted once, each draw is sorted in no time
+    # Sorting once makes sorting each draw fast.
     order = np.argsort(probabilities.max(axis=1))
     probabilities, gold = probabilities[order], gold[order]
     names, numbers = np.unique(rows[order], return_inverse=True)
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
     losses = gold_losses(probabilities, gold)
 
-    def weigh(drawn: Numbers) -> Numbers:
-        # a row that is drawn twice counts twice, (decisions,); nothing is copied
-        return np.bincount(drawn, minlength=len(names))[numbers].astype(float)
+    def weigh(row_indices: Numbers) -> Numbers:
+        # A row that is drawn twice counts twice, (decisions,); nothing is copied.
+        return np.bincount(row_indices, minlength=len(names))[numbers].astype(float)
 
-    def score(drawn: Numbers) -> dict[str, float]:
-        return calibration_errors(confidence, right, weigh(drawn))
+    def score(row_indices: Numbers) -> dict[str, float]:
+        return calibration_errors(confidence, right, weigh(row_indices))
 
-    def lose(drawn: Numbers) -> dict[str, float]:
-        return {"nll": float(np.average(losses, weights=weigh(drawn)))}
+    def lose(row_indices: Numbers) -> dict[str, float]:
+        return {"nll": float(np.average(losses, weights=weigh(row_indices)))}
 
-    whole = np.arange(len(names))
+    all_rows = np.arange(len(names))
     ends = half_sample_intervals(score, len(names), samples=samples)
     is_shown = (debiased := ends["squared_error_debiased"]) is not None and debiased[0] > 0
-    errors = score(whole)
+    errors = score(all_rows)
     for name in ("ece", "adaptive_ece"):
-        if (found := ends[name]) is not None:
-            ends[name] = min(max(found[0], 0), errors[name]) if is_shown else 0.0, max(found[1], errors[name])
-    scores = {**errors, **lose(whole)}
+        if (interval := ends[name]) is not None:
+            ends[name] = min(max(interval[0], 0), errors[name]) if is_shown else 0.0, max(interval[1], errors[name])
+    scores = {**errors, **lose(all_rows)}
     ends |= bootstrap_intervals(lose, len(names), samples=samples)
     return {name: {"value": value, "interval": ends[name]} for name, value in scores.items()}
 
@@ -138,12 +139,12 @@ def confusion_table(
     support = Counter(gold)
     frequent = set(sorted(labels, key=lambda label: -support[label])[:20])
     names = [label for label in labels if label in frequent]
-    others = f"{len(labels) - len(names)} others"
+    rest = f"{len(labels) - len(names)} others"
     counts = Counter(
-        (name if name in frequent else others, guess if guess in frequent else others)
+        (name if name in frequent else rest, guess if guess in frequent else rest)
         for name, guess in zip(gold, predicted, strict=True)
     )
-    names += [others] * (len(labels) > len(names))
+    names += [rest] * (len(labels) > len(names))
     return [(name, {guess: counts[name, guess] for guess in names}) for name in names]
 
 

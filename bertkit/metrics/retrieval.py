@@ -27,40 +27,40 @@ def score_rankings(
     recall_cutoffs: Sequence[int] = (1, 10, 100),
     map_cutoff: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Score each query's ranking as trec_eval does; not a number where a query has no relevant document.
+    """Score each query's ranking as trec_eval does; NaN if a query has no relevant document.
 
     A document is relevant if its relevance is above 0. The gain of nDCG is the relevance itself, as in trec_eval and
     scikit-learn. nDCG, MAP and recall are shares of all that is relevant, ranked or not.
 
     Args:
-        rankings: ids of documents of each query, the best first.
-        relevance: id -> relevance of each query's documents; of the others it is 0.
-        cutoff: documents that nDCG and MRR look at.
-        recall_cutoffs: documents that each recall looks at.
+        rankings: Document ids per query, the best first.
+        relevance: Id -> relevance of each query's documents; other documents have 0.
+        cutoff: Number of documents for nDCG and MRR.
+        recall_cutoffs: Number of documents for each recall.
         map_cutoff: Documents that MAP considers, or None if the rankings hold every candidate.
 
     Returns:
         ``ndcg@10``, ``mrr@10``, ``map``, ``recall@1``, ... -> float64 of shape (queries,).
 
     Raises:
-        ValueError: a ranking has an id twice, or a relevance is below 0.
+        ValueError: If a ranking has an id twice, or a relevance is below 0.
     """
     if len(rankings) != len(relevance):
         raise ValueError(f"{len(rankings)} rankings and relevance for {len(relevance)} queries")
     map_name = "map" if map_cutoff is None else f"map@{map_cutoff}"
     names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", map_name, *(f"recall@{number}" for number in recall_cutoffs)]
     scores = np.full((len(names), len(rankings)), np.nan)
-    for query, (ranking, of_query) in enumerate(zip(rankings, relevance, strict=True)):
+    for query, (ranking, query_relevance) in enumerate(zip(rankings, relevance, strict=True)):
         if len(set(ranking)) < len(ranking):
             raise ValueError(f"ranking {query} has an id twice")
-        gains = np.array([of_query.get(document, 0) for document in ranking], dtype=np.float64)
-        ideal = np.sort(np.array([gain for gain in of_query.values() if gain], dtype=np.float64))[::-1]
+        gains = np.array([query_relevance.get(document, 0) for document in ranking], dtype=np.float64)
+        ideal = np.sort(np.array([gain for gain in query_relevance.values() if gain], dtype=np.float64))[::-1]
         if ideal.size and ideal[-1] < 0:
             raise ValueError(f"relevance {ideal[-1]:g} in query {query} is below 0")
         if ideal.size:
-            # Score the relevance of ranked documents, (ranked,), given that of all relevant ones, the highest
+            # Score the relevance of ranked documents, (ranked,), relative to all relevant ones, most relevant
             # first.
-            ranks = np.flatnonzero(gains) + 1  # of relevant documents, from 1
+            ranks = np.flatnonzero(gains) + 1  # ranks of relevant documents, from 1
             precisions = np.arange(1, len(ranks) + 1) / ranks
             scores[:, query] = [
                 _sum_discounted(gains[:cutoff]) / _sum_discounted(ideal[:cutoff]),
@@ -126,7 +126,7 @@ ACTIVE_DIMENSIONS: Mapping[str, Metric] = {
 """Sizes of sparse vectors: the mean number of dimensions that are not 0."""
 
 
-_MOST_ROWS = 10_000  # that are candidates of one another; more would take quadratic time
+_MAX_ROWS = 10_000  # per ranking; the time is quadratic
 _BLOCK = 512  # anchors whose scores are in memory at a time
 
 Score = Callable[[Any, Any], Any]
@@ -136,22 +136,22 @@ Score = Callable[[Any, Any], Any]
 def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> Numbers:
     """Rank each row's positive among the different positives of the rows, 1 for the best: (rows,).
 
-    What is a positive of the same anchor in another row is no candidate. Of more than 10,000 rows, each run of so many
-    is ranked by itself.
+    A positive of the same anchor in another row is not a candidate. More than 10,000 rows are ranked in blocks of
+    10,000.
     """
-    ranks = [_rank_run(rows[start : start + _MOST_ROWS], start, score) for start in range(0, len(rows), _MOST_ROWS)]
+    ranks = [_rank_run(rows[start : start + _MAX_ROWS], start, score) for start in range(0, len(rows), _MAX_ROWS)]
     return np.concatenate(ranks)
 
 
 def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> Numbers:
-    # a text that is the positive of several rows is one candidate: that of the first
+    # A text that is the positive of several rows is one candidate, identified by the first row.
     first: dict[str, int] = {}
-    own = np.array([first.setdefault(row["positive"], number) for number, row in enumerate(rows)])
+    first_rows = np.array([first.setdefault(row["positive"], number) for number, row in enumerate(rows)])
     candidates = np.array(sorted(first.values()))
-    column = np.searchsorted(candidates, own)  # of each row's own positive
-    of_anchor: dict[str, set[int]] = {}
+    column = np.searchsorted(candidates, first_rows)  # column of each row's positive
+    columns_by_anchor: dict[str, set[int]] = {}
     for row, place in zip(rows, column.tolist(), strict=True):
-        of_anchor.setdefault(row["anchor"], set()).add(place)
+        columns_by_anchor.setdefault(row["anchor"], set()).add(place)
     ranks = []
     for begin in range(0, len(rows), _BLOCK):
         numbers = np.arange(begin, min(begin + _BLOCK, len(rows)))
@@ -159,14 +159,14 @@ def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> Nu
         right = scores[np.arange(len(numbers)), column[numbers]]
         better = scores > right[:, None]
         for line, number in enumerate(numbers.tolist()):
-            better[line, list(of_anchor[rows[number]["anchor"]])] = False
+            better[line, list(columns_by_anchor[rows[number]["anchor"]])] = False
         ranks.append(1 + better.sum(axis=1))
     return np.concatenate(ranks)
 
 
 def chance_ranks(count: int) -> Numbers:
-    """Draw the ranks that guessing would reach among so many candidates, the same ones every time: (count,)."""
-    return np.random.default_rng(0).integers(1, min(count, _MOST_ROWS) + 1, size=count)
+    """Draw the ranks of random guessing among `count` candidates, the same ones in every call: (count,)."""
+    return np.random.default_rng(0).integers(1, min(count, _MAX_ROWS) + 1, size=count)
 
 
 def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[Numbers, list[list[float]]]:
@@ -178,16 +178,18 @@ def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[Numbers, list[list[fl
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     counts = TfidfVectorizer(token_pattern=r"\w+", sublinear_tf=True)
-    others = [[row["positive"], *row.get("negative", ())] for row in rows]
+    row_texts = [[row["positive"], *row.get("negative", ())] for row in rows]
     try:
-        counts.fit([row["anchor"] for row in rows] + [text for texts in others for text in texts])
+        counts.fit([row["anchor"] for row in rows] + [text for texts in row_texts for text in texts])
     except ValueError:  # there is no word
-        return np.full(len(rows), len(rows)), [[0.0] * len(texts) for texts in others]
+        return np.full(len(rows), len(rows)), [[0.0] * len(texts) for texts in row_texts]
     anchors = counts.transform([row["anchor"] for row in rows]).tocsr()
-    read = counts.transform([text for texts in others for text in texts]).tocsr()
-    starts = np.cumsum([0, *map(len, others)])
+    read = counts.transform([text for texts in row_texts for text in texts]).tocsr()
+    starts = np.cumsum([0, *map(len, row_texts)])
     positives = read[starts[:-1]]
-    ranks = partner_ranks(rows, lambda one, other: (anchors[one] @ positives[other].T).toarray())
+    ranks = partner_ranks(
+        rows, lambda anchor_rows, positive_rows: (anchors[anchor_rows] @ positives[positive_rows].T).toarray()
+    )
     lines = np.repeat(np.arange(len(rows)), np.diff(starts))
     shared = np.asarray(anchors[lines].multiply(read).sum(axis=1)).ravel()
-    return ranks, [of_row.tolist() for of_row in np.split(shared, starts[1:-1])]
+    return ranks, [row_scores.tolist() for row_scores in np.split(shared, starts[1:-1])]

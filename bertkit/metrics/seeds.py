@@ -11,17 +11,17 @@ import numpy as np
 
 from bertkit.metrics.intervals import Interval
 
-_LEAST_FREEDOM = 2  # degrees, of which Student's quantile is 4.3 already
+_MIN_FREEDOM = 2  # degrees; Student's quantile is 4.3 here already
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What the runs of a recipe scored at one metric; runs whose score is undefined do not count."""
+    """Scores of a recipe's runs at one metric; runs whose score is undefined do not count."""
 
     runs: int
     mean: float
     standard_deviation: float | None
-    """Deviation of the sample, with runs - 1 in the divisor; None for one run."""
+    """Standard deviation of the sample, with runs - 1 in the divisor, or None for one run."""
     minimum: float
     median: float
     maximum: float
@@ -36,7 +36,7 @@ class Spread:
 def describe_spread(
     scores: Sequence[float], *, lower_is_better: bool = False, interval: Interval = None, no_interval: str | None = None
 ) -> Spread | None:
-    """Summarize the scores of runs; None where none is a finite number.
+    """Summarize the scores of runs, or return None if no score is a finite number.
 
     >>> describe_spread([0.5, 0.75]).mean, describe_spread([0.5]).standard_deviation
     (0.625, None)
@@ -83,38 +83,40 @@ def resample_mean(
     """Score resampled rows with all runs, and return each metric's mean over the runs in each resample, (samples,).
 
     Args:
-        score: takes the number of a run and row indexes, (rows,), and returns metric -> value.
-        seeds: how many runs there are.
-        rows: how many rows there are.
-        samples: how many resamples.
+        score: Takes the index of a run and row indices, (rows,), and returns metric -> value.
+        seeds: Number of runs.
+        rows: Number of rows.
+        samples: Number of resamples.
     """
     rng = np.random.default_rng(0)
-    # all runs score the same resample: what they share in being right or wrong on a row stays in the mean
+    # All runs score the same resample, so common errors on a row stay in the mean.
     scored = [
         [score(run, numbers) for run in range(seeds)]
         for numbers in (rng.integers(0, rows, size=rows) for _ in range(samples))
     ]
     return {
-        metric: np.array([[scores[metric] for scores in of_runs] for of_runs in scored], dtype=np.float64).mean(axis=1)
+        metric: np.array([[scores[metric] for scores in run_scores] for run_scores in scored], dtype=np.float64).mean(
+            axis=1
+        )
         for metric in scored[0][0]
     }
 
 
 def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int) -> Interval:
-    """Compute the 95% interval of a recipe's mean score, over seeds and rows together, as both might be others.
+    """Compute the 95% interval of a recipe's mean score, over other seeds and other rows together.
 
-    Two variances of the mean are added: that between the runs, s^2 / runs, and that of the mean over resampled rows.
-    Student's quantile has the degrees of freedom of Satterthwaite 1946, since few runs tell little about the first
-    variance. What is particular to a run on a row is in both, so the interval is a little wide rather than narrow.
+    Two variances of the mean are added: between the runs, s^2 / runs, and over resampled rows.
+    Student's quantile has the degrees of freedom of Satterthwaite 1946, because few runs determine the first
+    variance poorly. The effect of a run on a row is in both, so the interval is a little too wide.
 
     Args:
-        scores: of the runs on all rows; at least two.
-        resampled: means over these runs on resampled rows, as `resample_mean` returns them.
-        rows: how many rows there are.
+        scores: Scores of the runs on all rows, at least two.
+        resampled: Means over these runs on resampled rows, as `resample_mean` returns them.
+        rows: Number of rows.
 
     Returns:
-        its ends; None for one run, one row, scores that do not vary at all, or two runs that vary more than the rows
-        do: with hardly more than one degree of freedom, an interval would be wider than the range of the metric.
+        Ends of the interval; None for one run, one row, constant scores, or two runs that vary more than the rows
+        do: with little more than one degree of freedom, an interval would be wider than the range of the metric.
     """
     from scipy import special
 
@@ -122,13 +124,13 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int) -> 
     if len(scores) < 2 or rows < 2 or len(finite) < 2 or not all(map(math.isfinite, scores)):
         return None
     between = statistics.variance(scores) / len(scores)
-    # a resample varies less than a sample by this factor
+    # A resample varies less than a sample by this factor.
     over_rows = float(finite.var(ddof=1)) * rows / (rows - 1)
     total = between + over_rows
     if total <= 0:
         return None
     freedom = total**2 / (between**2 / (len(scores) - 1) + over_rows**2 / (rows - 1))
-    if freedom < _LEAST_FREEDOM:
+    if freedom < _MIN_FREEDOM:
         return None
     half = float(special.stdtrit(freedom, 0.975)) * math.sqrt(total)
     mean = statistics.fmean(scores)
@@ -137,12 +139,12 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int) -> 
 
 @dataclass(frozen=True)
 class Selection:
-    """What to expect on new rows of the model that scores best on some rows."""
+    """Expected score on new rows of the model that scores best on some rows."""
 
     estimate: float
-    """Score of the choice on rows that did not choose it; never better than on those that did."""
+    """Score of the selected model on rows that did not select it; never better than on the rows that did."""
     chosen: list[float]
-    """Share of the resamples in which each model was chosen."""
+    """Fraction of the resamples in which each model was selected."""
 
 
 def estimate_selection(
@@ -156,23 +158,23 @@ def estimate_selection(
 ) -> Selection | None:
     """Estimate the score of "take the best model" on new rows: choose on resampled rows, score on those left out.
 
-    The best of n scores is too high, since the same rows choose and score. So each bootstrap sample of the rows chooses
-    anew, and the rows that are not in it, e^-1 of all on average, score the choice, as in BBC (Tsamardinos et al. 2018,
-    "Bootstrapping the out-of-sample predictions for efficient and accurate cross-validation"). They score the best
-    model too, and its own score is lowered by how much worse the choices are. The mean of the choices alone would also
-    hold how the best model's score on a third of the rows differs from that on all of them, which is no luck of the
-    choice: so it could be above the best score.
+    The best of n scores is too high, because the same rows select and score. So each bootstrap sample of the rows
+    selects again, and the rows outside it, e^-1 of all on average, score the selection, as in BBC (Tsamardinos et al.
+    2018, "Bootstrapping the out-of-sample predictions for efficient and accurate cross-validation"). They score the
+    best model too, and its score is lowered by how much worse the choices are. The mean of only the choices could
+    be above the best score: it would contain the difference between the best model's scores on a third of the rows
+    and on all of them, which does not come from the selection.
 
     Args:
-        score: takes the number of a model and row indexes, (rows,), and returns its score on them.
-        models: how many models there are.
-        rows: how many rows there are.
-        lower_is_better: whether the lowest score is the best.
-        samples: how many bootstrap samples.
-        draws: seed of the random draws.
+        score: Takes the index of a model and row indices, (rows,), and returns its score on them.
+        models: Number of models.
+        rows: Number of rows.
+        lower_is_better: Whether the lowest score is the best.
+        samples: Number of bootstrap samples.
+        draws: Seed of the random draws.
 
     Returns:
-        None where no choice has a score, as with one row.
+        The estimate, or None if no selection has a score, as with one row.
     """
     rng = np.random.default_rng(draws)
     sign = -1 if lower_is_better else 1
@@ -205,8 +207,8 @@ def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> floa
     groups would explain. It is 0 rather than negative.
 
     Returns:
-        None where it is undefined or pure chance: one group, fewer than two scores per group on average, or scores
-        that do not vary.
+        The fraction, or None if it is undefined or pure chance: one group, fewer than two scores per group on average,
+        or constant scores.
 
     >>> explained_share([16, 16, 32, 32], [0.5, 0.5, 0.75, 0.75])
     1.0
@@ -218,7 +220,8 @@ def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> floa
         return None
     member = np.array([names.index(group) for group in groups])
     within = sum(
-        float(((of := values[member == number]) - of.mean()) @ (of - of.mean())) for number in range(len(names))
+        float(((members := values[member == number]) - members.mean()) @ (members - members.mean()))
+        for number in range(len(names))
     )
     noise = within / (len(values) - len(names))
     return max(0.0, (total - within - (len(names) - 1) * noise) / total)

@@ -1,4 +1,4 @@
-"""Slices of rows against the rest: is an error rate higher there than chance would have it, over many slices?"""
+"""Slices of rows against the rest: is an error rate significantly higher there, over many slices?"""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import combine_intervals, wilson_interval
 from bertkit.metrics.paired import LEVEL, holm
 
-# of a slice, and of the rest, for tests that are not exact: those hold for many units
-LEAST_UNITS = 20
+# Minimum size of a slice, and of the other units, for inexact tests, which hold for many units.
+MIN_UNITS = 20
 
 Compare = Callable[[Numbers, Numbers, Numbers], "SliceDifference"]
 
 
 @dataclass(frozen=True)
 class SliceDifference:
-    """The error rate of a slice beside that of all other units."""
+    """The error rate of a slice, compared with the error rate of all other units."""
 
     units: int
     rate: float
@@ -30,8 +30,8 @@ class SliceDifference:
     """95%, of the difference."""
     p: float | None = None
     """One-sided probability of such a difference by chance; None if the slice is not tested."""
-    least: float = 1.0
-    """The least p that so many units could have, whichever of them were wrong."""
+    min_p: float = 1.0
+    """Lowest possible p for this number of units, regardless of which of them are wrong."""
     p_holm: float | None = None
     """`p` after Holm's correction for all slices that are tested."""
 
@@ -42,26 +42,26 @@ class SliceDifference:
 
 
 def compare_slices(errors: Numbers, decisions: Numbers, slices: Sequence[Numbers]) -> list[SliceDifference | None]:
-    """Compare the error rate in each slice with that of all other units, and correct p for the number of slices.
+    """Compare the error rate in each slice with the rate in all other units, and correct p for the number of slices.
 
     The rate is the errors of the units over their decisions: one decision per row for a class, one per entity for a
-    tagger. The test is that of `choose_test`. Intervals are Newcombe's (1998, method 10) where every unit is right or
-    wrong, else Welch's.
+    tagger. `choose_test` selects the test. Intervals are Newcombe's (1998, method 10) if every unit is right or
+    wrong, otherwise Welch's.
 
-    Holm's correction (1979) keeps the chance of any false slice below 5 % whatever depends on what, and slices depend
+    Holm's correction (1979) keeps the chance of any false slice below 5 % under any dependence, and slices depend
     on each other: long rows hold more rare words. The procedure of Benjamini and Hochberg promises less, and only for
     slices that are independent or vary alike.
 
-    A slice whose p could not be low enough, whichever of its units were wrong, is not tested, and makes the correction
+    A slice whose p could not be low enough, regardless of its wrong units, is not tested, and makes the correction
     of the others no stricter (Tarone 1990).
 
     Args:
-        errors: of each unit, (n,).
-        decisions: of each unit, (n,).
-        slices: the indexes of the units of each.
+        errors: Errors of each unit, (n,).
+        decisions: Decisions of each unit, (n,).
+        slices: Indices of the units of each slice.
 
     Returns:
-        a comparison per slice; None where it or the rest is empty.
+        A comparison per slice, or None if the slice or the rest is empty.
     """
     compare, has_any = choose_test(errors, decisions)[1], decisions > 0
     compared: list[SliceDifference | None] = []
@@ -71,11 +71,11 @@ def compare_slices(errors: Numbers, decisions: Numbers, slices: Sequence[Numbers
         is_inside = is_inside[has_any]
         is_part = is_inside.any() and not is_inside.all()
         compared.append(compare(errors[has_any], decisions[has_any], is_inside) if is_part else None)
-    least = np.array([1.0 if comparison is None else comparison.least for comparison in compared])
-    # the level of the first count that is not exceeded by the slices which could reach it
-    levels = (LEVEL / count for count in range(1, len(least) + 1) if (least <= LEVEL / count).sum() <= count)
+    lowest = np.array([1.0 if comparison is None else comparison.min_p for comparison in compared])
+    # Level of the first count that is not exceeded by the number of slices which could reach it.
+    levels = (LEVEL / count for count in range(1, len(lowest) + 1) if (lowest <= LEVEL / count).sum() <= count)
     highest = next(levels, 0.0)
-    p_values = [None if comparison is None or comparison.least > highest else comparison.p for comparison in compared]
+    p_values = [None if comparison is None or comparison.min_p > highest else comparison.p for comparison in compared]
     return [
         None if comparison is None else replace(comparison, p=p, p_holm=p_holm)
         for comparison, p, p_holm in zip(compared, p_values, holm(p_values), strict=True)
@@ -89,8 +89,8 @@ def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
     * Every unit has one number, such as the size of an error: the rank-sum test (Mann and Whitney 1947). Errors are so
       skewed that a t test finds a worse slice in 10 to 14 % of all draws without one.
     * Units have several decisions: a t test with unequal variances of the ratio, whose residual for a unit is its
-      errors less the rate times its decisions (Cochran 1977, section 6.13). The rate is that of all units, as in a
-      score test: with a rate for each side, a side that has few errors by chance seems surer than it is.
+      errors less the rate times its decisions (Cochran 1977, section 6.13). The rate of all units is used, as in a
+      score test: with a rate per side, a side that has few errors by chance would appear too certain.
     """
     if not (decisions == 1).all():
         return "score test of a ratio", _compare_ratios
@@ -102,10 +102,10 @@ def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
 def _compare_binary(errors: Numbers, _: Numbers, is_inside: Numbers) -> SliceDifference:
     inside, total = int(is_inside.sum()), len(errors)
     wrong, all_wrong = int(errors[is_inside].sum()), int(errors.sum())
-    others, other_wrong = total - inside, all_wrong - wrong
+    rest_size, other_wrong = total - inside, all_wrong - wrong
     p, lowest_p = fisher(wrong, inside, all_wrong, total)
-    rate, rest = wrong / inside, other_wrong / others
-    sides = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, others))
+    rate, rest = wrong / inside, other_wrong / rest_size
+    sides = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, rest_size))
     return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(sides), p, lowest_p)
 
 
@@ -151,17 +151,17 @@ def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers) -> 
     from scipy import special
 
     sides = [(errors[chosen], decisions[chosen]) for chosen in (is_inside, ~is_inside)]
-    rates = [float(own.sum() / of.sum()) for own, of in sides]
+    rates = [float(side_errors.sum() / side_decisions.sum()) for side_errors, side_decisions in sides]
     difference, pooled = rates[0] - rates[1], errors.sum() / decisions.sum()
     units = int(is_inside.sum())
-    if min(units, len(errors) - units) < LEAST_UNITS:
+    if min(units, len(errors) - units) < MIN_UNITS:
         return SliceDifference(units, rates[0], rates[1], difference)
     error, freedom = _ratio_error(sides, [pooled, pooled])
     above = float(special.stdtr(freedom, -difference / error)) if error else float(difference <= 0)
-    own_error, own_freedom = _ratio_error(sides, rates)
-    half = float(special.stdtrit(own_freedom, 1 - LEVEL / 2)) * own_error if own_error else 0.0
+    side_error, side_freedom = _ratio_error(sides, rates)
+    half = float(special.stdtrit(side_freedom, 1 - LEVEL / 2)) * side_error if side_error else 0.0
     interval = (difference - half, difference + half)
-    return SliceDifference(units, rates[0], rates[1], difference, interval, above, least=0.0)
+    return SliceDifference(units, rates[0], rates[1], difference, interval, above, min_p=0.0)
 
 
 def _ratio_error(sides: Sequence[tuple[Numbers, Numbers]], rates: Sequence[float]) -> tuple[float, float]:
@@ -174,5 +174,5 @@ def _ratio_error(sides: Sequence[tuple[Numbers, Numbers]], rates: Sequence[float
     variance = sum(variances)
     if variance == 0:  # all units are alike on either side
         return 0.0, 1.0
-    freedom = variance**2 / sum(own**2 / (count - 1) for own, count in zip(variances, counts, strict=True))
+    freedom = variance**2 / sum(part**2 / (count - 1) for part, count in zip(variances, counts, strict=True))
     return math.sqrt(variance), freedom

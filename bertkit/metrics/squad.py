@@ -1,4 +1,4 @@
-"""Gold answers: read from the forms people have, and scored as SQuAD does (Rajpurkar et al. 2016, 2018)."""
+"""Gold answers: reading their common forms, and scoring as in SQuAD (Rajpurkar et al. 2016, 2018)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def exact_and_f1(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, 
     """Compute whether two answers are the same once normalized (0 or 1), and the F1 of their words.
 
     Args:
-        gold: the right answer.
-        predicted: the model's.
-        no_answer: whether empty text means no answer (SQuAD 2.0), which is right where both are empty.
+        gold: Gold answer.
+        predicted: Predicted answer.
+        no_answer: Whether empty text means no answer (SQuAD 2.0), which is right if both are empty.
     """
     gold_words, predicted_words = normalize(gold).split(), normalize(predicted).split()
     exact = float(gold_words == predicted_words)
@@ -50,7 +50,7 @@ def exact_and_f1(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, 
 def score_answer(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tuple[float, float]:
     """Compute exact match and F1, each against the gold answer that scores highest.
 
-    With `no_answer`, gold answers of nothing but punctuation and articles do not count, and a question without any
+    With `no_answer`, gold answers that consist of punctuation and articles do not count, and a question without any
     has the gold answer "" (`evaluate-v2.0.py`).
     """
     if no_answer:
@@ -68,14 +68,14 @@ def score_answers(golds: Sequence[Sequence[str]], texts: Sequence[str], *, no_an
 def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answer: Numbers) -> tuple[float, float]:
     """Find the best threshold of `null_odds` above which to predict no answer (`evaluate-v2.0.py`, find_best_thresh).
 
-    Each odds is a candidate, and so is one less than the least: no question is answered then. The official search has
-    0 in its place, for its odds are probabilities.
+    Each odds is a candidate, and so is a value below the lowest odds, at which no question is answered. The official
+    search uses 0 instead of that value, because its odds are probabilities.
 
     Args:
-        scores: of the best spans, in [0, 1], shape (questions,) like all arguments.
-        empty: whether a best span says nothing, so that the prediction is no answer at any threshold.
-        null_odds: score of no answer minus that of the best span.
-        has_answer: whether there is an answer.
+        scores: Scores of the best spans, in [0, 1], shape (questions,) like all arguments.
+        empty: Whether a best span is empty once normalized, so that it predicts no answer at any threshold.
+        null_odds: Score of no answer minus the score of the best span.
+        has_answer: Whether there is an answer.
 
     Returns:
         the best mean score in [0, 1], and the lowest threshold that has it.
@@ -84,14 +84,14 @@ def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answ
     >>> best_threshold(right, np.zeros(4, bool), np.array([-5.0, -2.0, -1.0, 3.0]), has_answer)  # answer the first two
     (0.75, -2.0)
     """
-    # gains: what answering adds to the sum of scores over staying silent. Their cumulative sum in the order of the
-    # odds is the total at each threshold, so one sort replaces scoring all questions once per threshold.
+    # Gain in the sum of scores if a question is answered instead of left open. The cumulative sum in the order of
+    # the odds is the total at each threshold, so one sort replaces scoring all questions once per threshold.
     gains = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))
     order = np.argsort(null_odds, kind="stable")
     odds, totals = null_odds[order], np.cumsum(gains[order])
-    # questions of equal odds are answered together
+    # Questions with equal odds are answered together.
     totals[:-1][odds[:-1] == odds[1:]] = -np.inf
-    # how many are right by never answering, and how many more the best threshold finds
+    # Number of right questions if none is answered, and the gain at the best threshold.
     silent, gain = float((~has_answer).sum()), float(totals.max())
     if gain <= _ROUNDING:
         return silent / len(scores), float(odds[0]) - 1
@@ -145,7 +145,7 @@ They are computed from ``exact`` and ``f1`` in [0, 1], ``has_answer``, ``null_od
 
 
 def question_name(row: Row) -> str:
-    """Name a question by its id, to begin a message; empty where it has none."""
+    """Return a prefix for a message that names a question by its id; empty without an id."""
     return f"question {row['id']}: " if "id" in row else ""
 
 
@@ -156,7 +156,8 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
     or as plain text that occurs once in the ``context``. Spaces at both ends of an answer are dropped.
 
     Raises:
-        DataError: another form, or an answer that is not at its ``answer_start``; the question is named by its ``id``.
+        DataError: If they have another form, or an answer is not at its ``answer_start``; the question is named by its
+            ``id``.
     """
     value = row["answers"]
     # Each form is rewritten step by step until it is SQuAD's. A text in brackets that occurs in the context is an
@@ -165,8 +166,8 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            what = f"{question_name(row)}the answers are not valid JSON"
-            raise DataError(what, "correct them", column="answers") from None
+            message = f"{question_name(row)}the answers are not valid JSON"
+            raise DataError(message, "correct them", column="answers") from None
     if isinstance(value, str):
         value = {"text": [value], "answer_start": [_find_start(row, value)]} if value.strip() else []
     if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str):
@@ -175,14 +176,14 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
         value = {key: [answer.get(key) for answer in value] for key in ("text", "answer_start")}
     try:
         texts, starts = _as_list(value["text"]), _as_list(value["answer_start"])
-        is_whole = all(not isinstance(start, float) or start == int(start) for start in starts)
-        if len(texts) != len(starts) or not is_whole or not all(isinstance(text, str) for text in texts):
+        is_integer = all(not isinstance(start, float) or start == int(start) for start in starts)
+        if len(texts) != len(starts) or not is_integer or not all(isinstance(text, str) for text in texts):
             raise ValueError
         starts = [int(start) for start in starts]
     except (TypeError, ValueError, KeyError, OverflowError):
-        what = f"{question_name(row)}the answers are not in the form of SQuAD"
+        message = f"{question_name(row)}the answers are not in the form of SQuAD"
         remedy = 'write {"text": ["..."], "answer_start": [17]}'
-        raise DataError(what, remedy, column="answers") from None
+        raise DataError(message, remedy, column="answers") from None
     visible = [_check_start(row, text, start) for text, start in zip(texts, starts, strict=True)]
     return [text.strip() for text in texts], visible
 
@@ -192,8 +193,8 @@ def _check_start(row: Row, text: str, start: int) -> int:
     if not text.strip():
         raise DataError(f"{question_name(row)}an answer has no text", "leave it out", column="answers")
     if start < 0 or not row["context"].startswith(text, start):
-        what = f"{question_name(row)}{describe_mismatch(row['context'], text, start)}"
-        raise DataError(what, "correct it", column="answers")
+        message = f"{question_name(row)}{describe_mismatch(row['context'], text, start)}"
+        raise DataError(message, "correct it", column="answers")
     return start + len(text) - len(text.lstrip())
 
 
@@ -206,26 +207,26 @@ def _find_start(row: Row, text: str) -> int:
     count = row["context"].count(text)
     if count == 1:
         return int(row["context"].index(text))
-    what = f"the answer {text[:60]!r} occurs {count} times in the context"
+    message = f"the answer {text[:60]!r} occurs {count} times in the context"
     remedy = "add its answer_start"
     if not count:
-        what, remedy = f"the answer {text[:60]!r} is not in the context", "copy it from there"
-    raise DataError(question_name(row) + what, remedy, column="answers")
+        message, remedy = f"the answer {text[:60]!r} is not in the context", "copy it from there"
+    raise DataError(question_name(row) + message, remedy, column="answers")
 
 
 def describe_mismatch(context: str, text: str, start: int) -> str:
-    """Describe what stands at an answer's start instead, and where the answer is or what its start counts."""
+    """Describe the text at an answer's start, and the answer's real position or the unit that its start counts."""
     there = context[max(start, 0) : max(start, 0) + len(text)]
-    what = f"the answer {text[:60]!r} is not at {start} ({there[:60]!r} is)"
+    message = f"the answer {text[:60]!r} is not at {start} ({there[:60]!r} is)"
     # The usual mistakes: offsets in UTF-8 (Rust, Go) or in UTF-16 (Java, JavaScript) run ahead of characters after the
     # first one that needs several units.
     as_bytes = text.encode(errors="surrogatepass")
     if start >= 0 and context.encode(errors="surrogatepass")[start:].startswith(as_bytes):
-        return f"{what}; answer_start counts bytes, not characters"
+        return f"{message}; answer_start counts bytes, not characters"
     wide = "utf-16-le", "surrogatepass"
     if start >= 0 and context.encode(*wide)[2 * start :].startswith(text.encode(*wide)):
-        return f"{what}; answer_start counts UTF-16 units, not characters"
+        return f"{message}; answer_start counts UTF-16 units, not characters"
     starts = [index for index in range(len(context)) if context.startswith(text, index)]
     if not starts:
-        return f"{what}, nor anywhere else in the context"
-    return f"{what}; the nearest is at {min(starts, key=lambda index: abs(index - start))}"
+        return f"{message}, nor anywhere else in the context"
+    return f"{message}; the nearest is at {min(starts, key=lambda index: abs(index - start))}"

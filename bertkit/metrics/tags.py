@@ -65,22 +65,22 @@ def entity_types(labels: Sequence[str]) -> list[str]:
 
 
 def count_tags(rows: Iterable[Mapping[str, Any]], labels: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """Find the most frequent tag in rows of words, ``tokens``, and ``tags``, and that of each word, as label ids.
+    """Find the most frequent tag, overall and per word, in rows of words, ``tokens``, and ``tags``, as label ids.
 
     >>> count_tags([{"tokens": ["a", "b", "a"], "tags": ["X", "Y", "X"]}], ["Y", "X"])
     (1, {'a': 1, 'b': 0})
     """
     tagged = (pair for row in rows for pair in zip(row["tokens"], row["tags"], strict=True))
     counts = Counter((word, tag) for word, tag in tagged if tag)
-    of_all, of_words = Counter[str](), dict[str, int]()
+    tag_counts, word_tags = Counter[str](), dict[str, int]()
     for (word, tag), count in counts.most_common():
-        of_all[tag] += count
-        of_words.setdefault(word, labels.index(tag))
-    return labels.index(of_all.most_common(1)[0][0]), of_words
+        tag_counts[tag] += count
+        word_tags.setdefault(word, labels.index(tag))
+    return labels.index(tag_counts.most_common(1)[0][0]), word_tags
 
 
 def word_spans(tags: Sequence[str]) -> list[Span]:
-    """Return every word as a span of its own, so that tags which mark no entities are counted in the same way.
+    """Return every word as a separate span, so that tags which mark no entities are counted in the same way.
 
     >>> word_spans(["DET", "NOUN"])
     [('DET', 0, 1), ('NOUN', 1, 2)]
@@ -89,7 +89,7 @@ def word_spans(tags: Sequence[str]) -> list[Span]:
 
 
 def drop_unlabelled(gold: Sequence[str | None], predicted: Sequence[str]) -> TagPair:
-    """Return gold and predicted tags of the labelled words, those whose gold tag is not None.
+    """Return gold and predicted tags of the labeled words, whose gold tag is not None.
 
     >>> drop_unlabelled(["B-PER", None], ["O", "O"])
     (['B-PER'], ['O'])
@@ -104,7 +104,7 @@ def word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
     >>> word_offsets(["a", "bcd"])
     [(0, 1), (2, 5)]
     """
-    # every word with the space after it; one less is where the word itself ends
+    # Count every word with the space after it; the word itself ends one character earlier.
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return [(int(end) - len(word), int(end)) for end, word in zip(ends, words, strict=True)]
 
@@ -114,13 +114,13 @@ def describe_entities(
 ) -> list[dict[str, Any]]:
     """Return type, text, characters and probability of each entity of IOB2 tags.
 
-    The probability is the mean of its words', None where no word has one.
+    The probability is the mean of its words' probabilities, or None if no word has one.
     """
     described = []
     spans = find_spans(tags)
     for (_, first, last), (entity_type, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
-        of_words = [probability for probability in probabilities[first:last] if probability is not None]
-        mean = float(np.mean(of_words)) if of_words else None
+        known = [probability for probability in probabilities[first:last] if probability is not None]
+        mean = float(np.mean(known)) if known else None
         entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
         described.append(entity)
     return described
@@ -189,14 +189,14 @@ def count_errors(compared: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
 def show_wrong_words(
     words: Sequence[str], gold: Sequence[str | None], tags: Sequence[str], probabilities: Sequence[float | None]
 ) -> tuple[str, str, bool, float | None]:
-    """Return the words with a wrong tag, with gold and with predicted tags, whether none is wrong, and how sure one is.
+    """Return the wrongly tagged words with gold and with predicted tags, whether there are none, and the confidence.
 
-    How sure is the highest probability of a wrong tag; None where none is known.
+    The confidence is the highest probability of a wrong tag, or None if no probability is known.
     """
     tagged = zip(words, gold, tags, probabilities, strict=True)
     wrong = [(word, right, tag, value or 0.0) for word, right, tag, value in tagged if right not in (None, tag)]
-    with_gold, with_tags = (" ".join(f"{one[0]}/{one[side]}" for one in wrong) for side in (1, 2))
-    return with_gold, with_tags, not wrong, max((one[3] for one in wrong), default=None) or None
+    with_gold, with_tags = (" ".join(f"{entry[0]}/{entry[side]}" for entry in wrong) for side in (1, 2))
+    return with_gold, with_tags, not wrong, max((entry[3] for entry in wrong), default=None) or None
 
 
 def predicted_spans(gold: Sequence[str | None], tags: Sequence[str]) -> list[Span]:
@@ -221,8 +221,8 @@ def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[s
     gold_spans, predicted_spans = set(gold), set(predicted)
     right = gold_spans & predicted_spans
     counts: Counter[str] = Counter()
-    # Sorted by words, since the order of a set of texts differs between processes. Of the gold entities that overlap,
-    # one with the same words comes first, then one of the same type.
+    # Sort by words, because the order of a set of texts differs between processes. Among overlapping gold entities,
+    # an entity with the same words comes first, then one with the same type.
     unpaired = sorted(gold_spans - right, key=lambda span: span[1:])
     if right:
         counts["right"] = len(right)
@@ -286,7 +286,7 @@ METRICS: Mapping[str, Metric] = {
         for suffix, key in (("", "entities"), ("_strict", "strict"))
         for name in ("f1", "precision", "recall")
     },
-    # every word is a span of its own here, so recall over all tags is the share of words that are right
+    # Every word is a separate span here, so recall over all tags is the fraction of right words.
     "accuracy": Metric(partial(_ratio, "recall", "tags")),
     "f1_macro": Metric(_f1_macro),
 }
@@ -348,7 +348,7 @@ _SPELLINGS = {r"([BIESLU])[_/: ](.+)": r"\1-\2", r"(.+)[-_/: ]([BIESLU])": r"\2-
 
 
 def is_entity_tag(tag: str) -> bool:
-    """Tell whether a tag is ``O`` or a prefix of IOB2 with a type.
+    """Return whether a tag is ``O`` or a prefix of IOB2 with a type.
 
     >>> is_entity_tag("O"), is_entity_tag("B-PER"), is_entity_tag("NOUN"), is_entity_tag("I-")
     (True, True, False, False)
@@ -357,13 +357,13 @@ def is_entity_tag(tag: str) -> bool:
 
 
 def find_invalid_tag(tags: Sequence[str | None], scheme: str = "iob2") -> int | None:
-    """Return the index of the first tag that the scheme does not allow after the tag before it, None in valid tags.
+    """Return the index of the first tag that the scheme does not allow after the tag before it, or None.
 
     An ``I-`` (``E-``, ``L-``) must continue an entity of its type, and in BIOES a ``B-`` or ``I-`` must be continued.
-    Before and after an unlabelled word (None) any tag is allowed.
+    Before and after an unlabeled word (None) any tag is allowed.
     """
     before: str | None = "O"
-    # in BIOES an entity must not be open at the end, which an O after the last tag reveals
+    # In BIOES an entity must be closed at the end, which an O after the last tag checks.
     for index, tag in enumerate([*tags, "O"] if scheme == "bioes" else tags):
         if tag is not None and before is not None:
             continues = tag[:2] in ("I-", "E-", "L-")
@@ -392,7 +392,7 @@ def repair(tags: Sequence[str]) -> list[str]:
 def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
     """Rewrite tags of one of the SCHEMES in IOB2.
 
-    IOB1 begins an entity with ``B-`` only where it touches another of its type. BIOES (or BILOU) also marks last
+    IOB1 begins an entity with ``B-`` only if it touches another of its type. BIOES (or BILOU) also marks last
     (``E-``, ``L-``) and single (``S-``, ``U-``) words.
 
     >>> to_iob2(["I-PER", "I-PER", "B-PER", "O"], "iob1"), to_iob2(["B-X", "E-X", "S-X"], "bioes")
@@ -407,12 +407,12 @@ def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
 
 
 def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str) -> list[str | None]:
-    """Check the tags of a text and rewrite entity tags in IOB2; None (an unlabelled word) stays None.
+    """Check the tags of a text and rewrite entity tags in IOB2; None (an unlabeled word) stays None.
 
     Args:
-        tags: one per word.
-        words: to name one in a message.
-        scheme: one of SCHEMES, ``none`` for tags that mark no entities, or ``auto``: IOB2 if all tags look like it.
+        tags: Tags, one per word.
+        words: Words, for messages.
+        scheme: One of SCHEMES, ``none`` for tags that mark no entities, or ``auto``: IOB2 if all tags look like it.
 
     Raises:
         DataError: If the scheme does not allow a tag; the word is named.
@@ -425,28 +425,28 @@ def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str
         fault = _find_fault(tag or "O", scheme)
         if fault:
             raise DataError(f"word {index + 1} {words[index]!r}: the tag {tag!r} {fault[0]}", fault[1], column="tags")
-    filled = [tag or "O" for tag in tags]
-    if scheme == "auto" and not all(map(is_entity_tag, filled)):
+    filled_tags = [tag or "O" for tag in tags]
+    if scheme == "auto" and not all(map(is_entity_tag, filled_tags)):
         return list(tags)
     invalid = None if scheme == "iob1" else find_invalid_tag(tags, scheme)
     if invalid is not None:
-        where = f"after {filled[invalid - 1]}" if invalid else "at the beginning"
-        if scheme == "bioes" and invalid == len(tags) - 1 and filled[-1][0] in "BI":
-            where = "at the end"
-        what = f"word {invalid + 1} {words[invalid]!r}: {filled[invalid]} {where}"
+        position = f"after {filled_tags[invalid - 1]}" if invalid else "at the beginning"
+        if scheme == "bioes" and invalid == len(tags) - 1 and filled_tags[-1][0] in "BI":
+            position = "at the end"
+        fault_text = f"word {invalid + 1} {words[invalid]!r}: {filled_tags[invalid]} {position}"
         name, remedy = ("IOB2", "--set options.scheme=iob1 reads such tags")
         if scheme == "bioes":
             name, remedy = "BIOES", "correct it, or --set options.scheme=iob2 if that is what the tags are"
-        raise DataError(f"{what} is not {name}", remedy, column="tags")
-    return [None if tag is None else new for tag, new in zip(tags, to_iob2(filled, scheme), strict=True)]
+        raise DataError(f"{fault_text} is not {name}", remedy, column="tags")
+    return [None if tag is None else new for tag, new in zip(tags, to_iob2(filled_tags, scheme), strict=True)]
 
 
 def most_probable_valid(probabilities: Numbers, labels: Sequence[str]) -> list[int]:
     """Return the label ids of the most probable sequence of tags that is valid IOB2 (Viterbi 1967).
 
     Args:
-        probabilities: of shape (words, labels).
-        labels: their names; without ``O`` or a ``B-`` among them the first word may have any.
+        probabilities: Probabilities of the labels, (words, labels).
+        labels: Label names; without ``O`` or a ``B-`` among them the first word may have any.
     """
     if not len(probabilities):
         return []
@@ -457,10 +457,10 @@ def most_probable_valid(probabilities: Numbers, labels: Sequence[str]) -> list[i
     # label before it on that path. Each word costs one (labels, labels) sum instead of a search over all sequences.
     total = log_probabilities[0] + starts
     origins = []
-    for of_word in log_probabilities[1:]:
+    for word_scores in log_probabilities[1:]:
         paths = total[:, None] + transitions
         origins.append(paths.argmax(axis=0))
-        total = paths.max(axis=0) + of_word
+        total = paths.max(axis=0) + word_scores
     path = [int(total.argmax())]
     for origin in reversed(origins):
         path.append(int(origin[path[-1]]))
@@ -469,8 +469,8 @@ def most_probable_valid(probabilities: Numbers, labels: Sequence[str]) -> list[i
 
 @functools.cache
 def _transitions(labels: tuple[str, ...]) -> tuple[Numbers, Numbers]:
-    """Return 0 where a label may begin a text, shape (labels,), or follow another, (before, after), else -inf."""
-    # An I- only follows tags of its own type. The type of O is the empty text, which the last comparison excludes.
+    """Return 0 if a label may start a text, shape (labels,), or follow another, (before, after), else -inf."""
+    # An I- only follows tags of its type. The type of O is the empty text, which the last comparison excludes.
     begins = [not label.startswith("I-") for label in labels]
     follows = [[not new.startswith("I-") or old[2:] == new[2:] != "" for new in labels] for old in labels]
     starts = np.where(np.array(begins) | (not any(begins)), 0.0, -np.inf)

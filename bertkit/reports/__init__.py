@@ -1,1 +1,1 @@
-"""What a run writes for people to read: report.html and the model card."""
+"""Reports for readers: report.html, the model card and the pages of other commands."""

@@ -1,4 +1,4 @@
-"""The model card: README.md of a run folder, whose front matter the hub reads."""
+"""The model card: README.md of a run folder, with front matter for the Hub."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class CardFacts:
     """Path of the weights from the card's folder, or their hub id."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
-    """Hub id of the checkpoint that training started from; None for a local one, which the hub would refuse."""
+    """Hub id of the checkpoint that training started from, or None for a local one, which the Hub would reject."""
     dataset_id: str | None = None
-    """Hub id of the data; None for files."""
+    """Hub id of the data, or None for files."""
     dataset_config: str | None = None
     fingerprint: str = ""
     language: str | None = None
@@ -53,18 +53,18 @@ _TO_FILL_IN = """\
 # license: apache-2.0
 # language: en
 """
-"""What only the author knows, at the end of the front matter."""
+"""Fields that only the author knows, at the end of the front matter."""
 
 _VECTORS = {
     "sentence-similarity": ("SentenceTransformer", "sentence-similarity"),
     "masked-l-m": ("SparseEncoder", "feature-extraction"),
     "late-interaction": ("MultiVectorEncoder", "feature-extraction"),
 }
-"""Tasks whose models sentence-transformers loads -> its class, and the hub's name of the task."""
+"""Task -> class of sentence-transformers that loads its models, and the Hub's name of the task."""
 
 
 def model_card(facts: Facts, card: CardFacts) -> str:
-    """Return the text of README.md: front matter for the hub, then what a reader needs to know."""
+    """Return the text of README.md: front matter for the Hub, then a description for readers."""
     from huggingface_hub import ModelCardData
 
     # The hub shows how to load a model by its library, and vectors are for sentence-transformers.
@@ -94,10 +94,10 @@ def model_card(facts: Facts, card: CardFacts) -> str:
 
 
 def hub_card(file: Path, name: str) -> ModelCard:
-    """Return the card of a run for a repository of the hub, whose examples load the model by its name there.
+    """Return the card of a run for a repository on the Hub, with examples that load the model by its name there.
 
     Raises:
-        ModelError: there is no card, or its metadata are not what `huggingface_hub` reads.
+        ModelError: If there is no card, or `huggingface_hub` cannot read its metadata.
     """
     import yaml
     from huggingface_hub import ModelCard
@@ -109,12 +109,12 @@ def hub_card(file: Path, name: str) -> ModelCard:
     try:
         return ModelCard(text)
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        what = f"the metadata at the top of the card are wrong: {' '.join(str(error).split())}"
-        raise ModelError(what, "correct them", file=file) from None
+        message = f"the metadata at the top of the card are wrong: {' '.join(str(error).split())}"
+        raise ModelError(message, "correct them", file=file) from None
 
 
 def name_models(facts: Facts, recipe: Recipe) -> Facts:
-    """Return the facts with the names of models in place of their paths, which are of one machine."""
+    """Return the facts with names of models instead of their local paths."""
     named = recipe.model_copy(update={"model": name_model(recipe.model)})
     return replace(facts, model=named.model_name, teachers=list(map(name_model, facts.teachers)))
 
@@ -150,7 +150,7 @@ def _with_front_matter(data: ModelCardData, body: str) -> str:
 
 
 def _results(facts: Facts, card: CardFacts) -> list[Any]:
-    """Return the hub's record of each finite score on the evaluated split."""
+    """Return the Hub's record of each finite score on the evaluated split."""
     from huggingface_hub import EvalResult
 
     return [

@@ -23,13 +23,13 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that was asked of data or of a model, and what came of it.
+    """Check of data or of a model, and its outcome.
 
     Args:
-        group: what it is one of, such as the name of a split.
-        name: what it is called in its group.
-        outcome: what came of it.
-        text: what was found, in a sentence.
+        group: Subject of the check, such as the name of a split.
+        name: Name of the check within its group.
+        outcome: Whether the check passed, failed or was skipped.
+        text: Measurement or reason, in a sentence.
     """
 
     group: str
@@ -39,7 +39,7 @@ class Case:
 
 
 def refuse_failed(cases: Sequence[Case]) -> GateError | None:
-    """Build the error that names the first gates that were not passed; None where all were."""
+    """Return the error that names the first failed gates, or None if all passed."""
     failed = [case for case in cases if case.outcome == "failed"]
     if not failed:
         return None
@@ -50,18 +50,18 @@ def refuse_failed(cases: Sequence[Case]) -> GateError | None:
 
 
 def add_measured(gates: Sequence[Case], measured: Iterable[tuple[str, str, str]]) -> list[Case]:
-    """Return gates, and a case for all else that was measured: group, name and text, which pass whatever they are."""
+    """Return the gates, and a passed case per other measurement (group, name, text)."""
     gated = {(case.group, case.name) for case in gates}
     passed = (Case(group, name, "passed", text) for group, name, text in measured if (group, name) not in gated)
     return [*gates, *passed]
 
 
 def check_report(output: str | Path | None) -> Path | None:
-    """Return the path of a report that is to be written; None where none is asked for.
+    """Return the path of the requested report, or None if no report is requested.
 
     Raises:
-        UsageError: it has another ending than .xml or .md, or is a file that bertkit did not write as a report.
-        ResourceError: its folder is missing.
+        UsageError: If it does not end in .xml or .md, or is a file that bertkit did not write as a report.
+        ResourceError: If its folder is missing.
     """
     if output is None:
         return None
@@ -70,7 +70,7 @@ def check_report(output: str | Path | None) -> Path | None:
         raise UsageError("a report is JUnit or Markdown", f"name it {file.stem}.xml or {file.stem}.md", file=file)
     check_folder_of(file, "--report")
     if file.exists() and not is_own(file, REPORT_MARK):
-        raise UsageError("it exists already, and is no report of bertkit's", "choose another --report", file=file)
+        raise UsageError("the file exists and is not a report of bertkit", "choose another --report", file=file)
     return file
 
 
@@ -78,30 +78,30 @@ def write_cases(file: Path, title: str, cases: Sequence[Case]) -> None:
     """Write a report in the format of its ending.
 
     Raises:
-        ResourceError: another process is writing it, or it cannot be written.
+        ResourceError: If another process is writing it, or it cannot be written.
     """
     with claimed(file):
         write_text(file, _WRITERS[file.suffix.lower()](title, cases))
 
 
 def _as_junit(title: str, cases: Sequence[Case]) -> str:
-    """Return cases as JUnit XML: a suite per group, a test case per case, whose name nobody else in its suite has."""
+    """Return cases as JUnit XML: a suite per group, and a test case per case with a unique name in its suite."""
     from xml.etree import ElementTree as tree
 
     def clean(text: str) -> str:
         return _NOT_XML.sub("\ufffd", text)
 
-    def count(of: Sequence[Case]) -> dict[str, str]:
-        counts = Counter(case.outcome for case in of)
-        numbers = {"tests": len(of), "failures": counts["failed"], "errors": 0, "skipped": counts["skipped"]}
+    def count(counted_cases: Sequence[Case]) -> dict[str, str]:
+        counts = Counter(case.outcome for case in counted_cases)
+        numbers = {"tests": len(counted_cases), "failures": counts["failed"], "errors": 0, "skipped": counts["skipped"]}
         return {name: str(number) for name, number in numbers.items()} | {"time": "0"}
 
     root = tree.Element("testsuites", {"name": clean(title)} | count(cases))
-    del root.attrib["skipped"]  # which the schema has for a suite alone
+    del root.attrib["skipped"]  # The schema allows this attribute only for suites.
     for group in dict.fromkeys(case.group for case in cases):
         members = [case for case in cases if case.group == group]
         suite = tree.SubElement(root, "testsuite", {"name": clean(group)} | count(members))
-        # Pipelines tell cases apart by their names alone, and merge those that are the same.
+        # Pipelines identify cases only by name, and merge equal names.
         seen = Counter[str]()
         for case in members:
             seen[case.name] += 1
@@ -118,14 +118,14 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
 
 
 def _as_markdown(title: str, cases: Sequence[Case]) -> str:
-    """Return cases as the summary of a pull request: a line of counts, and a table with what failed first."""
+    """Return cases as the summary of a pull request: a line of counts, and a table with failures first."""
     counts = Counter(case.outcome for case in cases)
     verdict = _MARKS["failed" if counts["failed"] else "passed"]
     lines = [REPORT_MARK, f"## {verdict} {plain(title)}", ""]
     lines += [", ".join(f"{counts[outcome]:,} {outcome}" for outcome in _MARKS if counts[outcome]) or "No case.", ""]
     if cases:
         lines += ["| | case | |", "|---|---|---|"]
-    # What failed is what a reader of a pull request looks for, and a comment has limited space.
+    # A reader of a pull request looks for failures, and a comment has limited space.
     ordered = sorted(cases, key=lambda case: case.outcome != "failed")
     for case in ordered[:_SHOWN]:
         lines.append(f"| {_MARKS[case.outcome]} | {plain(f'{case.group}: {case.name}')} | {plain(case.text)} |")

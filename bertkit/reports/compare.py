@@ -22,9 +22,9 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
     """Write the page with everything inline.
 
     Args:
-        file: the page.
-        compared: what `bertkit.workflows.compare.compare` returns.
-        logs: name of a system -> the training log of each of its runs.
+        file: Page to write.
+        compared: Result of `bertkit.workflows.compare.compare`.
+        logs: Name of a system -> training log of each of its runs.
     """
     systems, metric = compared.systems, compared.best_metric
     metrics = list(dict.fromkeys([metric, *systems[0].scores]))
@@ -43,14 +43,14 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
     )
 
 
-def name_worse(found: Any, name: str, *, baseline: str, metric: str) -> str:
-    """Say which of two systems is worse by the best metric, and whether the rows show it beyond chance."""
-    if not found.difference:
+def name_worse(comparison: Any, name: str, *, baseline: str, metric: str) -> str:
+    """Return a sentence that names the worse system by the best metric, and whether the difference is significant."""
+    if not comparison.difference:
         return f"Neither is worse in {metric}."
-    is_worse = (found.difference > 0) == is_lower_better(metric)
+    is_worse = (comparison.difference > 0) == is_lower_better(metric)
     worse, better = (name, baseline) if is_worse else (baseline, name)
     # Beyond chance is an interval without 0, as everywhere else.
-    is_shown = found.interval is not None and found.interval[0] * found.interval[1] > 0
+    is_shown = comparison.interval is not None and comparison.interval[0] * comparison.interval[1] > 0
     beyond = "beyond chance" if is_shown else "though not beyond chance"
     return f"{worse} is worse than {better} in {metric}, {beyond}."
 
@@ -67,8 +67,8 @@ def _headline(systems: Sequence[Any], metric: str) -> Markup | None:
 
 
 def _differences(differences: Mapping[str, Mapping[str, Any]], metric: str) -> Markup | None:
-    """Draw each system's difference from the baseline in the best metric, with its interval, beside zero."""
-    by_name = {name: of_system[metric] for name, of_system in differences.items() if metric in of_system}
+    """Draw each system's difference from the baseline in the best metric, with its interval, next to zero."""
+    by_name = {name: by_metric[metric] for name, by_metric in differences.items() if metric in by_metric}
     return svg.difference_strip("no difference", by_name.items(), name=f"difference in {metric}")
 
 
@@ -80,7 +80,7 @@ def _curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, M
         "Evaluation loss": "eval_loss",
         "Learning rate": "learning_rate",
     }
-    # One curve per system: those of all seeds could not be told apart.
-    first = {name: of_runs[0] for name, of_runs in list(logs.items())[:MAX_CURVES] if of_runs}
-    drawn = {caption: {name: (log, key) for name, log in first.items()} for caption, key in panels.items()}
-    return draw_logs(drawn)
+    # One curve per system, because the curves of all seeds would be indistinguishable.
+    first = {name: run_logs[0] for name, run_logs in list(logs.items())[:MAX_CURVES] if run_logs}
+    panel_lines = {caption: {name: (log, key) for name, log in first.items()} for caption, key in panels.items()}
+    return draw_logs(panel_lines)

@@ -1,4 +1,4 @@
-"""Pictures of how sure a model is and how often it is right then, and calibration.html, which shows them."""
+"""Pictures of confidence and accuracy, and calibration.html, which shows them."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ from markupsafe import Markup
 
 from bertkit.metrics import Numbers, calibration
 from bertkit.metrics.intervals import wilson_interval
-from bertkit.metrics.reliability import calibration_errors, find_bins
+from bertkit.metrics.reliability import find_bins
 from bertkit.reports import svg
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import score_text
 
-_POINTS = 100  # of a curve
+_POINTS = 100  # points per curve
 
 
-def draw_reliability(confidence: Numbers, right: Numbers) -> tuple[float, Markup]:
-    """Draw accuracy over confidence, both of shape (decisions,); return the ``ece`` of `calibration_errors` with it."""
+def draw_reliability(confidence: Numbers, right: Numbers) -> Markup:
+    """Draw accuracy over confidence, both of shape (decisions,)."""
     points, (bins, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
     for number, count in zip(range(len(bins)), counts.tolist(), strict=True):
         mean, share = confidence[inverse == number].mean(), right[inverse == number].mean()
         hover = f"confidence {mean:.3f}, accuracy {share:.3f}, {count:,} decisions"
         ends = wilson_interval(round(share * count), count)
         points.append(svg.Point(mean, share, hover, *ends, radius=3 + 6 * math.sqrt(count / counts.max())))
-    picture = svg.scatter(points, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
-    return calibration_errors(confidence, right)["ece"], picture
+    return svg.scatter(points, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
 
 
 def draw_risk(confidence: Numbers, right: Numbers) -> tuple[float, Markup] | None:
-    """Draw the share that is wrong over the share that is answered, the most confident first; None if nothing is wrong.
+    """Draw the fraction of wrong answers over the answered fraction, most confident first; None if nothing is wrong.
 
-    The mean of that share comes with it.
+    The mean of that fraction is returned with the picture.
 
     Args:
-        confidence: of the answer of each row, (rows,).
-        right: whether it is right, 0 or 1, (rows,).
+        confidence: Confidence in the answer of each row, (rows,).
+        right: Whether the answer is right, 0 or 1, (rows,).
     """
     if right.all():
         return None
@@ -61,17 +60,17 @@ def write_calibration_page(
     """Write calibration.html into the folder of a model.
 
     Args:
-        folder: the model's.
-        result: the fields of a `bertkit.workflows.calibrate.CalibrationResult`.
-        confidence: ``before`` and ``after`` -> the probability of the label that was chosen, (decisions,).
-        right: whether it was right, (decisions,).
+        folder: Folder of the model.
+        result: Fields of a `bertkit.workflows.calibrate.CalibrationResult`.
+        confidence: ``before`` and ``after`` -> probability of the selected label, (decisions,).
+        right: Whether that label is right, (decisions,).
     """
     pictures = []
     for side, values in confidence.items():
-        pictures.append((f"Reliability {side}", draw_reliability(values, right)[1]))
+        pictures.append((f"Reliability {side}", draw_reliability(values, right)))
     risk = draw_risk(confidence["after"], right) if result["per"] == "row" else None
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))
     page = folder / CALIBRATION_PAGE
-    shown = {**result, "temperature": calibration.describe_temperature(result["temperature"])}
-    write_page(page, "calibration.html.j2", result=shown, pictures=pictures, has_risk=risk is not None)
+    described = {**result, "temperature": calibration.describe_temperature(result["temperature"])}
+    write_page(page, "calibration.html.j2", result=described, pictures=pictures, has_risk=risk is not None)

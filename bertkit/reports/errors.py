@@ -21,13 +21,13 @@ def write_mistakes(file: Path, result: Any) -> None:
     # A page with all rows of a large run would be too large to open.
     columns = ("row", "confidence", "error", "words", "gold", "predicted", "text")
     rows = [
-        (one.id, one.confidence, one.error, one.words, one.gold, one.predicted, one.text)
-        for one in result.mistakes[:MAX_ROWS]
+        (mistake.id, mistake.confidence, mistake.error, mistake.words, mistake.gold, mistake.predicted, mistake.text)
+        for mistake in result.mistakes[:MAX_ROWS]
     ]
     # The differences of the first slices from the rest, with their intervals, next to zero.
-    drawn = [one for one in result.slices if one.interval is not None][:_MAX_SPANS]
-    names = (f"{one.by}: {one.value}{' *' if one.is_beyond_chance else ''}" for one in drawn)
-    pairs = zip(names, drawn, strict=True)
+    shown = [group for group in result.slices if group.interval is not None][:_MAX_SPANS]
+    names = (f"{group.by}: {group.value}{' *' if group.is_beyond_chance else ''}" for group in shown)
+    pairs = zip(names, shown, strict=True)
     picture = svg.difference_strip("the rest", pairs, name="difference of each slice from the rest")
     scores = [(with_direction(name), score_text(value)) for name, value in result.scores.items()]
     facts = {"page": result, "columns": columns, "rows": rows, "picture": picture, "scores": scores}

@@ -27,25 +27,25 @@ class Example:
     length: int | None = None
     """Tokens of the encoded row."""
     right: bool | None = None
-    """Whether the prediction counts as right, where comparing it with the gold answer cannot tell."""
+    """Whether the prediction counts as right, if comparing it with the gold answer is not enough."""
     confidence: float | None = None
     marked: tuple[str, list[LabeledSpan], list[LabeledSpan]] | None = None
     """A text with its gold and its predicted spans, where these are the answers."""
 
 
 def make_example(number: int, row: Mapping[str, Any], gold: str, prediction: Mapping[str, Any], answer: Any) -> Example:
-    """Return a row as an example, with the family's own wording of its answers where it has one (`Answer`)."""
+    """Return a row as an example, with the family's wording of its answers if it has any (`Answer`)."""
     id = str(row.get("id", number))
     if answer is None:
         return Example(id, [], row.get(gold, ""), prediction["prediction"], prediction.get("probabilities"))
     return Example(id, [], **vars(answer))
 
 
-def cut_spans(text: str, spans: Iterable[LabeledSpan], others: Collection[LabeledSpan]) -> list[tuple[str, ...]]:
-    """Cut a text at its spans, which `others`, gold or predicted, may have too; a long text between them is shortened.
+def cut_spans(text: str, spans: Iterable[LabeledSpan], other_spans: Collection[LabeledSpan]) -> list[tuple[str, ...]]:
+    """Split a text at its spans, and shorten long texts between them; a span that is also in `others` is good.
 
     Returns:
-        parts, and of each that is a span its label, ``good`` or ``bad``, and its characters.
+        Parts as (text, label, ``good`` or ``bad``, characters); the last three are empty for text between spans.
 
     >>> cut_spans("Ada met", [(0, 3, "PER")], [(0, 3, "LOC")])[:3]
     [('', '', '', ''), ('Ada', 'PER', 'bad', '0:3'), (' met', '', '', '')]
@@ -54,7 +54,7 @@ def cut_spans(text: str, spans: Iterable[LabeledSpan], others: Collection[Labele
     for start, end, label in [*sorted(spans), (len(text), len(text), "")]:
         between, last = text[last:start], end
         short = f"{between[:_AROUND]} … {between[-_AROUND:]}" if len(between) > 3 * _AROUND else between
-        verdict = "good" if (start, end, label) in others else "bad"
+        verdict = "good" if (start, end, label) in other_spans else "bad"
         parts += [(short, "", "", ""), (text[start:end], label, verdict, f"{start}:{end}")]
     return parts
 
@@ -93,10 +93,10 @@ def find_measured(examples: Sequence[Example]) -> list[MeasuredAnswer]:
 def find_mistakes(
     examples: Sequence[Example], named: Sequence[NamedAnswer], measured: Sequence[MeasuredAnswer]
 ) -> dict[str, Any] | None:
-    """Return the wrong rows, the most confident or those wrong by most first; None where no answers can be compared."""
-    judged = [example for example in examples if example.right is not None]
-    if judged:
-        wrong = [(-1.0 if e.confidence is None else e.confidence, e) for e in judged if not e.right]
+    """Return the wrong rows, the most confident or largest errors first, or None if no answers can be compared."""
+    answered = [example for example in examples if example.right is not None]
+    if answered:
+        wrong = [(-1.0 if e.confidence is None else e.confidence, e) for e in answered if not e.right]
     elif named:
         wrong = [(confidence_of(e, gold, predicted), e) for e, gold, predicted in named if gold != predicted]
     elif measured:
@@ -105,7 +105,7 @@ def find_mistakes(
         return None
     has_confidence = any(weight >= 0 for weight, _ in wrong)
     title, note = "Most confident mistakes" if has_confidence else "Mistakes", "confidence {:.3f}"
-    if measured and not judged and not named:
+    if measured and not answered and not named:
         title, note = "Largest errors", "error {:.4g}"
     wrong.sort(key=lambda pair: -pair[0])
     rows = [(row, note.format(weight) if weight >= 0 else "") for weight, row in wrong]

@@ -29,7 +29,7 @@ def _paint_record(record: Mapping[str, Any]) -> dict[str, Any]:
 def paint(words: Iterable[Mapping[str, Any]], method: str) -> list[list[dict[str, Any]]]:
     """Return the words of each text with their value, its share of the largest, and whether a space comes before."""
     listed = list(words)
-    most = max((abs(word[method]) for word in listed), default=0.0) or 1.0
+    largest = max((abs(word[method]) for word in listed), default=0.0) or 1.0
     texts: list[list[dict[str, Any]]] = []
     for number, word in enumerate(listed):
         begins = number == 0 or word["segment"] != listed[number - 1]["segment"]
@@ -39,7 +39,7 @@ def paint(words: Iterable[Mapping[str, Any]], method: str) -> list[list[dict[str
             {
                 "word": word["word"],
                 "value": f"{word[method]:+.4f}",
-                "share": round(100 * abs(word[method]) / most),
+                "share": round(100 * abs(word[method]) / largest),
                 "sign": "against" if word[method] < 0 else "for",
                 "space": not begins and word["word"] not in _CLOSING,
             }

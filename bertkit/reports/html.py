@@ -14,7 +14,7 @@ from markupsafe import Markup
 from bertkit.metrics import Numbers, reliability
 from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.metrics.intervals import describe_methods, wilson_interval
-from bertkit.metrics.reliability import thin
+from bertkit.metrics.reliability import calibration_errors, thin
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
@@ -44,19 +44,19 @@ class Facts:
     rows: int
     best_metric: str
     scores: Mapping[str, float | None]
-    """Metric -> score; None where it is undefined."""
+    """Metric -> score, or None if it is undefined."""
     about: str = ""
     teachers: list[str] = field(default_factory=list)
     """Names of the checkpoints that the model was distilled from."""
     seconds: float | None = None
     peak_memory: int | None = None
-    """In bytes."""
+    """Peak memory in bytes."""
     device: str = ""
     seed: int | None = None
     score_notes: list[str] = field(default_factory=list)
     """Sentence on the scores that are computed for one label."""
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
-    """Metric -> ends of its 95% interval over rows; None where there is none."""
+    """Metric -> ends of its 95% interval over rows, or None without an interval."""
     interval_methods: Mapping[str, str] = field(default_factory=dict)
     no_interval: Mapping[str, str] = field(default_factory=dict)
     """Metric -> why it has no interval."""
@@ -73,19 +73,19 @@ class Facts:
     """Unit of decisions (``row``, ``label`` or ``entity``), confidence of each decision, and whether it is right."""
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Title -> rows with the same keys, which the task family reports beside its scores."""
+    """Title -> rows with the same keys; tables that the task family reports along with its scores."""
     compared: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of the table of teachers, student and baseline, with the same keys; None where one has no such number."""
+    """Rows of the table of teachers, student and baseline, with the same keys; None for a missing number."""
     warnings: list[str] = field(default_factory=list)
     other_splits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     next_commands: list[str] = field(default_factory=list)
-    """What a user may want to run next."""
+    """Suggested commands to run next."""
     provenance: dict[str, str] = field(default_factory=dict)
-    """Versions, fingerprint of the data, and whatever else is needed to reproduce the run."""
+    """Versions, fingerprint of the data, and other facts that are needed to reproduce the run."""
 
     @property
     def methods(self) -> str:
-        """Say which method each interval comes from, and why a metric has none."""
+        """Sentence with the method of each interval, and the reason why a metric has none."""
         return describe_methods(self.interval_methods, self.no_interval)
 
     @property
@@ -95,7 +95,7 @@ class Facts:
 
     @property
     def chosen_by(self) -> str:
-        """What chose the best step: the best metric, or the loss where that is undefined."""
+        """Metric that selected the best step: the best metric, or the loss if that is undefined."""
         return self.best_metric if is_finite(self.scores.get(self.best_metric)) else "loss"
 
 
@@ -120,7 +120,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
         else [],
         reliability=None
         if facts.decisions is None or facts.decisions[0] == "entity"
-        else draw_reliability(*facts.decisions[1:]),
+        else (calibration_errors(*facts.decisions[1:])["ece"], draw_reliability(*facts.decisions[1:])),
         risk=_risk(facts),
         lengths=_lengths(facts.examples, named),
         numbers=_number_pictures(measured),
@@ -134,27 +134,27 @@ def write_report(folder: Path, facts: Facts) -> Path:
 
 def metric_names(facts: Facts) -> list[str]:
     """Return the names of all scores, the best metric first."""
-    others = [name for scores in facts.other_splits.values() for name in scores]
-    return list(dict.fromkeys([facts.best_metric, *facts.scores, *others]))
+    other_names = [name for scores in facts.other_splits.values() for name in scores]
+    return list(dict.fromkeys([facts.best_metric, *facts.scores, *other_names]))
 
 
 def _headline(facts: Facts) -> Markup | None:
-    """Draw this run's best metric beside the baselines and published scores, on one axis."""
+    """Draw this run's best metric along with the baselines and published scores, on one axis."""
     metric = facts.best_metric
-    # One axis for all: a score says little without what needs no model, and what others reach.
-    others: list[tuple[str, Any]] = [
+    # Use one axis for all: a score means little without baselines and the scores of other models.
+    other_scores: list[tuple[str, Any]] = [
         (f"Baseline: {name}", scores.get(metric)) for name, scores in facts.baselines.items()
     ]
     for entry in facts.published:
         label = " · ".join(str(entry[key]) for key in ("model", "split", "source") if entry.get(key))
-        others.append((label, entry.get(metric)))
+        other_scores.append((label, entry.get(metric)))
     spans = []
     value = facts.scores.get(metric)
     if value is not None and is_finite(value):
         ends = facts.intervals.get(metric) or (value, value)
         low, high = ends if is_finite(*ends) else (value, value)
-        spans.append(svg.Span("This run", score_text(value), value, low, high, own=True))
-    for label, score in others:
+        spans.append(svg.Span("This run", score_text(value), value, low, high, is_reference=True))
+    for label, score in other_scores:
         low, high = score if isinstance(score, list | tuple) else (score, score)
         if is_finite(low, high):
             spans.append(svg.Span(label, score_text(score), None if low != high else low, low, high))
@@ -179,13 +179,13 @@ def _curves(facts: Facts) -> list[tuple[str, Markup]]:
 
 
 def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any) -> list[tuple[str, Markup]]:
-    """Draw what logs have of a key over their steps, each panel as (caption, picture); none where they have nothing.
+    """Draw a key of each log over the steps, each panel as (caption, picture); panels without values are left out.
 
     Args:
-        panels: caption -> name of each line -> the entries of a log, and the key.
-        style: see `bertkit.reports.svg.line_chart`.
+        panels: Caption -> name of each line -> the entries of a log, and the key.
+        style: See `bertkit.reports.svg.line_chart`.
     """
-    drawn = []
+    pictures = []
     for caption, logs in panels.items():
         lines = {}
         for label, (entries, key) in logs.items():
@@ -194,12 +194,12 @@ def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any)
                 # A log of many steps has more points than the picture has pixels, and the page is one file.
                 lines[label] = thin(points, MAX_POINTS)
         if lines:
-            drawn.append((caption, svg.line_chart(lines, name=caption, x="step", **style)))
-    return drawn
+            pictures.append((caption, svg.line_chart(lines, name=caption, x="step", **style)))
+    return pictures
 
 
 def _stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """List how many parameters were trained from which step on; empty where always all were."""
+    """Return a row per change of the number of trained parameters; empty if all were trained throughout."""
     key = "trainable_parameters"
     return [{"from step": str(entry["step"]), "parameters": entry[key]} for entry in history if key in entry]
 
@@ -224,12 +224,12 @@ def _risk(facts: Facts) -> tuple[float, Markup] | None:
 
 def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Markup | None:
     """Draw the share of wrong rows in bins of length that hold about equally many rows."""
-    judged = [(e, not e.right) for e in examples if e.right is not None]
-    answered = judged or [(e, gold != predicted) for e, gold, predicted in named]
+    judged_rows = [(e, not e.right) for e in examples if e.right is not None]
+    answered = judged_rows or [(e, gold != predicted) for e, gold, predicted in named]
     rows = [(e.length, wrong) for e, wrong in answered if e.length is not None]
     if len({length for length, _ in rows}) < 2:
         return None
-    # Bins of equally many rows, since bins of equal width would leave the long ones nearly empty.
+    # Use bins of equally many rows, because bins of equal width would leave the long ones nearly empty.
     bins = reliability.quantile_bins([length for length, _ in rows])
     points, labels = [], []
     for index, (first, last) in enumerate(bins):
@@ -243,10 +243,10 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
 
 
 def _predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:
-    """Return rows and what became of each, the wrong ones first; nothing is said where answers cannot be compared."""
+    """Return rows and their verdicts, the wrong ones first; verdicts are empty if answers cannot be compared."""
     wrong = mistakes["rows"] if mistakes else []
-    of_wrong = {id(example) for example, _ in wrong}
-    right = [(example, "right" if mistakes else "") for example in examples if id(example) not in of_wrong]
+    wrong_ids = {id(example) for example, _ in wrong}
+    right = [(example, "right" if mistakes else "") for example in examples if id(example) not in wrong_ids]
     return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *right][:MAX_ROWS]
 
 
@@ -261,10 +261,10 @@ def _number_pictures(measured: Sequence[MeasuredAnswer]) -> list[tuple[str, Mark
     # On the diagonal, a prediction is right.
     diagonal = (low, low), (high, high)
     caption = "Predicted vs. gold"
-    drawn = [(caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal))]
+    pictures = [(caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal))]
     residuals = [svg.Point(e.length, p - g, f"row {e.id}: {p - g:+.4g}") for e, g, p in rows if e.length]
     if residuals:
         zero = (min(residuals)[0], 0.0), (max(residuals)[0], 0.0)
         caption = "Residual (predicted − gold) by length"
-        drawn.append((caption + note, svg.scatter(residuals, name=caption, x="tokens", y="residual", guide=zero)))
-    return drawn
+        pictures.append((caption + note, svg.scatter(residuals, name=caption, x="tokens", y="residual", guide=zero)))
+    return pictures

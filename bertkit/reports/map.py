@@ -19,22 +19,22 @@ from bertkit.reports.svg import escape_text
 from bertkit.reports.templates import load_template, write_page
 
 MAX_POINTS = 50_000
-"""On a page; of more, as many are shown, evenly chosen."""
+"""Maximum number of points on a page; from more points, an evenly spaced subset is shown."""
 MAX_BYTES = 9_500_000
-"""Size of a page. Texts are shortened until it is no larger."""
+"""Maximum size of a page. Texts are shortened until it fits."""
 TEXT_LENGTH = 200
-"""Characters of a text on a page, where that leaves it small enough."""
+"""Maximum number of characters of a text on a page, if the page is then small enough."""
 MAX_LABELS = 200
-"""With a name and color of their own, the most frequent ones; the others share one."""
+"""Maximum number of labels with a separate name and color, the most frequent ones; the others share one."""
 
-_COORDINATE_BYTES = 6_000_000  # of a page, for the coordinates of all layers
+_COORDINATE_BYTES = 6_000_000  # maximum size of the coordinates of all layers
 _MIN_TEXT = 40  # characters
 _LEVELS = 2**16 - 1
 _PICTURE_POINTS = 5000  # per panel of a picture
 _PANEL = 220  # its width and height
 _PER_ROW = 4
 _NO_LABEL = "#8b929b"
-# told apart with all common kinds of color vision, on white and on black
+# These colors differ for all common kinds of color vision, on white and on black.
 _COLORS = ("#2f7fd1", "#d9591a", "#1d9a6c", "#a05fc4", "#b98a00", "#d1578f", "#2a9db0", "#94684a")
 _HUE_STEP = 137.5  # degrees, the golden angle: the hues of neighboring numbers are far apart
 
@@ -47,25 +47,25 @@ class MapPoint(NamedTuple):
     id: Any
     text: str
     label: int
-    """The number of its label or group; -1 for none."""
+    """Index of its label or group, or -1 for none."""
     span: tuple[int, int] | None = None
-    """The first and last + 1 character of the word that it is about, which is marked."""
+    """Start and end (exclusive) of the word to mark, in characters."""
 
 
 class MapLayer(NamedTuple):
-    """Where the points are at a layer."""
+    """Coordinates of the points at a layer."""
 
     name: str
-    """Such as ``layer 3``; empty for a map without layers."""
+    """Name such as ``layer 3``; empty for a map without layers."""
     points: Numbers
-    """(points, 2), centered."""
+    """Centered coordinates, (points, 2)."""
     about: str
-    """What is said of it beside the slider."""
+    """Description next to the slider."""
 
 
 @dataclass(frozen=True)
 class MapPage:
-    """What a page says beside its points."""
+    """Text on a page in addition to its points."""
 
     title: str
     notes: Sequence[str] = ()
@@ -76,41 +76,41 @@ class MapPage:
 
 
 class ShownMap(NamedTuple):
-    """What of a map is on its page."""
+    """Facts about the part of a map that is on its page."""
 
     points: int
     characters: int
-    """That texts are shortened to."""
+    """Maximum length to which texts are shortened."""
     shortened: int
-    """Texts that were."""
+    """Number of shortened texts."""
 
 
 def write_map(
     file: Path, points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: Mapping[int, str], page: MapPage
 ) -> ShownMap:
-    """Write a page that opens from disk, of at most `MAX_BYTES`, and return what is on it.
+    """Write a page of at most `MAX_BYTES` that opens from disk, and return facts about its content.
 
     Args:
-        file: to be written.
-        points: at least one.
-        layers: at least one; the page opens at the last.
-        labels: number -> name, in the order in which they are listed.
-        page: what it says.
+        file: File to write.
+        points: Points to show, at least one.
+        layers: Layers to show, at least one; the page opens at the last.
+        labels: Index -> name, in display order.
+        page: Title, notes and table of the page.
     """
-    most = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
-    chosen = thin(range(len(points)), most)
-    shown = [points[number] for number in chosen]
+    max_points = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
+    chosen = thin(range(len(points)), max_points)
+    shown_points = [points[number] for number in chosen]
     coordinates, extent = _quantize_points([layer.points[chosen] for layer in layers])
-    names, numbers = _number_labels([point.label for point in shown], labels)
+    names, numbers = _number_labels([point.label for point in shown_points], labels)
     facts = {
-        "count": len(shown),
+        "count": len(shown_points),
         "extent": extent,
         "layers": [{"name": layer.name, "about": layer.about} for layer in layers],
         "labels": names,
     }
     length = TEXT_LENGTH
     while True:
-        packed, shortened = _pack_texts(shown, length)
+        packed, shortened = _pack_texts(shown_points, length)
         write_page(
             file,
             "map.html.j2",
@@ -118,14 +118,14 @@ def write_map(
             page=page,
             facts=facts,
             embedded={"points": _base64(coordinates), "labels": _base64(numbers), "texts": _base64(packed)},
-            shown=len(shown),
+            shown=len(shown_points),
             total=len(points),
             length=length,
             shortened=shortened,
             complete=file.with_suffix(".parquet").name,
         )
         if file.stat().st_size <= MAX_BYTES or length <= _MIN_TEXT:
-            return ShownMap(len(shown), length, shortened)
+            return ShownMap(len(shown_points), length, shortened)
         length = max(_MIN_TEXT, length * 3 // 4)
 
 
@@ -137,7 +137,7 @@ def color_of(group: int) -> str:
 
 
 def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tuple[str, tuple[int, int] | None]:
-    """Return what is shown of a text of more than `length` characters, with its word in the middle, and the new span.
+    """Shorten a text of more than `length` characters around its word, and return it with the new span.
 
     >>> shorten_around("the apple that I ate", (4, 9), 12)
     ('the apple th…', (4, 9))
@@ -149,14 +149,14 @@ def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tupl
     first = min(first, start)
     last = first + length
     before = "…" if first else ""
-    shown = f"{before}{text[first:last]}{'…' if last < len(text) else ''}"
+    shortened_text = f"{before}{text[first:last]}{'…' if last < len(text) else ''}"
     if span is None:
-        return shown, None
-    return shown, (start - first + len(before), min(end, last) - first + len(before))
+        return shortened_text, None
+    return shortened_text, (start - first + len(before), min(end, last) - first + len(before))
 
 
 def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: Mapping[int, str], *, name: str) -> str:
-    """Draw a panel per layer side by side, as the text of an SVG file that is light or dark as its reader is."""
+    """Draw a panel per layer side by side, as the text of an SVG file that follows the reader's theme."""
     chosen = thin(range(len(points)), _PICTURE_POINTS)
     groups = np.array([points[number].label for number in chosen])
     counts = Counter(groups.tolist())
@@ -165,17 +165,18 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     width, height = _PANEL * min(len(layers), _PER_ROW), (_PANEL + 40) * rows + 24 * len(listed) + 8
     panels = []
     for number, layer in enumerate(layers):
-        left, top = number % _PER_ROW * _PANEL, number // _PER_ROW * (_PANEL + 40)
+        left_edge, top = number % _PER_ROW * _PANEL, number // _PER_ROW * (_PANEL + 40)
         scaled = _scale_points(layer.points[chosen])
         places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
-        drawn = []
+        group_paths = []
         for group in sorted(counts):
-            # Strokes of no length, whose round ends are the points.
+            # Draw strokes of length zero, whose round ends appear as points.
             path = "".join(
-                f"M{left + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0" for x, y in places[groups == group]
+                f"M{left_edge + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0"
+                for x, y in places[groups == group]
             )
-            drawn.append((color_of(group), path))
-        panels.append({"layer": layer, "left": left, "top": top, "paths": drawn})
+            group_paths.append((color_of(group), path))
+        panels.append({"layer": layer, "left": left_edge, "top": top, "paths": group_paths})
     first = (_PANEL + 40) * rows + 16
     legend = [(color_of(group), text, first + 24 * number) for number, (group, text) in enumerate(listed)]
     picture = load_template("map.svg.j2", escaped=escape_text)
@@ -204,19 +205,21 @@ def _number_labels(groups: Sequence[int], labels: Mapping[int, str]) -> tuple[li
     number_of = {number: place for place, number in enumerate(listed)}
     rest = sum(count for number, count in counts.items() if number not in numbered)
     if rest:
-        others = sum(number >= 0 and number not in numbered for number in counts)
-        name = f"{others:,} other label{'s' * (others > 1)}" if others else "none"
+        other_labels = sum(number >= 0 and number not in numbered for number in counts)
+        name = f"{other_labels:,} other label{'s' * (other_labels > 1)}" if other_labels else "none"
         names.append({"name": name, "color": _NO_LABEL, "count": rest})
     return names, np.array([number_of.get(group, len(listed)) for group in groups], dtype="<u2").tobytes()
 
 
 def _pack_texts(points: Sequence[MapPoint], length: int) -> tuple[bytes, int]:
     """Return the texts with their marks and ids, compressed, and how many of them are shortened."""
-    shown = [shorten_around(point.text, point.span, length) for point in points]
+    shortened_texts = [shorten_around(point.text, point.span, length) for point in points]
     ids = [point.id if isinstance(point.id, int) else str(point.id) for point in points]
     content = {
-        "texts": [text for text, _ in shown],
-        "marks": [_units(text, span) for text, span in shown] if any(span for _, span in shown) else None,
+        "texts": [text for text, _ in shortened_texts],
+        "marks": [_units(text, span) for text, span in shortened_texts]
+        if any(span for _, span in shortened_texts)
+        else None,
         "ids": None if ids == list(range(len(ids))) else ids,
     }
     packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 9)
@@ -224,7 +227,7 @@ def _pack_texts(points: Sequence[MapPoint], length: int) -> tuple[bytes, int]:
 
 
 def _units(text: str, span: tuple[int, int] | None) -> list[int]:
-    """Return a span in the units that JavaScript counts, some of whose characters are two."""
+    """Return a span in UTF-16 code units, as JavaScript counts them; some characters take two."""
     return [len(text[:end].encode("utf-16-le", "surrogatepass")) // 2 for end in span or (0, 0)]
 
 

@@ -35,15 +35,15 @@ def count_items(items: int, unit: str) -> str:
 
 
 def describe_control(control: str, group: str) -> str:
-    """Say what the control task is.
+    """Describe the control task.
 
     >>> describe_control("types", "word")
     'a random label per word, which can only be known by heart (Hewitt and Liang 2019)'
     """
     if control == "types":
         return f"a random label per {group}, which can only be known by heart (Hewitt and Liang 2019)"
-    within, what = (f" within each {group}", f"the {group} alone tells") if group else ("", "chance scores")
-    return f"the training labels shuffled{within}, scored on the true labels: what {what}"
+    within, tested = (f" within each {group}", f"the {group} alone predicts") if group else ("", "chance scores")
+    return f"the training labels shuffled{within}, scored on the true labels: what {tested}"
 
 
 def draw_layers(result: Any) -> Markup:

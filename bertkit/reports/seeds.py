@@ -16,29 +16,31 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
     """Write report.html and README.md of a folder of seeds.
 
     Args:
-        folder: that of the seeds.
+        folder: Folder of the seeds.
         summary: Content of ``seeds.json``; see `bertkit.evaluation.run_sets.SeedsSummary.to_dict`.
-        command: the command that trained them.
+        command: Command that trained them.
     """
-    names = dict.fromkeys([summary["best_metric"], *(metric for of in summary["splits"] for metric in of["spreads"])])
+    names = dict.fromkeys(
+        [summary["best_metric"], *(metric for split in summary["splits"] for metric in split["spreads"])]
+    )
     plots = []
     # A picture per split and metric: all runs, their mean with its interval, and the null model.
-    for of_split in summary["splits"]:
+    for split_summary in summary["splits"]:
         for metric in names:
-            spread = of_split["spreads"].get(metric)
+            spread = split_summary["spreads"].get(metric)
             dots = [
                 svg.Point(score, 0, f"seed {run['seed']}: {score:.4f}", kind="failed" if run["failure"] else "")
                 for run in summary["runs"]
-                if (score := run["scores"].get(of_split["split"], {}).get(metric)) is not None
+                if (score := run["scores"].get(split_summary["split"], {}).get(metric)) is not None
             ]
             # No run may have such a score, as when all diverged.
             if spread and dots:
-                mean, null = spread["mean"], of_split["baseline"].get(metric)
+                mean, null = spread["mean"], split_summary["baseline"].get(metric)
                 extremes = min(dots).x, max(dots).x
                 low, high = spread["interval"] or (mean, mean)
-                caption = f"{metric} on {of_split['split']}"
+                caption = f"{metric} on {split_summary['split']}"
                 spans = [svg.Span("runs", score_text(extremes), None, *extremes, dots=dots)]
-                spans += [svg.Span("mean", score_text(mean), mean, low, high, own=True)]
+                spans += [svg.Span("mean", score_text(mean), mean, low, high, is_reference=True)]
                 spans += [] if null is None else [svg.Span("null model", score_text(null), null, null, null)]
                 plots.append((caption, svg.interval_strip(spans, name=caption)))
     facts: dict[str, Any] = {

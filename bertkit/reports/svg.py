@@ -40,11 +40,11 @@ class Span(NamedTuple):
     """A row of a strip: an interval from `low` to `high`, with a mark at `value` if it is a number."""
 
     label: str
-    shown: str
+    text: str
     value: float | None
     low: float
     high: float
-    own: bool = False
+    is_reference: bool = False
     """Whether it is the row that the others are compared with."""
     dots: Sequence[Point] = ()
     """Values that the interval summarizes; only their `x` counts."""
@@ -177,12 +177,12 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
         elements.append(f'<path class="grid" d="M{at:.1f} {area.top}V{area.bottom}"/>')
         elements.append(_text(at, area.bottom + 17, _number(mark), "tick middle"))
     for index, span in enumerate(spans):
-        up, label = top + row * index + 30, shorten(span.label, 56 - len(span.shown))
+        up, label = top + row * index + 30, shorten(span.label, 56 - len(span.text))
         low, high = area.right(span.low), area.right(span.high)
         elements.append(
-            f'<g class="{"own" if span.own else "other"}">'
-            f"<title>{escape_text(f'{span.label}: {span.shown}')}</title>"
-            f"{_text(0, up - 12, label, 'label')}{_text(WIDTH, up - 12, span.shown, 'label value')}"
+            f'<g class="{"own" if span.is_reference else "other"}">'
+            f"<title>{escape_text(f'{span.label}: {span.text}')}</title>"
+            f"{_text(0, up - 12, label, 'label')}{_text(WIDTH, up - 12, span.text, 'label value')}"
             f'<path class="track" d="M{area.start} {up}H{area.end}"/>'
             f'<path class="span" d="M{low:.1f} {up}H{high:.1f}"/>'
         )
@@ -198,7 +198,7 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
 
 def difference_strip(zero: str, differences: Iterable[tuple[str, Any]], *, name: str) -> Markup | None:
     """Draw the ``difference`` of each record with its ``interval``, next to zero; None if none has an interval."""
-    spans = [Span(zero, "0", 0.0, 0.0, 0.0, own=True)]
+    spans = [Span(zero, "0", 0.0, 0.0, 0.0, is_reference=True)]
     for label, record in differences:
         if record.interval is not None:
             spans.append(Span(label, f"{record.difference:+.4f}", record.difference, *record.interval))

@@ -19,9 +19,9 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
     """Write report.html of a folder of a sweep.
 
     Args:
-        folder: that of the sweep.
+        folder: Folder of the sweep.
         summary: Content of ``sweep.json``; see `bertkit.evaluation.sweeps.SweepSummary.to_dict`.
-        command: the command that trained it.
+        command: Command that trained it.
     """
     metric = summary["best_metric"]
     finished = [trial for trial in summary["trials"] if trial["scores"].get(metric) is not None]

@@ -48,7 +48,7 @@ def make_grid(table: Any, mark: Mark = str, star: str = "*", plus_minus: str = "
 
 
 def describe_marks(table: Any) -> list[str]:
-    """Say what the marks of a table stand for, those that it has."""
+    """Return the meaning of each mark that occurs in a table."""
     lines = []
     if any(cell.interval for cell in table.cells):
         lines.append("In parentheses: the 95% interval.")
@@ -104,7 +104,7 @@ def _escape_latex(text: str) -> str:
     >>> print(_escape_latex(r"a_b & 5% \x"))
     a\_b \& 5\% \textbackslash{}x
     """
-    return re.sub(r"[\\~^]|[&%$#_{}]", lambda found: _LATEX.get(found[0], f"\\{found[0]}"), text)
+    return re.sub(r"[\\~^]|[&%$#_{}]", lambda match: _LATEX.get(match[0], f"\\{match[0]}"), text)
 
 
 FORMATS: dict[str, tuple[Sequence[str], Callable[[Any], str]]] = {

@@ -58,7 +58,7 @@ def hash_script(script: str) -> str:
 @cache
 def load_template(name: str, **filters: Callable[..., Any]) -> Template:
     """Load a template, with further filters; a page (``.html.j2``) escapes what it shows, and Markdown does not."""
-    # with numpy, which a command that finds a mistake needs not
+    # Import numpy late, because a command that reports a mistake does not need it.
     from bertkit.metrics.registry import with_direction
 
     environment = Environment(
@@ -104,7 +104,7 @@ def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list
 
 
 def name_model(model: str) -> str:
-    """Return what a model is called: that in a local folder by its name, or its id where the hub's cache has it.
+    """Return the display name of a model: the last part of a local path, or its id for a folder in the Hub's cache.
 
     >>> name_model("google-bert/bert-base-uncased"), name_model("3 layers of /home/me/teacher")
     ('google-bert/bert-base-uncased', '3 layers of teacher')
@@ -126,8 +126,8 @@ def name_paths(text: str) -> str:
     """
     here = Path.cwd()
 
-    def name(found: re.Match[str]) -> str:
-        path = Path(found[0])
+    def name(path_match: re.Match[str]) -> str:
+        path = Path(path_match[0])
         return str(path.relative_to(here) if here in path.parents else path.name)
 
     return _ABSOLUTE.sub(name, text)

@@ -11,7 +11,7 @@ ONE_SEED = "One seed per model: p and intervals do not cover other seeds, which 
 
 
 def is_finite(*values: object) -> bool:
-    """Tell whether all values are finite numbers."""
+    """Return whether all values are finite numbers."""
     return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 
@@ -54,7 +54,7 @@ def duration_text(seconds: float | None) -> str:
 
 
 def p_text(p: float | None) -> str:
-    """Return a p to three digits after the point, or that it is less than these can say.
+    """Return a p-value with three decimals, or ``<0.001``.
 
     >>> p_text(0.0412), p_text(0.0004), p_text(None)
     ('0.041', '<0.001', 'n/a')

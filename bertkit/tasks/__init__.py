@@ -3,7 +3,7 @@
 A family turns rows into features, a model's outputs into predictions, and predictions into scores. Its module
 imports torch and transformers only inside functions, so that a recipe and its rows can be checked without them.
 
-Everything that a family of your own needs can be imported from here (`__all__`); these names stay where they are.
+A custom family can import everything that it needs from here (`__all__`); these names are stable.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ __all__ = [
 
 
 Prediction = dict[str, Any]
-"""One record per row: ``prediction`` (the answer) and whatever else the family adds.
+"""One record per row: ``prediction`` (the answer), and any other keys that the family adds.
 
-Keys that begin with ``_`` are for the family's own `details` and are not written to disk.
+Keys that start with ``_`` are for the family's own `details` and are not written to disk.
 """
 
 Output = Mapping[str, Any]
@@ -97,7 +97,7 @@ Predictions = Sequence[Prediction]
 Outputs = Sequence[Output]
 
 Compared = dict[str, "np.ndarray[Any, Any]"]
-"""Predictions beside gold values: arrays whose first axis is what intervals resample, rows or queries, by indexing."""
+"""Predictions and gold values: arrays whose first axis, rows or queries, intervals resample by indexing."""
 
 RunModule = Callable[[Any, Features], Sequence[Output]]
 """Runs a module (the model, or a submodule of it) over features without gradients and returns its outputs."""
@@ -117,30 +117,30 @@ class Answer:
 
 @dataclass(frozen=True)
 class Details:
-    """What a family reports beside its scores; every field may be empty."""
+    """Additional results that a family reports with its scores; every field may be empty."""
 
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows of a table with the same keys, such as the scores of each entity type."""
     files: dict[str, Any] = field(default_factory=dict)
-    """Name of a file written beside the predictions -> its content as JSON."""
+    """Name of an extra file in the folder of the predictions -> its content as JSON."""
     answers: list[Answer] | None = None
-    """One per row; None where the gold value and ``prediction`` can be shown as they are."""
+    """One per row, or None if the gold value and ``prediction`` can be shown unchanged."""
     warnings: list[str] = field(default_factory=list)
     entity_verdicts: list[tuple[float, bool]] | None = None
     """Probability of each predicted entity and whether it is right; None if a row is one answer."""
 
 
 class TaskExtras(Protocol):
-    """The optional half of a task family: where a family lacks a part, `load_task` fills in what says so."""
+    """Optional members of a task family; `load_task` fills in a default for each missing member."""
 
     NAMED: bool
-    """Whether gold values are label names, or lists of them; where it is not said, they are not."""
+    """Whether gold values are label names, or lists of them; False by default."""
     TYPES: Mapping[str, Any]
     """Column of a row, or `prediction` -> its type; other columns are texts, or lists of texts."""
     EXPORTED_AS: str | None
     """The family whose exported models this one reads too."""
     combine: Callable[[Sequence[Output], Feature, Setup], Output] | None
-    """Combines the outputs of several models for one feature to those of an ensemble."""
+    """Combines the outputs of several models for one feature into one output of the ensemble."""
     find_labels: Callable[[Path, Recipe], Sequence[str]] | None
     """Returns the label names of a model folder, of a family that takes models trained for something else."""
     find_lost_gold: Callable[[Sequence[Feature], Sequence[Row], Setup], Sequence[int]] | None
@@ -152,7 +152,7 @@ class TaskExtras(Protocol):
     gold_probabilities: Callable[[Sequence[Prediction], Sequence[Row], Setup], Any] | None
     """Returns the decisions of predictions with their probabilities and gold values; see docs/own-task.md."""
     targets: Callable[[Prediction, Sequence[Output], Sequence[Feature], Row, Setup], list[Any]] | None
-    """Returns the numbers that `bertkit explain` explains; None for the logits of the head."""
+    """Returns the numbers that `bertkit explain` explains, or None to explain the logits of the head."""
     fit_baselines: Callable[[Sequence[Row], Setup], dict[str, Any]]
     """Learns from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
     precompute: Callable[[Model, Mapping[str, Sequence[Feature]], Setup, RunModule], bool]
@@ -162,16 +162,16 @@ class TaskExtras(Protocol):
     tune: Callable[[Sequence[Prediction], Sequence[Row], Setup], dict[str, Any]]
     """Chooses the options that are best set on validation rows; they are kept in the run's record."""
     details: Callable[[Sequence[Prediction], Sequence[Row], Setup], Details]
-    """Collects what to report beside the scores."""
+    """Collects the additional results to report with the scores."""
 
 
 class Task(TaskExtras, Protocol):
-    """A task family: three constants and eight functions, and those of `TaskExtras` that it wants."""
+    """A task family: three constants and eight functions, and any members of `TaskExtras`."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
     OPTIONS: Mapping[str, Any]
-    """Keys that a recipe may set under ``options``: an Option each, or just its default."""
+    """Keys that a recipe may set under ``options``, each with an Option or only its default."""
 
     @property
     def METRICS(self) -> Collection[str]:  # a constant of the module, which is a table or names only
@@ -187,7 +187,7 @@ class Task(TaskExtras, Protocol):
         Return None to leave out a row with a gold column that has nothing to learn or to score.
 
         Raises:
-            DataError: a value is wrong; the caller adds file and line.
+            DataError: If a value is wrong; the caller adds file and line.
         """
 
     def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> Model:
@@ -203,7 +203,7 @@ class Task(TaskExtras, Protocol):
         """Turn the model's outputs, one per feature, into one prediction per row."""
 
     def compare(self, predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
-        """Put predictions beside the rows' gold values, as the arrays that `score` sums up."""
+        """Return predictions and the rows' gold values as the arrays that `score` reads."""
 
     def score(self, compared: Compared, setup: Setup) -> dict[str, float]:
         """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
@@ -251,7 +251,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "tune": lambda predictions, rows, setup: {},
     "details": lambda predictions, rows, setup: Details(),
 }
-"""Name of what a family need not have -> what stands for it."""
+"""Name of an optional member -> its default."""
 
 
 def task_names() -> list[str]:
@@ -274,8 +274,8 @@ def load_family(recipe: Recipe) -> Task:
     """Load the task family of a recipe, and check its columns and options.
 
     Raises:
-        RecipeError: no such family, a module that lacks a function, or columns, options or metrics that the family
-            does not have.
+        RecipeError: If there is no such family, a module lacks a function, or the recipe has columns, options or
+            metrics that the family does not support.
     """
     required = (*_FUNCTIONS, *_CONSTANTS)
     if recipe.task in (shipped := task_names()):

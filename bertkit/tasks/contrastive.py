@@ -1,4 +1,4 @@
-"""Train an encoder whose vectors find the text that belongs to another: from pairs, and negatives where there are any.
+"""Train an encoder whose vectors match texts that belong together, from pairs and optional negatives.
 
 The other positives of a batch serve as negatives (Henderson et al. 2017, section 4.4), so rows need no score.
 """
@@ -56,7 +56,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     """Check the texts, and read negatives and margins as lists; empty negatives at the end are dropped.
 
     Raises:
-        DataError: a text that is not text, an empty negative between others, or margins that are not one per negative.
+        DataError: If a value is not text, a negative is empty, or there is not one margin per negative.
     """
     check_texts(row, "anchor", "positive")
     if "negative" in row:
@@ -64,9 +64,9 @@ def read(row: Row, recipe: Recipe) -> Row:
     if loss_of(recipe) == "margin_mse":
         for column in ("negative", "margin"):
             if not row.get(column):
-                meaning = "a margin is a teacher's score of the positive minus that of the negative"
-                what = f"the loss margin_mse needs a {column} in each row"
-                raise DataError(what, f"--set data.columns.{column}=COLUMN; {meaning}")
+                meaning = "a margin is the teacher's score of the positive minus its score of the negative"
+                message = f"the loss margin_mse needs a {column} in each row"
+                raise DataError(message, f"--set data.columns.{column}=COLUMN; {meaning}")
     return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
 
 
@@ -84,9 +84,9 @@ def encode_for(rows: Rows, setup: Setup, model_format: str) -> list[Feature]:
     """Encode rows for a model of one format of sentence-transformers."""
     several = [texts_of(row) for row in rows]
     features, loss = texts.encode_rows(several, setup, _ROLES, model_format=model_format), loss_of(setup.recipe)
-    for row, of_row, feature in zip(rows, several, features, strict=True):
-        if loss == "mnrl":  # no text of a batch may be a negative of its own anchor
-            feature["texts"] = list(map(text_number, of_row))
+    for row, texts_in_row, feature in zip(rows, several, features, strict=True):
+        if loss == "mnrl":  # A text of the batch must not be a negative of its anchor.
+            feature["texts"] = list(map(text_number, texts_in_row))
         elif "margin" in row:
             feature["labels"] = row["margin"]
     return features
@@ -98,10 +98,10 @@ def collator(setup: Setup) -> Collator:
 
 
 def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
-    """Mine hard negatives of the training rows with the model that training starts from, where the recipe asks for it.
+    """Mine hard negatives of the training rows with the model that training starts from, if the recipe requires it.
 
     Raises:
-        RecipeError: the loss learns from margins, which mined negatives have not.
+        RecipeError: If the loss learns from margins, which mined negatives do not have.
     """
     count, margin = (read_option(OPTIONS, setup.recipe, name) for name in ("mine", "mine_margin"))
     if not count:
@@ -116,20 +116,22 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
-    """Return the cosine of anchor and positive (or their dot product), and those of the anchor and each negative."""
+    """Return the cosine (or dot product) of the anchor with the positive, and with each negative."""
     dot = texts.is_dot(setup, loss_of(setup.recipe))
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, dimension): another row may have had more
-        anchor, *others = texts.to_compare(output["vectors"][: len(texts_of(row))], dot=dot)
-        decoded.append(make_record([float(anchor @ other) for other in others], _vectors=(anchor, others[0])))
+        anchor, *candidates = texts.to_compare(output["vectors"][: len(texts_of(row))], dot=dot)
+        decoded.append(
+            make_record([float(anchor @ candidate) for candidate in candidates], _vectors=(anchor, candidates[0]))
+        )
     return decoded
 
 
-def make_record(scores: Sequence[float], **others: object) -> Prediction:
+def make_record(scores: Sequence[float], **fields: object) -> Prediction:
     """Return the prediction of a row from the scores of its anchor with positive and negatives, and other fields."""
     positive, *negatives = scores
-    return {"prediction": positive, **others} | ({"negative_scores": negatives} if negatives else {})
+    return {"prediction": positive, **fields} | ({"negative_scores": negatives} if negatives else {})
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
@@ -138,7 +140,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
-    """Return each row's ``rank``, that of its positive among those of the rows, and whether it beats all ``negatives``.
+    """Return the ``rank`` of each row's positive among all rows' positives, and whether it beats all ``negatives``.
 
     The latter is 1 or 0, and NaN for a row without negatives.
     """
@@ -184,7 +186,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     table = []
     for count in sorted(read_option(OPTIONS, setup.recipe, "dimensions"), reverse=True):
         shorter = [
-            {**record, "_vectors": tuple(texts.to_compare(one[:count], dot=False) for one in record["_vectors"])}
+            {**record, "_vectors": tuple(texts.to_compare(vector[:count], dot=False) for vector in record["_vectors"])}
             for record in predictions
         ]
         table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
@@ -192,7 +194,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
 
 
 def answers_of(compared: Mapping[str, Any], predictions: Predictions) -> list[Answer]:
-    """Return each row's rank as text, right where it is 1."""
+    """Return each row's rank as text; rank 1 is right."""
     return [
         Answer("1", str(rank), bool(rank == 1), record["prediction"])
         for rank, record in zip(compared["rank"], predictions, strict=True)
@@ -210,9 +212,9 @@ def loss_of(recipe: Recipe) -> str:
 
 
 def _read_margins(value: Any, count: int) -> list[float]:
-    given = value if isinstance(value, (list, tuple)) else [value]
+    values = value if isinstance(value, (list, tuple)) else [value]
     try:
-        margins = [float(margin) for margin in given if margin not in (None, "")]
+        margins = [float(margin) for margin in values if margin not in (None, "")]
     except (TypeError, ValueError):
         margins = [math.nan]
     if not all(map(math.isfinite, margins)):

@@ -1,7 +1,7 @@
 """Classify texts, or pairs of texts, from a few examples per label: SetFit's way (Tunstall et al. 2022).
 
-The encoder is trained so that vectors of one label are nearer to each other than to those of another label. Logistic
-regression on the vectors of the training rows then tells the labels apart.
+The encoder is trained so that vectors of one label are nearer to each other than to vectors of another label. Logistic
+regression on the vectors of the training rows then predicts the labels.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     """Check the texts and the label.
 
     Raises:
-        DataError: a text that is not text, no label, or several.
-        RecipeError: a setting of another loss.
+        DataError: If a value is not text, or there is not exactly one label.
+        RecipeError: If a setting belongs to another loss.
     """
     if recipe.training.label_smoothing:
-        what = "training.label_smoothing is for the loss of a classifier, which few_shot does not have"
-        raise RecipeError(what, "leave it out")
+        message = "training.label_smoothing is for the loss of a classifier, which few_shot does not have"
+        raise RecipeError(message, "leave it out")
     return text_classification.read(row, recipe)
 
 

@@ -1,7 +1,7 @@
 """Train a vector for each token of a text, to find the text that belongs to another (ColBERT).
 
-Rows are those of `contrastive`. The score of two texts is a sum over the tokens of the first: each counts with the most
-similar token of the second (Khattab and Zaharia 2020).
+Rows are read as in `contrastive`. The score of two texts is a sum over the tokens of the first: each adds its highest
+similarity to a token of the second (Khattab and Zaharia 2020).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ read, collator, score, baselines = contrastive.read, contrastive.collator, contr
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
-    """Load an encoder with a projection of its tokens; that of a folder which has one is kept."""
+    """Load an encoder with a projection of its tokens; if the folder has a projection, keep it."""
     from bertkit.modeling.sentence.late import LateLoss, load_late_head
 
     if not new_head:
@@ -63,9 +63,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
-        anchor, *others = map(real_tokens, output["vectors"][: len(contrastive.texts_of(row))])
-        scores = max_sim([anchor], others)[0].tolist()
-        decoded.append(contrastive.make_record(scores, _vectors=(anchor, others[0])))
+        anchor, *candidates = map(real_tokens, output["vectors"][: len(contrastive.texts_of(row))])
+        scores = max_sim([anchor], candidates)[0].tolist()
+        decoded.append(contrastive.make_record(scores, _vectors=(anchor, candidates[0])))
     return decoded
 
 

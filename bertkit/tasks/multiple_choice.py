@@ -1,6 +1,6 @@
 """Choose among texts the one that goes with a context (SWAG; Devlin et al. 2019, section 4.4).
 
-The encoder reads every choice beside the context and makes one logit of it; a softmax runs over the row's choices.
+The encoder reads every choice together with the context and makes one logit of it; a softmax runs over the choices.
 Rows may have different numbers of choices.
 """
 
@@ -47,7 +47,7 @@ METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUAT
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _FREQUENT, _CHOICES = "most frequent position", "choices alone"
-_MOST_ROWS = 2500  # whose choices a baseline is fitted to
+_MAX_ROWS = 2500  # maximum number of rows to fit a baseline to
 _MIN_CHANCE = 1e-4
 
 compare, score = compare_values, score_values
@@ -59,7 +59,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     Blank choices at the end are dropped, so that a table may have as many columns as its longest row needs.
 
     Raises:
-        DataError: fewer than two choices, a blank one, or a label that is none of them.
+        DataError: If there are fewer than two choices, one is blank, or the label does not match any of them.
     """
     texts = read_texts(parse_json(row["choices"]), "choices", first=0)
     if len(texts) < 2:
@@ -73,8 +73,8 @@ def read(row: Row, recipe: Recipe) -> Row:
     if spelling is None:
         raise DataError(NO_LABEL, FILL_IN, column="label")
     if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= len(texts):
-        what = f"label {spelling!r} is none of the {len(texts)} choices"
-        raise DataError(what, f"count them from 0 to {len(texts) - 1}", column="label")
+        message = f"label {spelling!r} is not one of the {len(texts)} choices"
+        raise DataError(message, f"count them from 0 to {len(texts) - 1}", column="label")
     return {**row, "choices": texts, "label": int(spelling)}
 
 
@@ -99,7 +99,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
-    """Encode the context beside each choice; ``input_ids`` is one list of token ids per choice."""
+    """Encode the context with each choice; ``input_ids`` is one list of token ids per choice."""
     pairs = []
     for row in rows:
         stem = f"{row['stem']} " if row.get("stem") else ""
@@ -129,17 +129,17 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
-    """Return what can be explained: the log-odds of each choice among those of the row."""
+    """Return the explainable outputs: the log-odds of each choice among the row's choices."""
     names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
     return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
 def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities of all choices, 0 for those that a row lacks, and the gold choices."""
-    found = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
-    for line, record in zip(found, predictions, strict=True):
+    padded = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
+    for line, record in zip(padded, predictions, strict=True):
         line[: len(record["choice_probabilities"])] = record["choice_probabilities"]
-    return calibration.Decisions(found, np.array([row["label"] for row in rows]), np.arange(len(rows)))
+    return calibration.Decisions(padded, np.array([row["label"] for row in rows]), np.arange(len(rows)))
 
 
 def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
-    rows = sample(training, most=_MOST_ROWS)
+    rows = sample(training, max_rows=_MAX_ROWS)
     words = [find_words(choice) for row in rows for choice in row["choices"]]
     is_right = [int(number == row["label"]) for row in rows for number in range(len(row["choices"]))]
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
@@ -168,12 +168,12 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
         scores = np.split(
             score_linear(learned[_CHOICES], words)[:, 1], np.cumsum([len(row["choices"]) for row in rows])[:-1]
         )
-        chosen[_CHOICES] = [int(of_row.argmax()) for of_row in scores]
+        chosen[_CHOICES] = [int(row_scores.argmax()) for row_scores in scores]
     return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
 
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
-    """Report accuracy by the number of choices, beside what guessing would score, and the answers as text."""
+    """Report accuracy by the number of choices, along with the accuracy of guessing, and the answers as text."""
     tried: dict[int, list[bool]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):

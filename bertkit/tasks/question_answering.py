@@ -69,7 +69,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     `bertkit.metrics.squad.read_answers` lists the forms in which answers may come.
 
     Raises:
-        DataError: no text, no answer where there must be one, or an answer that is not at its ``answer_start``.
+        DataError: If there is no text, a required answer is missing, or an answer is not at its ``answer_start``.
     """
     for column in ("question", "context"):
         if not isinstance(row[column], str) or not row[column].strip():
@@ -147,10 +147,10 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     """Choose each question's answer: ``prediction``, its characters ``start`` and ``end``, score and probability.
 
     The score is the sum of the two logits; the probability is a softmax over the n best spans. With `no_answer`,
-    ``null_odds`` is the score of no answer minus that of the best span: above the threshold, the prediction is empty.
+    ``null_odds`` is the score of no answer minus the best span's: above the threshold, the prediction is empty.
     """
     windows = [(feature["row"], feature["context"], feature["offsets"]) for feature in features]
-    # only the logits of the context, (context tokens,): no span may begin in the question or at a special token
+    # Keep only the logits of the context, (context tokens,): no span starts in the question or at a special token.
     in_context = [slice(first, first + len(offsets)) for _, first, offsets in windows]
     best = spans.find_n_best(
         [output["start_logits"][tokens] for output, tokens in zip(outputs, in_context, strict=True)],
@@ -165,10 +165,10 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     window_start = np.cumsum([0, *(len(offsets) for _, _, offsets in windows)])[best["window"]]
     nulls = None
     if _option(setup.recipe, "no_answer"):
-        # each row's score of no answer, shape (rows,): the lowest of its windows, for one may hold an answer
+        # Score of no answer per row, shape (rows,): the lowest of its windows, because one can hold an answer.
         nulls = np.full(len(rows), np.inf)
-        of_windows = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
-        np.minimum.at(nulls, [row for row, _, _ in windows], of_windows)
+        window_scores = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
+        np.minimum.at(nulls, [row for row, _, _ in windows], window_scores)
     columns = {
         "start": offsets[window_start + best["start"], 0].tolist(),
         "end": offsets[window_start + best["end"], 1].tolist(),
@@ -177,7 +177,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
         "score": (best["start_logit"].astype(np.float64) + best["end_logit"]).tolist(),
         "probability": spans.probabilities(best["score"], best["row"], len(rows), nulls).tolist(),
     }
-    # spans are ordered by row, so those of row i are columns[...][edges[i]:edges[i + 1]]
+    # Spans are ordered by row, so the spans of row i are columns[...][edges[i]:edges[i + 1]].
     edges = np.searchsorted(best["row"], np.arange(len(rows) + 1)).tolist()
     threshold = float(_option(setup.recipe, "null_threshold") or 0.0)
     null_scores = [None] * len(rows) if nulls is None else nulls.tolist()
@@ -188,7 +188,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
-    """Compute exact match and F1 of each question in [0, 1], and those of its best span, which need no threshold."""
+    """Compute exact match and F1 of each question in [0, 1], and of its best span, which needs no threshold."""
     no_answer = bool(_option(setup.recipe, "no_answer"))
     golds = [row["answers"]["text"] for row in rows]
     predicted, best_spans = [record["prediction"] for record in predictions], list(map(_best_text, predictions))
@@ -231,11 +231,11 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     }
     if _option(setup.recipe, "no_answer"):
         files["null_odds.json"] = {name: record.get("null_odds") for name, record in by_id.items()}
-    shown = []
+    answers = []
     for row, record, exact in zip(rows, predictions, compared["exact"], strict=True):
         gold = " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER
-        shown.append(Answer(gold, record["prediction"] or _NO_ANSWER, bool(exact), record.get("probability")))
-    return Details({"by the first word of the question": _by_first_word(rows, compared)}, files, shown)
+        answers.append(Answer(gold, record["prediction"] or _NO_ANSWER, bool(exact), record.get("probability")))
+    return Details({"by the first word of the question": _by_first_word(rows, compared)}, files, answers)
 
 
 def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
@@ -245,24 +245,24 @@ def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
 
 
 def _choose_answer(
-    context: str, columns: Mapping[str, list[Any]], of_question: slice, null: float | None, threshold: float
+    context: str, columns: Mapping[str, list[Any]], question_spans: slice, null: float | None, threshold: float
 ) -> dict[str, Any]:
     """Choose the answer of one question; `of_question` slices all columns to its spans, best first."""
-    details: dict[str, Any] = {"_spans": (context, columns, of_question), "_null": null}
-    has_span = of_question.start < of_question.stop
+    details: dict[str, Any] = {"_spans": (context, columns, question_spans), "_null": null}
+    has_span = question_spans.start < question_spans.stop
     if null is not None:
-        details["null_odds"] = null - (columns["score"][of_question.start] if has_span else _NO_SPAN)
+        details["null_odds"] = null - (columns["score"][question_spans.start] if has_span else _NO_SPAN)
     if not has_span or (null is not None and details["null_odds"] > threshold):
-        probability = None if null is None else 1 - sum(columns["probability"][of_question])
+        probability = None if null is None else 1 - sum(columns["probability"][question_spans])
         return {"prediction": "", "start": None, "end": None, "score": null, "probability": probability, **details}
-    top = {name: columns[name][of_question.start] for name in _SPAN}
+    top = {name: columns[name][question_spans.start] for name in _SPAN}
     return {"prediction": context[top["start"] : top["end"]], **top, **details}
 
 
 def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a question's n-best list as the question-answering script of transformers writes it."""
-    context, columns, own = prediction["_spans"]
-    values = [columns[name][own] for name in ("start", "end", "probability", "start_logit", "end_logit")]
+    context, columns, span_slice = prediction["_spans"]
+    values = [columns[name][span_slice] for name in ("start", "end", "probability", "start_logit", "end_logit")]
     listed = [
         {"text": context[start:end], "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
         for start, end, probability, start_logit, end_logit in zip(*values, strict=True)
@@ -278,8 +278,12 @@ def _best_text(prediction: Mapping[str, Any]) -> str:
     """Return the text of the best span, whether or not it was chosen; a baseline has only its prediction."""
     if "_spans" not in prediction:
         return str(prediction["prediction"])
-    context, columns, own = prediction["_spans"]
-    return str(context[columns["start"][own.start] : columns["end"][own.start]]) if own.start < own.stop else ""
+    context, columns, span_slice = prediction["_spans"]
+    return (
+        str(context[columns["start"][span_slice.start] : columns["end"][span_slice.start]])
+        if span_slice.start < span_slice.stop
+        else ""
+    )
 
 
 def _by_first_word(rows: Rows, compared: Mapping[str, Any]) -> list[dict[str, Any]]:

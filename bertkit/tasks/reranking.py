@@ -51,34 +51,34 @@ _RANDOM, _GIVEN, _SHARED, _PASSAGES = "random order", "order of the rows", "shar
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts, and read the relevance as a share of the highest: of 1, or of the end of ``data.label_range``.
+    """Check the texts, and read the relevance as a fraction of the highest: 1, or the end of ``data.label_range``.
 
     No metric depends on its scale.
 
     Raises:
-        DataError: a text that is not text, or a relevance that is not such a number.
-        RecipeError: a range that does not begin at 0.
+        DataError: If a value is not text, or the relevance is not a number in the range.
+        RecipeError: If the range does not start at 0.
     """
     check_texts(row, "query", "passage")
     if "relevance" not in row:
         return row
     relevance = read_number(row, "relevance", "give a number, 0 for a passage that is not relevant")
     if relevance < 0:
-        raise DataError(f"relevance {relevance:g} is below 0", "give 0 for what is not relevant", column="relevance")
-    least, most = recipe.data.label_range or (0.0, 1.0)
-    if least:
-        raise RecipeError(f"data.label_range begins at {least:g}", "let it begin at 0: what is not relevant")
-    if relevance > most:
+        raise DataError(f"relevance {relevance:g} is below 0", "use 0 for irrelevant passages", column="relevance")
+    lowest, highest = recipe.data.label_range or (0.0, 1.0)
+    if lowest:
+        raise RecipeError(f"data.label_range starts at {lowest:g}", "start it at 0, for irrelevant passages")
+    if relevance > highest:
         remedy = f"correct it, or extend the range: --set 'data.label_range=[0, {relevance:g}]'"
-        raise DataError(f"relevance {relevance:g} is above {most:g}", remedy, column="relevance")
-    return {**row, "relevance": relevance / most}
+        raise DataError(f"relevance {relevance:g} is above {highest:g}", remedy, column="relevance")
+    return {**row, "relevance": relevance / highest}
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
     from bertkit.modeling.heads.mixins import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
 
-    # it chooses the loss of transformers' head, and of a student: of single passages or, None, of one in a list
+    # Select the loss of transformers' head, and of a student: for single passages or, if None, for a list of them.
     problem_type = "multi_label_classification" if _is_pointwise(setup) else None
     if not new_head:
         problem_type = read_config(folder).get("problem_type") or problem_type
@@ -147,9 +147,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
     decoded: list[dict[str, Any]] = [{} for _ in rows]
     for numbers, output in zip(groups, outputs, strict=True):
-        # the last passages of a list may be padding
+        # The last passages of a list can be padding.
         logits = output["logits"][: len(numbers)].astype(np.float64)
-        # in float64, where probabilities near 1 still differ
+        # In float64, probabilities near 1 still differ.
         scores = np.exp(-np.logaddexp(0, -logits)) if "probabilities" in output else logits
         for number, value in zip(numbers, scores.tolist(), strict=True):
             decoded[number] = {"prediction": value}
@@ -168,7 +168,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
 
     Raises:
-        DataError: no query has a relevant passage.
+        DataError: If no query has a relevant passage.
     """
     scores = [record["prediction"] for record in predictions]
     groups = _group_by_query(rows)
@@ -182,25 +182,25 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
 
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
-    """Learn which words relevant passages have, whatever the query.
+    """Learn which words relevant passages contain, regardless of the query.
 
     Raises:
-        DataError: the relevance of the rows, or of each list of them, is the same, so that they teach nothing.
+        DataError: If all rows, or all rows of each query, have the same relevance, so nothing can be learned.
     """
     lists = [range(len(training))] if _is_pointwise(setup) else _group_by_query(training)
     if all(len({training[number]["relevance"] for number in numbers}) == 1 for numbers in lists):
-        what = "all passages are as relevant as the others" + ("" if _is_pointwise(setup) else " of their query")
-        raise DataError(what, "give passages that are not relevant, too", column="relevance")
+        message = "all passages are as relevant as the others" + ("" if _is_pointwise(setup) else " of their query")
+        raise DataError(message, "give passages that are not relevant, too", column="relevance")
     rows = sample(training)
     words = [find_words(row["passage"]) for row in rows]
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
-    """Rank at random, as the rows are, by the words that a passage has of the query, or by those of passages alone.
+    """Rank at random, in the order of the rows, by the query words in a passage, or by the words of passages only.
 
-    The order of the rows is mostly that of a first search. Where relevant passages always come first it is none, and no
-    baseline.
+    The order of the rows usually comes from a first search. If relevant passages always come first, it does not, and
+    is not used as a baseline.
     """
     scores = {_RANDOM: np.random.default_rng(0).random(len(rows))}
     relevance = np.array([row["relevance"] for row in rows])

@@ -1,4 +1,4 @@
-"""Train an encoder whose vectors say how similar two texts are, from pairs with a score (a bi-encoder).
+"""Train an encoder whose vectors measure how similar two texts are, from pairs with a score (a bi-encoder).
 
 Each text is read alone (Reimers and Gurevych 2019), so its vector can be kept and compared with millions of others.
 """
@@ -45,13 +45,13 @@ def read(row: Row, recipe: Recipe) -> Row:
     """Check the texts and read the label as a number; for the cosine loss, one that a cosine can be.
 
     Raises:
-        DataError: a text that is not text, or a label that is not a finite number or out of range.
+        DataError: If a value is not text, or a label is not a finite number or out of range.
     """
     row = text_regression.read(row, recipe)
     needs_cosines = _loss(recipe) == "cosine" and recipe.data.label_range is None
     if "label" in row and needs_cosines and abs(row["label"]) > 1:
-        what = f"label {row['label']:g} is no cosine, which the cosine loss learns"
-        raise DataError(what, "say what 0 and 1 stand for: --set data.label_range=[0,5]", column="label")
+        message = f"label {row['label']:g} is outside -1 to 1, and the cosine loss learns cosines"
+        raise DataError(message, "state the range of your labels: --set data.label_range=[0,5]", column="label")
     return row
 
 
@@ -92,11 +92,13 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
-    """Report the scores of the first components of the vectors, where they were trained for that."""
+    """Report the scores of truncated vectors, if they were trained for truncation."""
     dimensions = read_option(OPTIONS, setup.recipe, "dimensions")
     table = []
     for count in sorted(dimensions, reverse=True):
-        pairs = [[texts.to_compare(one[:count], dot=False) for one in record["_vectors"]] for record in predictions]
+        pairs = [
+            [texts.to_compare(vector[:count], dot=False) for vector in record["_vectors"]] for record in predictions
+        ]
         shorter = [{"prediction": float(first @ second)} for first, second in pairs]
         table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
     return Details({"by dimension": table} if table else {})

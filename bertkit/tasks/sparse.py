@@ -1,6 +1,6 @@
 """Train sparse vectors that find the text that belongs to another: one dimension per token, few of them not 0 (SPLADE).
 
-Rows are those of `contrastive`. Vectors are compared by dot products, and what these cost in an inverted index is part
+Rows are read as in `contrastive`. Vectors are compared by dot products, and their cost in an inverted index is part
 of the loss (Formal et al. 2021, 2022).
 """
 
@@ -75,7 +75,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the dot products of the anchor with positive and negatives, and how many dimensions of two are not 0."""
-    # a model may have more outputs than its tokenizer has tokens
+    # A model can have more outputs than its tokenizer has tokens.
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
@@ -92,7 +92,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
     def score(outputs: Batch) -> Tensor:
         values, tokens = outputs["values"].float(), outputs["tokens"]
-        # products of all pairs of dimensions, of which those of one token count: (inputs, most, most)
+        # Multiply all pairs of dimensions, and keep the products with equal tokens: (inputs, most, most)
         same = tokens[:, 0, :, None] == tokens[:, 1, None, :]
         return (values[:, 0, :, None] * values[:, 1, None, :] * same).sum(dim=(1, 2))
 
@@ -103,9 +103,11 @@ def as_matrix(values: Numbers, tokens: Numbers, width: int) -> csr_array:
     """Build a sparse matrix (texts, width) of values and their tokens, (texts, most of any text)."""
     from scipy.sparse import csr_array
 
-    kept = values > 0
-    starts = np.cumsum([0, *kept.sum(axis=1)])
-    return csr_array((values[kept].astype(np.float64), tokens[kept].astype(np.int64), starts), (len(values), width))
+    is_active = values > 0
+    starts = np.cumsum([0, *is_active.sum(axis=1)])
+    return csr_array(
+        (values[is_active].astype(np.float64), tokens[is_active].astype(np.int64), starts), (len(values), width)
+    )
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from bertkit.metrics.linear import (
     describe_pairs,
     fit_linear,
     fit_tfidf,
-    most_rows,
+    max_training_rows,
     sample,
     score_linear,
     score_tfidf,
@@ -64,10 +64,10 @@ Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
 AUTO_CLASS = "AutoModelForSequenceClassification"
 _POOLED = "ForWindowClassification"  # end of the names of classes with `WindowPooling`
-# as arrays of numpy are written
+# Pattern of lists and numpy arrays that were written as text.
 _UNREAD_LIST = re.compile(r"""(\[|array\().*[,'"\s].*[\])]|[({]\s*['"].*[)}]""", re.DOTALL)
 _FREQUENT = "most frequent label"
-_MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
+_MAX_LABELS = 20  # maximum for a baseline of words, whose time grows with the labels
 
 score = score_values
 
@@ -129,7 +129,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
 
 
 def choose_head(folder: Path, setup: Setup, *, new_head: bool) -> str | Callable[[type], type[Model]]:
-    """Return the head over a text, or over the vectors of its windows if ``long_text`` asks for that.
+    """Return the head over a text, or over the vectors of its windows if ``long_text`` requires it.
 
     Raises:
         ModelError: If the checkpoint's trained head, which is to be run, reads windows and the recipe does not.
@@ -146,7 +146,7 @@ def choose_head(folder: Path, setup: Setup, *, new_head: bool) -> str | Callable
 
 
 def read_windows(model: Model, setup: Setup) -> None:
-    """Run a model's head for a text on each of its windows, if ``long_text`` asks for that."""
+    """Run a model's head for a text on each of its windows, if ``long_text`` requires it."""
     if truncation.long_text(setup.recipe) in truncation.WINDOWS:
         from bertkit.modeling.heads.mixins import Windows, extend_model
 
@@ -165,7 +165,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Build the padding collator; where texts are read in windows, that of several texts."""
+    """Build the padding collator, or the collator for several texts if texts are read in windows."""
     build = several_collator if truncation.reads_windows(setup.recipe) else padding_collator
     return build(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
 
@@ -175,12 +175,12 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
 
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
     """
-    several, way = _is_multi_label(setup.recipe), truncation.long_text(setup.recipe)
+    several, strategy = _is_multi_label(setup.recipe), truncation.long_text(setup.recipe)
     to_probabilities = sigmoid if several else softmax
-    if way in truncation.WINDOWS:
+    if strategy in truncation.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
-        probabilities = np.stack([truncation.combine_windows(of_row, way) for of_row in by_window])
-        # the highest values of the windows may add up to more than 1
+        probabilities = np.stack([truncation.combine_windows(window_row, strategy) for window_row in by_window])
+        # The maxima over windows can add up to more than 1.
         probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
@@ -188,21 +188,21 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     temperature, thresholds = _option(setup.recipe, "temperature"), _thresholds(setup) if several else None
     probabilities = temper(probabilities, temperature)
     chosen = choose_labels(probabilities, thresholds)
-    if way == "windows_vote":
-        chosen = np.stack([vote(temper(of_row, temperature), thresholds) for of_row in by_window])
-    named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
+    if strategy == "windows_vote":
+        chosen = np.stack([vote(temper(row_scores, temperature), thresholds) for row_scores in by_window])
+    named = [[setup.labels[number] for number in np.flatnonzero(row_scores)] for row_scores in chosen]
     decoded = []
-    for names, of_row in zip(named, probabilities, strict=True):
-        record = {"probabilities": dict(zip(setup.labels, map(float, of_row), strict=True))}
-        decided = {} if several else calibration.decide(of_row, setup.labels, partial(_option, setup.recipe))
+    for names, row_scores in zip(named, probabilities, strict=True):
+        record = {"probabilities": dict(zip(setup.labels, map(float, row_scores), strict=True))}
+        decided = {} if several else calibration.decide(row_scores, setup.labels, partial(_option, setup.recipe))
         decoded.append({"prediction": names if several else names[0], **record, **decided})
     return decoded
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
-    """Return what can be explained: the log-odds of each label, of windows those of their combined probabilities."""
-    way = truncation.long_text(setup.recipe)
-    windows = way if way in truncation.WINDOWS else ""
+    """Return the explainable outputs: the log-odds of each label; with windows, of their combined probabilities."""
+    strategy = truncation.long_text(setup.recipe)
+    windows = strategy if strategy in truncation.WINDOWS else ""
     chosen = prediction["prediction"] if isinstance(prediction["prediction"], list) else [prediction["prediction"]]
     return label_targets(
         setup.labels, chosen, partial(class_score, several=_is_multi_label(setup.recipe), windows=windows)
@@ -212,10 +212,10 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities and the gold labels of the rows.
 
-    Where a row may have several labels, each of them is a decision of its own between no and yes.
+    If a row may have several labels, each label is a separate decision between no and yes.
     """
-    of_rows = (list(record["probabilities"].values()) for record in predictions)
-    probabilities = np.fromiter(of_rows, dtype=np.dtype((float, len(predictions[0]["probabilities"]))))
+    row_probabilities = (list(record["probabilities"].values()) for record in predictions)
+    probabilities = np.fromiter(row_probabilities, dtype=np.dtype((float, len(predictions[0]["probabilities"]))))
     if _is_multi_label(setup.recipe):
         pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
         gold = _indicators([row["label"] for row in rows], setup.labels).ravel()
@@ -226,46 +226,46 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
 
 def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
-    of_each = mean_of_each_label if _is_multi_label(setup.recipe) else mean_probabilities
-    return combine_each(of_each, outputs)
+    combine_labels = mean_of_each_label if _is_multi_label(setup.recipe) else mean_probabilities
+    return combine_each(combine_labels, outputs)
 
 
-def combine_each(of_each: Combine, outputs: Outputs) -> dict[str, Any]:
-    """Combine the outputs of several models, window by window where texts are read in windows."""
+def combine_each(combine_labels: Combine, outputs: Outputs) -> dict[str, Any]:
+    """Combine the outputs of several models, per window if texts are read in windows."""
     if "windows" not in outputs[0]:
-        return of_each(outputs)
+        return combine_labels(outputs)
     count = outputs[0]["windows"]
-    return {**of_each([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
+    return {**combine_labels([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
-    """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators where a row may have several labels.
+    """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators if a row may have several labels.
 
-    Ids count in the recipe's order, not in the checkpoint's, so that F1 of two labels is that of the second.
+    Ids follow the recipe's order, not the checkpoint's, so F1 of two labels is the F1 of the second.
     """
     names = setup.recipe.labels or list(setup.labels)
     sides = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
     if _is_multi_label(setup.recipe):
-        return {side: _indicators(of_side, names) for side, of_side in sides.items()}
+        return {side: _indicators(side_labels, names) for side, side_labels in sides.items()}
     ids = {name: number for number, name in enumerate(names)}
-    return {side: np.array([ids[name] for name in of_side]) for side, of_side in sides.items()}
+    return {side: np.array([ids[name] for name in side_labels]) for side, side_labels in sides.items()}
 
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
-    """Learn the most frequent label (or each that more than half of the rows have), and what the words tell.
+    """Learn the most frequent label (or each label of more than half of the rows), and a model of the words.
 
-    Of pairs, also what a part of them tells.
+    For pairs, also learn from a part of them.
     """
     ids = setup.label_ids
     several = _is_multi_label(setup.recipe)
     counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
     frequent = [number for number, count in counts.items() if count * 2 > len(training)]
     learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if several else counts.most_common(1)[0][0]}
-    # Enough for words to tell what they can; the time grows with rows times labels.
-    rows = sample(training, most_rows(len(setup.labels)))
+    # Use enough rows for a good model of the words; the time grows with rows times labels.
+    rows = sample(training, max_training_rows(len(setup.labels)))
     gold_labels = [row["label"] if several else [row["label"]] for row in rows]
     learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, setup.labels))
-    if len(setup.labels) <= _MOST_LABELS and not several:
+    if len(setup.labels) <= _MAX_LABELS and not several:
         rows = sample(training)
         gold = [ids[row["label"]] for row in rows]
         learned |= {name: fit_linear(features, gold) for name, features in describe_pairs(rows).items()}
@@ -273,7 +273,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
-    """Predict the most frequent label, and by words; of pairs also from either text alone, and from what both share."""
+    """Predict the most frequent label, and by words; for pairs also from either text only, and from common words."""
     frequent = learned[_FREQUENT]
     several = isinstance(frequent, list)
     label: list[str] | str = [setup.labels[n] for n in frequent] if several else setup.labels[frequent]
@@ -284,7 +284,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
             chosen = map(np.flatnonzero, scores > 0)
             predicted[TFIDF] = [{"prediction": [setup.labels[number] for number in numbers]} for numbers in chosen]
         else:
-            # one for all of its rows
+            # Rows with the same label share one record, which saves memory.
             records = [{"prediction": name} for name in setup.labels]
             predicted[TFIDF] = [records[number] for number in scores.argmax(axis=1)]
     for name, features in describe_pairs(rows).items():
@@ -295,11 +295,11 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
 
 
 def _thresholds(setup: Setup) -> Numbers:
-    """Return the least probability that chooses each label, (labels,): 0.5 unless an option says otherwise."""
-    given = _option(setup.recipe, "thresholds") or {}
-    if unknown := next((name for name in given if name not in setup.labels), None):
+    """Return the minimum probability that selects each label, (labels,), by default 0.5."""
+    chosen = _option(setup.recipe, "thresholds") or {}
+    if unknown := next((name for name in chosen if name not in setup.labels), None):
         raise RecipeError(f"options.thresholds names no label {unknown!r}", closest(unknown, setup.labels))
-    return np.array([given.get(name, 0.5) for name in setup.labels])
+    return np.array([chosen.get(name, 0.5) for name in setup.labels])
 
 
 def _is_multi_label(recipe: Recipe) -> bool:

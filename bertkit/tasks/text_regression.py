@@ -19,7 +19,7 @@ from bertkit.metrics.linear import (
     find_scale,
     fit_linear,
     fit_tfidf,
-    most_rows,
+    max_training_rows,
     sample,
     score_linear,
     score_tfidf,
@@ -42,7 +42,7 @@ TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     **truncation.OPTIONS,
-    "long_text": Option("head", choices=tuple(way for way in truncation.WAYS if way != "windows_vote")),
+    "long_text": Option("head", choices=tuple(strategy for strategy in truncation.WAYS if strategy != "windows_vote")),
 }
 
 _MEAN, _SHARED, _SCALE = "mean", "shared words", "scale"
@@ -54,7 +54,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     """Check the texts and read the label as a number.
 
     Raises:
-        DataError: a text that is not text, or a label that is not a finite number or not in ``data.label_range``.
+        DataError: If a value is not text, or a label is not a finite number in ``data.label_range``.
     """
     check_texts(row, "text", "text_pair")
     if "label" not in row:
@@ -62,8 +62,8 @@ def read(row: Row, recipe: Recipe) -> Row:
     number = read_number(row, "label", "give a number, or leave the row out")
     low, high = recipe.data.label_range or (-math.inf, math.inf)
     if not low <= number <= high:
-        what = f"label {number:g} is not in the range of this recipe, {low:g} to {high:g}"
-        raise DataError(what, "correct it, or change data.label_range", column="label")
+        message = f"label {number:g} is not in the range of this recipe, {low:g} to {high:g}"
+        raise DataError(message, "correct it, or change data.label_range", column="label")
     return {**row, "label": number}
 
 
@@ -72,7 +72,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     head = choose_head(folder, setup, new_head=new_head)
     model = load_pretrained(head, folder, setup, labels=("value",), new_head=new_head, problem_type="regression")
     read_windows(model, setup)
-    # without it, the CrossEncoder of sentence-transformers puts a sigmoid over a single output
+    # Without it, the CrossEncoder of sentence-transformers applies a sigmoid to a single output.
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return model
 
@@ -83,29 +83,32 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Build the padding collator; where texts are read in windows, that of several texts."""
+    """Build the padding collator, or the collator for several texts if texts are read in windows."""
     build = several_collator if truncation.reads_windows(setup.recipe) else padding_collator
     return build(setup, label_type="float32")
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
-    """Return the model's number for each row; of windows, their mean or the highest."""
-    way, logits = truncation.long_text(setup.recipe), [output["logits"] for output in outputs]
-    if way in truncation.WINDOWS:
+    """Return the model's number for each row; with windows, their mean or maximum."""
+    strategy, logits = truncation.long_text(setup.recipe), [output["logits"] for output in outputs]
+    if strategy in truncation.WINDOWS:
         counts = [int(output["windows"]) for output in outputs]
-        logits = [truncation.combine_windows(of_row[:count], way) for of_row, count in zip(logits, counts, strict=True)]
-    return [{"prediction": float(of_row[0])} for of_row in logits]
+        logits = [
+            truncation.combine_windows(window_values[:count], strategy)
+            for window_values, count in zip(logits, counts, strict=True)
+        ]
+    return [{"prediction": float(window_values[0])} for window_values in logits]
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the number, of windows as they are combined."""
-    way = truncation.long_text(setup.recipe)
+    strategy = truncation.long_text(setup.recipe)
 
     def score(outputs: Batch) -> Tensor:
         values = outputs["logits"][..., 0].float()
-        if way not in truncation.WINDOWS:
+        if strategy not in truncation.WINDOWS:
             return values
-        return values.amax(dim=-1) if way == "windows_max" else values.mean(dim=-1)
+        return values.amax(dim=-1) if strategy == "windows_max" else values.mean(dim=-1)
 
     return [Target("value", score, "value")]
 
@@ -116,11 +119,14 @@ def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
 
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
-    """Learn the mean, and what the words tell; of pairs also what the share of common words tells."""
+    """Learn the mean, and a model of the words; for pairs also of the fraction of common words."""
     labels = [float(row["label"]) for row in training]
     mean, scale = find_scale(labels)
     learned: dict[str, Any] = {_MEAN: float(np.mean(labels)), _SCALE: [mean, scale]}
-    rows, targets = sample(training, most_rows(1)), (np.array(sample(labels, most_rows(1))) - mean) / scale
+    rows, targets = (
+        sample(training, max_training_rows(1)),
+        (np.array(sample(labels, max_training_rows(1))) - mean) / scale,
+    )
     learned[TFIDF] = fit_tfidf(rows, targets[:, None])
     if pairs := describe_pairs(rows):
         learned[_SHARED] = fit_linear(pairs[_SHARED], targets.tolist())
@@ -128,7 +134,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
-    """Predict the mean, and by words; of pairs also from the share of words that both texts have."""
+    """Predict the mean, and by words; for pairs also from the fraction of words that both texts have."""
     predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
     mean, scale = learned.get(_SCALE, (0.0, 1.0))
     if words := learned.get(TFIDF):

@@ -1,4 +1,4 @@
-"""Tag every word of a text: named entities (Devlin et al. 2019, section 5.3), parts of speech, or tags of your own.
+"""Tag every word of a text: named entities (Devlin et al. 2019, section 5.3), parts of speech, or custom tags.
 
 A word's tag is read off its first token. A text that does not fit is read in overlapping windows, in training, scoring
 and predicting alike, so every word has a tag at any length.
@@ -99,11 +99,11 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
     Labeled ``spans`` of a text become tags of the words that they share characters with.
 
-    A tag of -100 (or -1, or null) means an unlabelled word, which is neither learned nor scored. A row without any
-    labelled word is left out.
+    A tag of -100 (or -1, or null) means an unlabeled word, which is neither learned nor scored. A row without any
+    labeled word is left out.
 
     Raises:
-        DataError: not as many tags as words, an unknown tag, or tags that break their scheme.
+        DataError: If the numbers of tags and words differ, a tag is unknown, or tags break their scheme.
     """
     if "tokens" not in row:
         check_texts(row, "text")
@@ -201,7 +201,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     else:
         tokenized = tokenize_words(setup.tokenizer, [row["tokens"] for row in rows], max_tokens=budget // 2)
     for number, tokens in enumerate(tokenized):
-        # a word without tokens would be tagged O; without that tag it needs a token
+        # A word without tokens would be tagged O; if that tag does not exist, the word needs a token.
         if "O" not in numbers:
             tokens = [word or [setup.tokenizer.unk_token_id] for word in tokens]
         for window in split_windows(tokens, budget, overlap):
@@ -217,8 +217,8 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Build the padding collator, which also batches the hidden states of a frozen encoder where they are computed."""
-    if setup.inference:  # hidden states are kept in training alone
+    """Build the padding collator, which also batches the hidden states of a frozen encoder if they are precomputed."""
+    if setup.inference:  # Only training keeps hidden states.
         return padding_collator(setup, label_per_token=True)
     from bertkit.modeling.heads.taggers import state_collator
 
@@ -232,8 +232,8 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
 
         # The same encoder in another precision has other states.
         content = fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
-        for of_split in features.values():
-            cache_states(model, of_split, run, content)
+        for split_features in features.values():
+            cache_states(model, split_features, run, content)
     return False
 
 
@@ -241,7 +241,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     """Choose each word's tag and, where tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
-    space), and ``probability``, the mean of its words' probabilities. Of a text, they are also its ``spans``.
+    space), and ``probability``, the mean of its words' probabilities. For a text, entities are also its ``spans``.
     """
     # Logits of shape (words, tags) per row, gathered from its windows by their positions; each word is in one window.
     scores = [np.full((len(row["tokens"]), len(setup.labels)), np.nan) for row in rows]
@@ -259,7 +259,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
         for word, tag in enumerate(row["tags"])
         if tag is not None and record["word_probabilities"][word] is not None
     ]
-    probabilities, gold, numbers = (np.array([one[column] for one in decisions]) for column in range(3))
+    probabilities, gold, numbers = (np.array([decision[column] for decision in decisions]) for column in range(3))
     return calibration.Decisions(probabilities, gold, numbers, per="word")
 
 
@@ -308,29 +308,29 @@ def score(compared: Compared, setup: Setup) -> dict[str, float]:
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
     ``f1_macro`` the mean over entity types (or tags).
     """
-    of_entities = [name for name in setup.recipe.metrics if name in entities.ENTITY_METRICS]
-    if of_entities and "entities" not in compared:
-        what = f"for entity tags (B-PER, I-PER, O) alone: {', '.join(of_entities)}"
-        raise RecipeError(what, "use accuracy or f1_macro")
+    marked_entities = [name for name in setup.recipe.metrics if name in entities.ENTITY_METRICS]
+    if marked_entities and "entities" not in compared:
+        message = f"for entity tags (B-PER, I-PER, O) alone: {', '.join(marked_entities)}"
+        raise RecipeError(message, "use accuracy or f1_macro")
     return score_table(METRICS, compared, setup)
 
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
-    """Learn the most frequent tag, and that of each word."""
+    """Learn the most frequent tag overall and per word."""
     return dict(zip(_BASELINES, entities.count_tags(training, setup.labels), strict=True))
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
-    frequent, of_words = (learned[name] for name in _BASELINES)
+    frequent, tag_scores = (learned[name] for name in _BASELINES)
     return {
         name: [{"prediction": [setup.labels[tags.get(word, frequent)] for word in row["tokens"]]} for row in rows]
-        for name, tags in zip(_BASELINES, ({}, of_words), strict=True)
+        for name, tags in zip(_BASELINES, ({}, tag_scores), strict=True)
     }
 
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
-    """Report the scores of each entity type (or tag), and what became of the entities."""
+    """Report the scores of each entity type (or tag), and how entities were recognized or missed."""
     if not _has_entities(setup):
         compared = compare(predictions, rows, setup)
         answers = _answers(predictions, rows, are_entities=False)
@@ -375,18 +375,18 @@ def _scheme(recipe: Recipe) -> str:
 
 
 def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPair]:
-    """Return each row's gold and predicted tags, of the labelled words only; DataError where their number differs."""
+    """Return each row's gold and predicted tags, only for labeled words; DataError if their number differs."""
     pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
     for number, (gold, predicted) in enumerate(pairs, start=1):
-        # those of another program, which may have cut a long text
+        # Predictions of another program can be shorter, if it truncated a long text.
         if len(gold) != len(predicted):
-            what = f"{len(predicted)} tags are predicted for {len(gold)} words"
-            raise DataError(what, "predict one for each word", row=number)
+            message = f"{len(predicted)} tags are predicted for {len(gold)} words"
+            raise DataError(message, "predict one for each word", row=number)
     return [entities.drop_unlabelled(gold, predicted) for gold, predicted in pairs]
 
 
 def _tag_text(tag: object, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
-    """Return a raw tag as text, None for an unlabelled word; a number counts the recipe's labels, if it has any."""
+    """Return a raw tag as text, or None for an unlabeled word; a number is an index into the recipe's labels."""
     if isinstance(tag, (list, dict)):
         raise DataError(f"word {word + 1} {words[word]!r}: {tag!r} is not one tag", "write one", column="tags")
     spelling = spelled(tag)
@@ -396,7 +396,7 @@ def _tag_text(tag: object, word: int, words: Sequence[str], recipe: Recipe) -> s
 
 
 def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
-    """Return the label name that a tag means; refuse one that is none of the recipe's labels, if it has any."""
+    """Return the label name for a tag; raise an error if the recipe has labels and the tag is not among them."""
     if tag is None or not recipe.labels:
         return tag
     try:

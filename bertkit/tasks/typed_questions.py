@@ -1,11 +1,11 @@
 """Answer typed questions about a text in one pass: yes or no, a choice among labels, or a score.
 
-The encoder reads the text, the question and all of its options together, each option behind a mask token of its own.
+The encoder reads the text, the question and all of its options together; each option follows its own mask token.
 The mean state of an option's words becomes its logit, so it has seen the text, the question and the other options. A
 softmax runs over the options of a question.
 
 The order of labels changes no answer: they are read in an order that the text decides, in training and predicting
-alike. So a model sees the labels of a data set in many orders too.
+alike. So a model sees the labels of a dataset in many orders too.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ METRICS: Mapping[str, Metric] = QUESTIONS
 
 _ERROR, _RANKED = "mean_absolute_error", "ranked_probability_score"
 _FREQUENT = "most frequent answer"
-_MOST_QUESTIONS = 100  # of a table
-_LEAST_STATE = 4  # tokens of a text that are read beside its question
+_MAX_QUESTIONS = 100  # rows of the table of questions
+_MIN_STATE = 4  # tokens of a text that are read with its question
 
 
 def _read_asked(value: Any) -> Any:
@@ -110,7 +110,7 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 _option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
-# what a type gets that is left out where others have a number: no promise holds for it
+# Values for a type that is missing in an option with a value per type: nothing is promised for it.
 _LEFT_OUT = {"temperature": 1.0, "abstain_below": math.inf, "set_above": 0.0}
 
 
@@ -124,7 +124,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     """Check the questions and the answers; a row that answers none of its questions is left out.
 
     Raises:
-        DataError: a question is not as it must be, or an answer is none of its options.
+        DataError: If a question is malformed, or an answer is not one of its options.
     """
     checked = {**row, "state": read_state(row["state"])}
     if "questions" in row:
@@ -150,41 +150,46 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
 
     model = load_pretrained(option_class, folder, setup, labels=placeholder_names(1), new_head=new_head)
     config = model.config
-    if new_head:  # a graph tells the parts of a sequence by these ids, and has no tokenizer
+    if new_head:  # An exported graph has no tokenizer and splits sequences by these ids.
         config.option_separator = find_template(setup.tokenizer, pair=True).between[-1]
         config.option_marker = setup.tokenizer.mask_token_id
     if _option(setup.recipe, "one_pass") and not takes_positions(config):
-        what = f"options.one_pass: a {config.model_type} model counts positions by itself"
-        raise RecipeError(what, "leave it out; each question is then read in a sequence of its own")
+        message = f"options.one_pass: a {config.model_type} model computes positions internally"
+        raise RecipeError(message, "leave it out; each question is then read in a separate sequence")
     keep_windows(model)
     return model
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
-    """Encode the questions of a row that have an answer, or all, beside the text, which is cut where it does not fit.
+    """Encode the answered questions of a row, or all, with the text, which is truncated if it does not fit.
 
     ``questions`` are the numbers of a feature's questions in their row, and ``places`` the tokens of all their options:
     one question after the other, and options in their order. With ``one_pass``, questions share a sequence while it has
     no more than ``max_length`` tokens.
 
     Raises:
-        DataError: a question and its options leave no room for a text.
+        DataError: If a question and its options leave no room for a text.
     """
     tokenizer, template = setup.tokenizer, find_template(setup.tokenizer, pair=True)
-    budget, together = token_budget(setup, template), bool(_option(setup.recipe, "one_pass"))
-    asked = [_questions_to_read(row, setup.recipe) for row in rows]
-    texts = (text for questions in asked for _, each in questions for text in (each.instructions, *each.texts))
+    budget, is_one_pass = token_budget(setup, template), bool(_option(setup.recipe, "one_pass"))
+    parts_asked = [_questions_to_read(row, setup.recipe) for row in rows]
+    texts = (
+        text
+        for questions in parts_asked
+        for _, question in questions
+        for text in (question.instructions, *question.texts)
+    )
     ids, states = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
     features: list[Feature] = []
-    for number, (row, questions) in enumerate(zip(rows, asked, strict=True)):
-        parts = [lay_out(index, each, row["state"], ids, tokenizer.mask_token_id) for index, each in questions]
-        if long := next((part for part in parts if len(part.ids) + _LEAST_STATE > budget), None):
-            what = f"question {long.question.name!r} and its options take {len(long.ids)} of {budget} tokens"
-            raise DataError(what, "ask for fewer options at once, or describe them in fewer words", row=number + 1)
-        # the state is cut alike for all questions of the row, so that it is the same whatever else is asked
+    for number, (row, questions) in enumerate(zip(rows, parts_asked, strict=True)):
+        parts = [lay_out(index, question, row["state"], ids, tokenizer.mask_token_id) for index, question in questions]
+        if long := next((part for part in parts if len(part.ids) + _MIN_STATE > budget), None):
+            message = f"question {long.question.name!r} and its options take {len(long.ids)} of {budget} tokens"
+            raise DataError(message, "ask for fewer options at once, or describe them in fewer words", row=number + 1)
+        # The state is truncated equally for all questions of the row, so it does not depend on the other questions.
         state = states[row["state"]][: budget - max(len(part.ids) for part in parts)]
-        most = budget - len(state) if together else 0
-        for run in split_by_size(parts, most, lambda part: len(part.ids) + 1):
+        max_tokens = budget - len(state) if is_one_pass else 0
+        for run in split_by_size(parts, max_tokens, lambda part: len(part.ids) + 1):
             features.append({"row": number, **fill_questions(template, state, run, row.get("answers"))})
     return features
 
@@ -195,7 +200,7 @@ def collator(setup: Setup) -> Collator:
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
-    """Return the answer to each question by its name, and in ``decisions`` how sure it is.
+    """Return the answer to each question by its name, and its confidence in ``decisions``.
 
     That is the ``probability`` of yes; the ``probabilities`` of labels and the ``confidence`` in the chosen one; or the
     ``expected`` level and the ``probabilities`` of all levels.
@@ -238,23 +243,23 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
         for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
         for _, question in _questions_to_read(row, setup.recipe)
     ]
-    padded = np.zeros((len(answered), max(len(of_options) for *_, of_options in answered)))
-    for line, (*_, of_options) in zip(padded, answered, strict=True):
-        line[: len(of_options)] = of_options
+    padded = np.zeros((len(answered), max(len(option_probabilities) for *_, option_probabilities in answered)))
+    for line, (*_, option_probabilities) in zip(padded, answered, strict=True):
+        line[: len(option_probabilities)] = option_probabilities
     numbers, gold, types = (np.array([answer[column] for answer in answered]) for column in range(3))
     return calibration.Decisions(padded, gold, numbers, "row" if len(answered) == len(rows) else "question", types)
 
 
 def _probabilities(question: Question, record: Prediction) -> list[float]:
-    """Return the probabilities of a prediction's options in their order; 1 for the answer where it has none."""
+    """Return the probabilities of a prediction's options in their order; without any, 1 for the answer."""
     decision = record.get("decisions", {}).get(question.name)
     if decision is None:
         answer = read_answer(question, record["prediction"][question.name])
         return [float(number == answer) for number in range(len(question.options))]
     if question.type == "yes_no":
         return [1 - decision["probability"], decision["probability"]]
-    of_options = decision["probabilities"]
-    return list(of_options.values() if isinstance(of_options, Mapping) else of_options)
+    option_probabilities = decision["probabilities"]
+    return list(option_probabilities.values() if isinstance(option_probabilities, Mapping) else option_probabilities)
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
@@ -296,14 +301,14 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     An answer has the same number in all rows that ask the question with it. The errors of levels are NaN
     if a question has none.
     """
-    most = max((len(row["answers"]) for row in rows), default=0)
-    compared = {name: np.full((len(rows), most), NO_ANSWER) for name in ("gold", "predicted")}
-    compared |= {name: np.full((len(rows), most), np.nan) for name in (_ERROR, _RANKED)}
+    max_questions = max((len(row["answers"]) for row in rows), default=0)
+    compared = {name: np.full((len(rows), max_questions), NO_ANSWER) for name in ("gold", "predicted")}
+    compared |= {name: np.full((len(rows), max_questions), np.nan) for name in (_ERROR, _RANKED)}
     numbers: dict[tuple[str, str], int] = {}
     for line, (row, record) in enumerate(zip(rows, predictions, strict=True)):
         for place, (_, question) in enumerate(_questions_to_read(row, setup.recipe)):
-            gold, given = row["answers"][question.name], record["prediction"].get(question.name)
-            predicted = read_answer(question, given)
+            gold, raw_answer = row["answers"][question.name], record["prediction"].get(question.name)
+            predicted = read_answer(question, raw_answer)
             if predicted is None:
                 raise DataError(f"no answer to {question.name!r} is predicted", "predict one", row=line + 1)
             for name, option in (("gold", gold), ("predicted", predicted)):
@@ -329,7 +334,9 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
         for _, question in _questions_to_read(row, setup.recipe):
             answer = question.options[row["answers"][question.name]]
             counts.setdefault(question.name, Counter())[answer] += 1
-    return {_FREQUENT: {name: [answer for answer, _ in of_name.most_common()] for name, of_name in counts.items()}}
+    return {
+        _FREQUENT: {name: [answer for answer, _ in name_counts.most_common()] for name, name_counts in counts.items()}
+    }
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
@@ -338,8 +345,10 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     for row in rows:
         chosen = {}
         for question in _questions_of(row, setup.recipe):
-            known = learned[_FREQUENT].get(question.name, ())
-            option = next((question.options.index(answer) for answer in known if answer in question.options), 0)
+            frequent_answers = learned[_FREQUENT].get(question.name, ())
+            option = next(
+                (question.options.index(answer) for answer in frequent_answers if answer in question.options), 0
+            )
             chosen[question.name] = question.value(option)
         predicted.append({"prediction": chosen})
     return {_FREQUENT: predicted}
@@ -364,13 +373,13 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         {
             "question": name,
             "type": kind,
-            "accuracy": float(np.mean([is_right for is_right, _ in each])),
-            "mean confidence": float(np.mean([confidence for _, confidence in each])),
-            "rows": len(each),
+            "accuracy": float(np.mean([is_right for is_right, _ in verdicts])),
+            "mean confidence": float(np.mean([confidence for _, confidence in verdicts])),
+            "rows": len(verdicts),
         }
-        for (name, kind), each in sorted(tried.items())
+        for (name, kind), verdicts in sorted(tried.items())
     ]
-    return Details({"by question": table[:_MOST_QUESTIONS]}, answers=answers)
+    return Details({"by question": table[:_MAX_QUESTIONS]}, answers=answers)
 
 
 def _questions_of(row: Row, recipe: Recipe) -> list[Question]:
@@ -379,11 +388,13 @@ def _questions_of(row: Row, recipe: Recipe) -> list[Question]:
 
 
 def _questions_to_read(row: Row, recipe: Recipe) -> list[tuple[int, Question]]:
-    """Return the questions of a row with their numbers; of a row with answers, those that it answers."""
+    """Return the questions of a row with their indices; if the row has answers, only the answered questions."""
     questions = enumerate(_questions_of(row, recipe))
-    return [(index, each) for index, each in questions if "answers" not in row or each.name in row["answers"]]
+    return [
+        (index, question) for index, question in questions if "answers" not in row or question.name in row["answers"]
+    ]
 
 
-@lru_cache(4096)  # most rows ask what another one asks
+@lru_cache(4096)  # Most rows repeat the questions of another row.
 def _read_once(questions: str) -> list[Question]:
     return read_questions(questions)

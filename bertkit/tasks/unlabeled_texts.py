@@ -1,4 +1,4 @@
-"""Train an encoder's vectors on texts alone: a text is read twice, with other dropout, and found again among others.
+"""Train an encoder's vectors on plain texts: a text is read twice, with other dropout, and matched among others.
 
 The other texts of a batch are its negatives (Gao et al. 2021, "SimCSE: Simple Contrastive Learning of Sentence
 Embeddings", section 3). Without labels, what is scored is whether the two halves of a text find each other.
@@ -33,7 +33,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     """Check the text.
 
     Raises:
-        DataError: it is not text.
+        DataError: If it is not text.
     """
     check_texts(row, "text")
     return row
@@ -65,7 +65,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
-    """Return the ``rank`` of each text's second half among those of all rows, as the first half ranks them."""
+    """Return the ``rank`` of each text's second half among all rows' second halves, as the first half ranks them."""
     return contrastive.compare(predictions, _halves(rows), setup)
 
 
@@ -80,7 +80,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
 
 
 def _halves(rows: Rows) -> list[Row]:
-    """Split each text in the middle of its words, or of its characters where it has one word."""
+    """Split each text in the middle of its words, or of its characters if it has one word."""
     pairs = []
     for row in rows:
         words, text = row["text"].split(), row["text"]

@@ -73,7 +73,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     column ``word``, or else the target itself in lower case.
 
     Raises:
-        DataError: a target outside the text, or no sense.
+        DataError: If the target is outside the text, or there is no sense.
     """
     words, target = read_target_word(row)
     word = spelled(row.get("word", words[target].lower()))
@@ -99,7 +99,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the window that gives the target word the most context; ``positions`` are its tokens in ``input_ids``.
 
     Raises:
-        DataError: a word without tokens, or one whose senses the model does not know.
+        DataError: If a word has no tokens, or the model does not know its senses.
     """
     texts = [row["tokens"] for row in rows]
     template = find_template(setup.tokenizer, pair=False)
@@ -110,11 +110,11 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
         row = rows[number]
         if row["word"].replace("/", "_") not in senses:
-            what = f"row {number + 1}: the model has no senses of {row['word']!r}"
-            raise DataError(what, f"it has senses of {', '.join(list(senses)[:20])}", column="word")
+            message = f"row {number + 1}: the model has no senses of {row['word']!r}"
+            raise DataError(message, f"it has senses of {', '.join(list(senses)[:20])}", column="word")
         if not tokens[row["target"]]:
-            what = f"row {number + 1}: the target word {texts[number][row['target']]!r} has no visible character"
-            raise DataError(what, "correct the row", column="target")
+            message = f"row {number + 1}: the target word {texts[number][row['target']]!r} has no visible character"
+            raise DataError(message, "correct the row", column="target")
         windows = split_windows(tokens, budget, budget // 2)
         window = next(window for window in windows if row["target"] in window.words)
         first = len(template.before) + window.positions[window.words.index(row["target"])]
@@ -133,7 +133,10 @@ def collator(setup: Setup) -> Collator:
 
 
 def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
-    """With ``nearest``, set each sense's output weights to the direction of its training rows' mean hidden state."""
+    """With ``nearest``, set each sense's output weights to the mean direction of its training rows' hidden states.
+
+    Return whether nothing is left to train.
+    """
     if _option(setup.recipe, "method") != "nearest":
         return False
     import torch
@@ -164,26 +167,26 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     nearest = _option(setup.recipe, "method") == "nearest"
     decoded = []
     for output, feature, row in zip(outputs, features, rows, strict=True):
-        of_word = senses[row["word"].replace("/", "_")]
+        word_senses = senses[row["word"].replace("/", "_")]
         # (tokens of the word, senses of all words) -> (senses of this word,)
-        scores = output["logits"][feature["positions"]].astype(np.float64).mean(axis=0)[of_word]
-        best = of_word[int(scores.argmax())]
+        scores = output["logits"][feature["positions"]].astype(np.float64).mean(axis=0)[word_senses]
+        best = word_senses[int(scores.argmax())]
         if not nearest:
             scores = np.exp(scores - scores.max())
             scores /= scores.sum()
-        named = {setup.labels[number]: float(value) for number, value in zip(of_word, scores, strict=True)}
+        named = {setup.labels[number]: float(value) for number, value in zip(word_senses, scores, strict=True)}
         decoded.append({"prediction": setup.labels[best], "sense_scores": named})
     return decoded
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each sense of the word among these."""
-    of_word, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
+    word_senses, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
 
     def score(outputs: Batch, number: int) -> Tensor:
-        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, of_word], number)
+        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], number)
 
-    return label_targets([setup.labels[number] for number in of_word], [prediction["prediction"]], score)
+    return label_targets([setup.labels[number] for number in word_senses], [prediction["prediction"]], score)
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
@@ -235,8 +238,12 @@ score = partial(score_table, METRICS)
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the most frequent sense of each word."""
     counts = Counter(row["sense"] for row in training)
-    # of a word that no training row has, the first sense
-    return {_FREQUENT: [max(own, key=lambda number: counts[setup.labels[number]]) for own in _senses(setup).values()]}
+    # For a word without training rows, predict its first sense.
+    return {
+        _FREQUENT: [
+            max(word_senses, key=lambda number: counts[setup.labels[number]]) for word_senses in _senses(setup).values()
+        ]
+    }
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
@@ -247,7 +254,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
 
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
-    """Report the scores of each word, beside what its most frequent sense in these rows would score."""
+    """Report the scores of each word, along with the score of its most frequent sense in these rows."""
     compared, method = compare(predictions, rows, setup), _option(setup.recipe, "method")
     answers = []
     for row, record in zip(rows, predictions, strict=True):

@@ -1,7 +1,7 @@
 """Classify texts by labels that are only described in words, with a model that was trained for something else.
 
-A model for natural language inference says how well a text entails the description of each label (Yin et al. 2019). Of
-an encoder for sentence vectors, the description whose vector is nearest to that of the text wins.
+A model for natural language inference predicts how well a text entails the description of each label (Yin et al.
+2019). For a sentence encoder, the label whose description has the nearest vector wins.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def _are_descriptions(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) and text.strip() for text in value.values())
 
 
-_TEMPLATE = "give text with {} in place of the label, such as 'This text is about {}.'"
+_TEMPLATE = "give text with {} as a placeholder for the label, such as 'This text is about {}.'"
 _DESCRIPTIONS = "give a text for each label, such as {sports: 'This text is about a match.'}"
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
-# the family whose exported folders it can run: classifiers that know entailment
+# Exported classifiers of this family can run if they have a label for entailment.
 EXPORTED_AS = "text_classification"
 TYPES = text_classification.TYPES
 METRICS = text_classification.METRICS
@@ -49,7 +49,7 @@ OPTIONS: Mapping[str, Any] = {
     "descriptions": Option({}, read=accept(_are_descriptions, _DESCRIPTIONS)),
 }
 
-_SCALE = 20.0  # of cosines before the softmax, as sentence-transformers' losses have it
+_SCALE = 20.0  # factor on cosines before the softmax, as in sentence-transformers' losses
 
 read, compare, score = text_classification.read, text_classification.compare, text_classification.score
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
@@ -59,18 +59,18 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
     """Return the labels of the recipe, which are not those that the model was trained for.
 
     Raises:
-        RecipeError: the recipe names no labels, or describes one that it does not name.
-        ModelError: the model knows neither entailment nor sentence vectors.
+        RecipeError: If the recipe names no labels, or describes a label that it does not name.
+        ModelError: If the model has neither a label for entailment nor sentence vectors.
     """
     if not recipe.labels:
         raise RecipeError("labels is missing: nothing else names them", "--set 'labels=[politics, sports]'")
-    for label in _own_descriptions(recipe):
+    for label in _custom_descriptions(recipe):
         if label not in recipe.labels:
             raise RecipeError(f"options.descriptions has no label {label!r}", closest(label, recipe.labels))
     if _find_entailment(folder) is None and not is_sentence_folder(folder):
         names = ", ".join(_names(folder)) or "none"
-        what = f"zero-shot needs a model with a label 'entailment' (there are: {names}) or one for sentence vectors"
-        raise ModelError(what, "train one: bertkit finetune mnli", file=folder)
+        message = f"zero-shot needs a model with a label 'entailment' (there are: {names}) or one for sentence vectors"
+        raise ModelError(message, "train one: bertkit finetune mnli", file=folder)
     return tuple(recipe.labels)
 
 
@@ -78,11 +78,11 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load a model for inference, or an encoder with a linear layer whose weights are the vectors of the descriptions.
 
     Raises:
-        RecipeError: it is to be trained.
+        RecipeError: If it is to be trained.
     """
     if new_head:
-        what = "the task family zero_shot trains nothing"
-        raise RecipeError(what, "score a model as it is: bertkit eval RECIPE --zero-shot --model MODEL")
+        message = "the task family zero_shot trains nothing"
+        raise RecipeError(message, "score a model without training: bertkit eval RECIPE --zero-shot --model MODEL")
     if _find_entailment(folder) is None:
         return _load_encoder(folder, setup)
     head, problem = text_classification.AUTO_CLASS, "single_label_classification"
@@ -95,7 +95,9 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     if _find_entailment(_folder(setup)) is None:
         return texts.encode_rows([[text] for text in read], setup)
     described = _describe_labels(setup)
-    features = encode_texts([{"text": text, "text_pair": one} for text in read for one in described], setup)
+    features = encode_texts(
+        [{"text": text, "text_pair": description} for text in read for description in described], setup
+    )
     return [{**feature, "row": number // len(described)} for number, feature in enumerate(features)]
 
 
@@ -110,7 +112,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     if entailment is not None:
         # (rows * labels, classes of inference) -> (rows, labels)
         logits = np.array([output["logits"][entailment] for output in outputs]).reshape(len(rows), len(setup.labels))
-        outputs = [{"logits": of_row} for of_row in logits]
+        outputs = [{"logits": row_logits} for row_logits in logits]
     return text_classification.decode(outputs, features, rows, setup)
 
 
@@ -145,11 +147,14 @@ def _load_encoder(folder: Path, setup: Setup) -> Model:
 
 def _describe_labels(setup: Setup) -> list[str]:
     """Return a description of each label: the recipe's own, or the label in its template."""
-    template, own = read_option(OPTIONS, setup.recipe, "hypothesis_template"), _own_descriptions(setup.recipe)
-    return [own.get(label, template.replace("{}", label)) for label in setup.labels]
+    template, descriptions = (
+        read_option(OPTIONS, setup.recipe, "hypothesis_template"),
+        _custom_descriptions(setup.recipe),
+    )
+    return [descriptions.get(label, template.replace("{}", label)) for label in setup.labels]
 
 
-def _own_descriptions(recipe: Recipe) -> dict[str, str]:
+def _custom_descriptions(recipe: Recipe) -> dict[str, str]:
     """Return the descriptions that a recipe gives, by label; YAML reads some names as numbers."""
     return {spelled(label) or "": text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
 
@@ -159,7 +164,7 @@ def _folder(setup: Setup) -> Path:
 
 
 def _find_entailment(folder: Path) -> int | None:
-    """Find the output that stands for entailment, as transformers' pipeline does; None where there is none."""
+    """Find the output for entailment, as transformers' pipeline does, or return None without such an output."""
     return next((number for number, name in enumerate(_names(folder)) if name.lower().startswith("entail")), None)
 
 

@@ -50,7 +50,7 @@ def test_a_damaged_one_and_one_of_other_weights_are_refused(folder):
     file = folder / CALIBRATION_FILE
     written = json.loads(file.read_text())
     write_calibration(folder, replace(ONE, model="0"))
-    with pytest.raises(ModelError, match="the calibration is of other weights than those beside it") as raised:
+    with pytest.raises(ModelError, match="the calibration does not match the weights in this folder") as raised:
         read_calibration(folder, ONE.task)
     assert raised.value.remedy == "run `bertkit calibrate` again, or delete it"
     changed = json.dumps({**written, "temperature": 1.4})
@@ -94,7 +94,7 @@ def test_each_type_of_question_has_a_promise_of_its_own(log):
 
 def test_what_cannot_be_promised_is_refused():
     recipe = load_recipe("classify", {"model": "runs/x"})
-    with pytest.raises(UsageError, match="--precision 95 is no share - give a number between 0 and 1"):
+    with pytest.raises(UsageError, match="--precision must be between 0 and 1, got 95 - choose a fraction"):
         thresholds_for(ONE, recipe, 95, None)
     with pytest.raises(DataError, match=r"no threshold has shown a precision of 0.999 on the 200 rows \(rows.csv\)"):
         thresholds_for(ONE, recipe, 0.999, None)
@@ -111,5 +111,5 @@ def test_an_ensemble_has_a_calibration_of_its_own(folder, tiny_model, tmp_path):
     members = [folder, tiny_model]
     write_calibration(seeds, replace(ONE, model=fingerprint_all(seeds, members)))
     assert read_calibration(seeds, ONE.task, members) is not None
-    with pytest.raises(ModelError, match="the calibration is of other weights than those of the runs beside it"):
+    with pytest.raises(ModelError, match="the calibration does not match the weights of the runs in this folder"):
         read_calibration(seeds, ONE.task, [*members, folder])

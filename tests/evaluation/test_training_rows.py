@@ -65,7 +65,7 @@ def test_training_rows_in_other_case_and_white_space_are_told_so_and_treated_ali
     caplog.set_level(logging.INFO, "bertkit")
     rows = [{"text": f" TEXT  {number}" if number >= plain else f"text {number}", "label": "a"} for number in range(20)]
     split = Split("all", "rows.csv", [*rows, *rows_of([200])], list(range(2, 23)))
-    told = f"20 of 21 (95.2%) rows to score are training rows of the model ({'16 of them ' * (plain > 0)}but for case"
+    told = f"20 of 21 (95.2%) rows to score are training rows of the model ({'16 of them ' * (plain > 0)}if case"
     with pytest.raises(DataError, match=re.escape(told)):
         judge_training_rows(saved(tmp_path), {"all": split}, "refuse")
     assert len(judge_training_rows(saved(tmp_path), {"all": split}, "keep")["all"].training_rows) == 20

@@ -235,7 +235,7 @@ def test_one_label_or_one_per_point_has_no_numbers(labels):
 def test_only_labeled_points_are_compared_and_of_many_a_sample(monkeypatch):
     labels = ["a", None, "b", "a"] * 30
     assert choose_points(labels).tolist() == [number for number, label in enumerate(labels) if label]
-    monkeypatch.setattr(map_module, "MOST_COMPARED", 10)
+    monkeypatch.setattr(map_module, "MAX_COMPARED", 10)
     some = choose_points(labels, seed=1).tolist()
     assert len(set(some)) == 10 and some == sorted(some) and all(labels[number] for number in some)
     assert most_frequent_share(labels) == 2 / 3

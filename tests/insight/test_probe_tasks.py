@@ -155,7 +155,7 @@ def test_metrics():
     assert choose_metric(None, ["f1", "f1_macro"], is_regression=False) == "f1_macro"
     assert choose_metric(None, ["f1", "precision"], is_regression=False) == "accuracy"
     assert choose_metric("r2", ["spearmanr"], is_regression=True) == "r2"
-    with pytest.raises(RecipeError, match="--metric f1 is none of this task"):
+    with pytest.raises(RecipeError, match="--metric f1 does not apply to this task"):
         choose_metric("f1", ["f1"], is_regression=False)
 
 

@@ -45,4 +45,4 @@ def test_pairs_are_described_by_each_text_and_what_they_share():
 
 def test_a_sample_is_spread_over_all_rows():
     assert sample([1, 2, 3]) == [1, 2, 3] and sample([]) == []
-    assert sample(range(10), most=4) == [0, 2, 5, 7]
+    assert sample(range(10), max_rows=4) == [0, 2, 5, 7]

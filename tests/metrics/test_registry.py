@@ -161,7 +161,7 @@ def test_a_local_file_is_never_taken_for_a_metric_of_that_name(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "accuracy").mkdir()
     recipe = load_recipe("cola", {"metrics": ["evaluate:accuracy"], "best_metric": "accuracy"})
-    with pytest.raises(RecipeError, match="would be taken for the metric 'accuracy'"):
+    with pytest.raises(RecipeError, match="the metric 'accuracy' would load the local path"):
         metrics.compute_metrics(recipe, np.array([0, 1]), np.array([0, 1]))
 
 

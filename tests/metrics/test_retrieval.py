@@ -111,7 +111,7 @@ def test_a_rank_counts_the_better_texts_that_are_not_positives_of_the_anchor(mon
 
 
 def test_of_many_rows_each_run_is_ranked_by_itself(monkeypatch):
-    monkeypatch.setattr(retrieval, "_MOST_ROWS", 20)
+    monkeypatch.setattr(retrieval, "_MAX_ROWS", 20)
     scores = np.random.default_rng(0).random((50, 50))
     found = partner_ranks(ROWS, lambda one, other: scores[np.ix_(one, other)])
     alone = [

@@ -67,7 +67,7 @@ def test_only_a_report_is_overwritten(tmp_path):
     for name in ("r.xml", "r.md"):
         file = tmp_path / name
         file.write_text("mine")
-        with pytest.raises(UsageError, match="is no report of bertkit's"):
+        with pytest.raises(UsageError, match="is not a report of bertkit"):
             check_report(file)
         assert file.read_text() == "mine"
         file.unlink()

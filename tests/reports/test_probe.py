@@ -40,6 +40,6 @@ def test_a_page_has_the_table_and_runs_nothing(tmp_path):
 def test_control_tasks_are_explained():
     assert "by heart" in describe_control("types", "word")
     assert describe_control("shuffled", "length") == (
-        "the training labels shuffled within each length, scored on the true labels: what the length alone tells"
+        "the training labels shuffled within each length, scored on the true labels: what the length alone predicts"
     )
     assert describe_control("shuffled", "").endswith("shuffled, scored on the true labels: what chance scores")

@@ -124,7 +124,7 @@ def test_labels_replace_the_numbers_of_an_axis():
 
 def test_strip_puts_all_rows_on_one_axis() -> None:
     spans = [
-        Span("This run", "0.80", 0.8, 0.75, 0.85, own=True),
+        Span("This run", "0.80", 0.8, 0.75, 0.85, is_reference=True),
         Span(NASTY * 5, "0.7 – 0.8", None, 0.7, 0.8),
     ]
     tree = parsed(interval_strip(spans, name="strip"))

@@ -81,13 +81,13 @@ NO_LIST = (
 @pytest.mark.parametrize(
     ("choices", "label", "message"),
     [
-        (["a", "b"], 2, "label '2' is none of the 2 choices (column 'label') - count them from 0 to 1"),
-        (["a", "b", "c"], -1, "label '-1' is none of the 3 choices (column 'label') - count them from 0 to 2"),
-        (["a", "b", "", None], 3, "label '3' is none of the 2 choices (column 'label') - count them from 0 to 1"),
-        (["a", "b"], "b", "label 'b' is none of the 2 choices (column 'label') - count them from 0 to 1"),
-        (["a", "b"], "²", "label '²' is none of the 2 choices (column 'label') - count them from 0 to 1"),
-        (["a", "b"], 0.5, "label '0.5' is none of the 2 choices (column 'label') - count them from 0 to 1"),
-        (["a", "b"], True, "label 'true' is none of the 2 choices (column 'label') - count them from 0 to 1"),
+        (["a", "b"], 2, "label '2' is not one of the 2 choices (column 'label') - count them from 0 to 1"),
+        (["a", "b", "c"], -1, "label '-1' is not one of the 3 choices (column 'label') - count them from 0 to 2"),
+        (["a", "b", "", None], 3, "label '3' is not one of the 2 choices (column 'label') - count them from 0 to 1"),
+        (["a", "b"], "b", "label 'b' is not one of the 2 choices (column 'label') - count them from 0 to 1"),
+        (["a", "b"], "²", "label '²' is not one of the 2 choices (column 'label') - count them from 0 to 1"),
+        (["a", "b"], 0.5, "label '0.5' is not one of the 2 choices (column 'label') - count them from 0 to 1"),
+        (["a", "b"], True, "label 'true' is not one of the 2 choices (column 'label') - count them from 0 to 1"),
         (["a", "b"], "", "no label (column 'label') - fill it in, or --set data.empty_label=drop"),
         (["a"], 0, "a row needs two or more choices, got 1 (column 'choices') - add choices, or leave the row out"),
         (
@@ -385,7 +385,7 @@ def test_a_label_that_is_no_choice_ends_in_one_line(run, tiny_model, tmp_path):
         write_jsonl(tmp_path / "wrong" / f"{split}.jsonl", [UNEQUAL[0], {**UNEQUAL[0], "label": 2}])
     ended = run("finetune", "choose", "--model", tiny_model, "--data", tmp_path / "wrong")
     where = f"{tmp_path / 'wrong' / 'train.jsonl'}:2, column 'label'"
-    what = f"label '2' is none of the 2 choices ({where}) - count them from 0 to 1"
+    what = f"label '2' is not one of the 2 choices ({where}) - count them from 0 to 1"
     assert (ended.code, ended.err) == (3, f"error: {what}\n")
 
 

@@ -86,7 +86,7 @@ def test_graded_relevance_is_a_share_of_the_highest():
 
 def test_a_range_of_relevance_begins_at_0():
     recipe = load_recipe("rerank", {"data.label_range": [-1, 0]})
-    with pytest.raises(RecipeError, match="begins at -1 - let it begin at 0"):
+    with pytest.raises(RecipeError, match="starts at -1 - start it at 0"):
         task.read({"query": "a", "passage": "b", "relevance": 0}, recipe)
 
 

@@ -45,7 +45,7 @@ def test_labels_are_scaled_by_their_range():
 def test_a_label_that_is_no_cosine_is_refused_where_cosines_are_learned():
     row = {"text": "a", "text_pair": "b", "label": "4"}
     changes = {"options.loss": "cosine", "data.label_range": None}
-    with pytest.raises(DataError, match="label 4 is no cosine"):
+    with pytest.raises(DataError, match="label 4 is outside -1 to 1"):
         task.read(row, load_recipe("similarity", changes))
     assert task.read(row, load_recipe("similarity", {"data.label_range": None}))["label"] == 4.0
 

@@ -68,7 +68,7 @@ def test_what_cannot_be_calibrated_is_refused_in_a_line(run, model, rows):
     assert none.code == 2
     assert none.last.endswith(f"need - bertkit calibrate classify --model {model}")
     share = run("calibrate", "classify", "--model", model, "--data", rows, "--coverage", 95)
-    assert (share.code, share.last.split(" - ")[0]) == (2, "error: --coverage 95 is no share")
+    assert (share.code, share.last.split(" - ")[0]) == (2, "error: --coverage must be between 0 and 1, got 95")
     words = run("predict", "tag", "--model", model, "--text", "good", "--precision", 0.9)
     assert words.last.startswith("error: --precision and --coverage are for one label per row, not for token_class")
     both = run("predict", "classify", "--model", model, "--text", "x", "--precision", 0.9, "--abstain-below", 0.5)

@@ -333,7 +333,7 @@ def test_the_evaluation_of_another_model_is_never_written_over(run, trained, tin
     assert run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--epochs", 1, "-o", "weak").code == 0
     for other, message in (
         (("eval", "weak", "-o", "scored"), f"the folder has an evaluation of another model ({trained})"),
-        ((*command, "--max-length", 8), "by other settings (recipe.training.max_length: 128 there, 8 asked)"),
+        ((*command, "--max-length", 8), "with other settings (recipe.training.max_length: 128 there, 8 asked)"),
     ):
         ended = run(*other)
         assert (ended.code, message in ended.last) == (2, True), ended.err
@@ -348,7 +348,7 @@ def test_the_evaluation_of_another_model_is_never_written_over(run, trained, tin
     Path("scored/evaluation.json").write_text("{}")
     assert run("compare", trained, "scored").last.startswith("error: the record of the evaluation is damaged")
     Path("scored/evaluation.json").unlink()
-    assert "predictions of a model that is not recorded" in run(*command).last
+    assert "predictions of an unknown model" in run(*command).last
 
 
 def test_eval_says_at_once_that_it_cannot_write(run, trained):

@@ -86,7 +86,7 @@ def test_a_gate_is_asked_for_in_right_words(run, tmp_path):
         (("--margin", ".01"), 2, "--margin without --fail-if-worse"),
         (("--undecided", "pass"), 2, "--undecided without --fail-if-worse"),
         (("--fail-if-worse", "--metric", "acuracy"), 2, "did you mean accuracy"),
-        (("--report", "mine.md"), 2, "it exists already, and is no report of bertkit's (mine.md) - choose another"),
+        (("--report", "mine.md"), 2, "the file exists and is not a report of bertkit (mine.md) - choose another"),
         (("--report", "r.txt"), 2, "a report is JUnit or Markdown"),
     ):
         ended = run("compare", "a", "b", *arguments)

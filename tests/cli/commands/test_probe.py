@@ -40,7 +40,7 @@ def test_layers_are_a_table(capsys):
         (["length", "--model", "no/such/model", "--data", "demo"], 4, "no such directory: no/such/model"),
         (["squad", "--model", "demo", "--data", "demo"], 2, "squad is of the family question_answering"),
         (["depth", "--model", "demo", "--data", "demo"], 3, "no column 'head'"),
-        (["pos", "--model", "demo", "--data", "demo", "--metric", "f1"], 2, "--metric f1 is none of this task"),
+        (["pos", "--model", "demo", "--data", "demo", "--metric", "f1"], 2, "--metric f1 does not apply to this task"),
         (["pos", "--model", "demo", "-o", "a.txt"], 2, "the page is HTML (a.txt)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
