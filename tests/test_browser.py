@@ -1,4 +1,4 @@
-"""The page of docs/browser.md in a headless Chromium: it shows what `predict` says.
+"""The page of docs/export.md in a headless Chromium: it shows what `predict` says.
 
 It needs `chromium`, and in BERTKIT_NODE_MODULES the folder into which npm has installed @huggingface/transformers.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parent.parent / "docs/browser.md"
+PAGE = Path(__file__).parent.parent / "docs/export.md"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MODULES = Path(os.environ.get("BERTKIT_NODE_MODULES", "node_modules")).resolve()
 
