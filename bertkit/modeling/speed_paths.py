@@ -230,7 +230,7 @@ def compiled_layers(model: Model) -> Iterator[None]:
 
     if has_patched_attention(model) and model.config._attn_implementation != _HOST_MASKS:
         message = "training.torch_compile: the attention of compiled layers cannot be read"
-        raise RecipeError(message, "leave it out, or match hidden states alone")
+        raise RecipeError(message, "leave it out, or match hidden states only")
     with ExitStack() as patches:
         for layer in repeated_layers(model) or [model.base_model]:
             run = partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward))

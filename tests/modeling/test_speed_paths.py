@@ -287,5 +287,5 @@ def test_a_machine_that_cannot_compile_is_told_so(monkeypatch):
 @pytest.mark.usefixtures("traced")
 def test_attention_that_is_read_is_not_compiled():
     model = make_tiny("bert", AutoModelForSequenceClassification)
-    with kept_attention(model, "student"), pytest.raises(RecipeError, match="match hidden states alone"):
+    with kept_attention(model, "student"), pytest.raises(RecipeError, match="match hidden states only"):
         compiled_layers(model).__enter__()
