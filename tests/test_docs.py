@@ -19,7 +19,7 @@ import yaml
 
 import bertkit
 from bertkit.metrics.registry import CLASSIFICATION, REGRESSION
-from bertkit.modeling.sizes import find_size, size_names
+from bertkit.modeling.sizes import find_size, read_sizes
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import (
     Corpus,
@@ -179,7 +179,7 @@ def test_pretraining_lists_every_objective():
 
 def test_encoders_lists_every_size():
     page = read("encoders.md")
-    for name in size_names():
+    for name in read_sizes():
         size = find_size(name)
         assert f"| `{name}` | `{size.model_type}` | {size.layers} | {size.hidden:,} | {size.heads} |" in page
         assert f"| {size.parameters:,} |" in page

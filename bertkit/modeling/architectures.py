@@ -1,4 +1,4 @@
-"""What bertkit knows of each model type: one record per type, in one table.
+"""Properties of the model types that bertkit knows: one record per type, in one table.
 
 To support another architecture, add its record to architectures.yaml. The test of this module then compares each of its
 speed paths with the plain model. A type without a record is trained on the plain path.
@@ -20,7 +20,7 @@ from bertkit.modeling.info import Config, Model
 
 @dataclass(frozen=True)
 class TextHead:
-    """How a head reads a text: by a layer over the first token, an activation, and a layer with the outputs."""
+    """Head for texts: a layer over the first token, an activation, and a layer with the outputs."""
 
     layer: str
     activation: str
@@ -30,20 +30,20 @@ class TextHead:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What is known of one model type; the defaults are safe for a type of which nothing is known."""
+    """Properties of a model type; the defaults are safe for a type that is not in the table."""
 
     model_type: str
     layers: str | None = None
-    """Path from the base model to the list of its layers; None where nobody needs it, or where layers share weights."""
+    """Path from the base model to the list of its layers, or None if it is not needed or layers share weights."""
     is_bert_like: bool = False
-    """Its layers have the submodules of BERT's, with the norm after the sum, and read no positions, so the last can be
-    computed for one token."""
+    """Layers have the submodules of BERT's, with the norm after the sum, and read no positions, so the last layer can
+    be computed for one token."""
     is_rotary: bool = False
-    """Its layers get rotary positions as ``position_embeddings``, and project queries, keys and values by one layer or
-    three, so the last can be computed for one token."""
+    """Layers get rotary positions as ``position_embeddings``, and project queries, keys and values by one layer or
+    three, so the last layer can be computed for one token."""
     can_unpad: bool = False
-    """Layers compute each token by itself but for attention, and attention may be sdpa or is relative, so padding can
-    be left out between first and last."""
+    """Layers compute each token separately except for attention, which is sdpa or relative, so padding can be left out
+    between the first and the last layer."""
     attends_relatively: bool = False
     """Layers compute attention with relative positions themselves: a bias as in MPNet, or products as in DeBERTa-v2."""
     separates_documents: bool = False
@@ -54,25 +54,25 @@ class Architecture:
     has_discriminator: bool = False
     """Its model for pretraining detects replaced tokens."""
     overflows_in_bf16: bool = False
-    """Its attention mask is a number that bf16 cannot hold."""
+    """Its attention mask adds a number that bf16 cannot represent."""
     has_plain_products: bool = False
     """A layer is four products of hidden by hidden, two of hidden by intermediate, and attention between all tokens."""
     first_layer_differs: bool = False
     """Its first layer has no norm before attention, so it can only be the first."""
     reads_weights: bool = False
-    """Its attention multiplies by the weights of a layer rather than calling it, so an adapter there has no effect."""
+    """Its attention reads the weights of a layer and does not call the layer, so an adapter there has no effect."""
     sets_head_size: bool = False
-    """Its config may say how wide a head is (``head_dim``), so that there may be fewer heads of the same size."""
+    """Its config stores the size of a head (``head_dim``), so a model can have fewer heads of the same size."""
     student_type: str | None = None
-    """Type of the students that are made of its layers; None where none can be made."""
+    """Model type of students that consist of its layers, or None if it cannot have students."""
     counts_from_padding: bool | None = None
-    """Its positions count on from the padding token; None where a model has to show it."""
+    """Whether positions start after the id of the padding token, or None if that depends on the model."""
     prefix: str | None = None
-    """Beginning of the names of the encoder's weights; None where only transformers computes the type."""
+    """Prefix of the names of the encoder's weights, or None if only transformers computes the type."""
     classes: str | None = None
-    """Beginning of the names of transformers' classes, of types with a prefix."""
+    """Prefix of the names of transformers' classes, for types with a `prefix`."""
     config_fields: Sequence[str] | None = None
-    """Fields of its config that a forward pass depends on, of those types: width, layers and heads come first."""
+    """Fields of its config that a forward pass depends on, for types with a `prefix`: width, layers and heads first."""
     classifier: TextHead | None = None
     """The head of its model for texts."""
     chooser: TextHead | None = None
@@ -99,18 +99,18 @@ class LayerNames(NamedTuple):
 
 _TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 LAYER_NAMES = {path: LayerNames(**names) for path, names in _TABLES["layer_names"].items()}
-"""Path of the layers -> the names in each."""
+"""Path of the layers -> names of the weights in each."""
 ARCHITECTURES = {name: _as_architecture(name, fields) for name, fields in _TABLES["types"].items()}
-"""Model type -> what is known of it."""
+"""Model type -> its properties."""
 
 
 def architecture_of(config: Config) -> Architecture:
-    """Find the record of a config's model type; a type without one gets the defaults."""
+    """Return the properties of a config's model type; an unknown type gets the defaults."""
     return find_architecture(config.model_type)
 
 
 def find_architecture(model_type: str) -> Architecture:
-    """Find the record of a model type; a type without one gets the defaults.
+    """Return the properties of a model type; an unknown type gets the defaults.
 
     >>> find_architecture("roberta").student_type, find_architecture("brand-new").student_type
     ('roberta', None)
@@ -119,15 +119,15 @@ def find_architecture(model_type: str) -> Architecture:
 
 
 def shares_layers(config: Config) -> bool:
-    """Tell whether several layers have the same weights, as ALBERT's do."""
+    """Return whether several layers have the same weights, as in ALBERT."""
     return hasattr(config, "num_hidden_groups")
 
 
 def first_position(config: Config) -> int:
-    """Find the number of a text's first position: RoBERTa and its kin count on from the padding token.
+    """Return the first position of a text: RoBERTa and related models start after the id of the padding token.
 
-    Their position embeddings have a padding index, which a model without memory for its weights shows. A config that no
-    encoder can be built from gets 0: it is refused where its weights are loaded.
+    Their position embeddings have a padding index. For an unknown type, a model without memory for its weights is built
+    to read it. A config that no encoder can be built from gets 0; loading its weights raises the error.
     """
     counts_from_padding, padding = architecture_of(config).counts_from_padding, config.pad_token_id
     if counts_from_padding is False:
@@ -143,15 +143,16 @@ def first_position(config: Config) -> int:
             model = AutoModel.from_config(copy.deepcopy(config))
     except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ImportError):
         return 0
-    found = [module for name, module in model.named_modules() if name.endswith("embeddings.position_embeddings")]
-    indices = [module.padding_idx for module in found if getattr(module, "padding_idx", None) is not None]
+    tables = [module for name, module in model.named_modules() if name.endswith("embeddings.position_embeddings")]
+    indices = [table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None]
     return indices[0] + 1 if indices else 0
 
 
 def has_attention_mask(config: Config) -> bool:
-    """Tell whether an encoder can be told what is padding; FNet, which mixes all tokens of a row, cannot."""
+    """Return whether an encoder takes an attention mask; FNet mixes all tokens of a row and takes none."""
+    # The table answers for known types, so their modeling code is not imported.
     if config.model_type in ARCHITECTURES:
-        return True  # without importing the model
+        return True
     import inspect
 
     from transformers import MODEL_MAPPING
@@ -160,10 +161,10 @@ def has_attention_mask(config: Config) -> bool:
 
 
 def native_port(saved: Mapping[str, Any]) -> str | None:
-    """Name what transformers itself has for a checkpoint that brings its own code; None where it has nothing.
+    """Return transformers' own version of a checkpoint that brings its own code, or None if it has no version.
 
     Args:
-        saved: content of the checkpoint's ``config.json``.
+        saved: Content of the checkpoint's ``config.json``.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -175,7 +176,7 @@ def native_port(saved: Mapping[str, Any]) -> str | None:
 def detect_machine(
     precision: str, model_type: str, widths: tuple[int, int] | None = None, threads: int | None = None
 ) -> Machine:
-    """Choose the device and the precision for a model type: ``auto`` is not bf16 where the type overflows in it."""
+    """Choose the device and the precision for a model type: ``auto`` is not bf16 if the type overflows in it."""
     overflows = find_architecture(model_type).overflows_in_bf16
     return detect_hardware(precision, avoid_bf16=overflows, widths=widths, threads=threads)
 
@@ -190,38 +191,38 @@ def types_with(feature: str) -> list[str]:
 
 
 def can_be_causal(config: Config) -> bool:
-    """Tell whether transformers has a left-to-right version of a model type, which its config turns on."""
+    """Return whether transformers has a left-to-right version of a model type, which the config can turn on."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     return hasattr(config, "is_decoder") and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
 
 
 def is_causal(config: Config) -> bool:
-    """Tell whether tokens attend only to themselves and to those before them."""
+    """Return whether tokens attend only to themselves and to earlier tokens."""
     return bool(getattr(config, "is_decoder", False))
 
 
 def make_causal(config: Config) -> Config:
-    """Return the config of the same model, read from left to right."""
+    """Return the config of the same model that reads from left to right."""
     causal = copy.deepcopy(config)
     causal.is_decoder, causal.use_cache = True, False
     return causal
 
 
 def layers_of(model: Model) -> list[Any]:
-    """List the layers of a model's encoder; none where they are not known or are a decoder's."""
+    """Return the layers of a model's encoder, or an empty list if they are unknown or a decoder's."""
     path = None if is_causal(model.config) else architecture_of(model.config).layers
     if path is None:
         return []
     layers: Any = model.base_model
     for name in path.split("."):
-        # a model of several encoders has none of its own
+        # A model that combines several encoders has no layers under this path.
         layers = getattr(layers, name, None)
     return list(layers or [])
 
 
 def layer_sizes(config: Config) -> tuple[int, int, int] | None:
-    """Return the number of layers, hidden size and intermediate size; None where layers are not like BERT's.
+    """Return the number of layers, hidden size and intermediate size, or None if layers are not like BERT's.
 
     >>> from types import SimpleNamespace as Config
     >>> layer_sizes(Config(model_type="bert", num_hidden_layers=12, hidden_size=768, intermediate_size=3072))
@@ -229,7 +230,7 @@ def layer_sizes(config: Config) -> tuple[int, int, int] | None:
     """
     if not architecture_of(config).has_plain_products:
         return None
-    # DistilBERT calls it `hidden_dim`
+    # DistilBERT calls the intermediate size `hidden_dim`.
     intermediate = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)
     sizes = (getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None), intermediate)
     return None if None in sizes else sizes  # type: ignore[return-value]

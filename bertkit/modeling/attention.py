@@ -1,4 +1,4 @@
-"""Outputs, log-probabilities, scores and weights that layers and their attention keep of a forward pass."""
+"""Hidden states and attention of a forward pass: log-probabilities, scores or weights."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from bertkit.tokens.features import Batch
 
 _KEEPING = "bertkit-keeping"  # start of the names of patches
 
-_LEAST_SUM = 0.999  # of the weights of a token, whose sum is 1 but for rounding
+# The attention weights of a token sum to 1, up to rounding.
+_MIN_SUM = 0.999
 
 AttentionMaps = dict[nn.Module, torch.Tensor]
-"""Attention module -> log-probabilities or scores of its last forward pass: (texts, heads, tokens, tokens)."""
+"""Attention module -> log-probabilities or scores of its last forward pass, (texts, heads, tokens, tokens)."""
 
 
 @contextmanager
 def kept_attention(
     model: Model, role: Literal["student", "teacher"], *, in_training_only: bool = False, scores: bool = False
 ) -> Iterator[AttentionMaps]:
-    """Let each attention of a model keep its log-probabilities.
+    """Keep the log-probabilities of each attention of a model inside the `with` block.
 
     Args:
-        model: of which attention is read.
-        role: names the patch. transformers registers attention functions for the whole process, and a student and its
-            teacher are patched at once.
-        in_training_only: whether evaluations leave nothing, and stay as they are.
-        scores: whether the scores before the softmax are kept in place of log-probabilities; -1e9 where masked.
+        model: Model whose attention is read.
+        role: Part of the name of the patch. transformers registers attention functions for the whole process, and a
+            student and its teacher are patched at once.
+        in_training_only: Whether evaluations keep nothing and run without changes.
+        scores: Whether to keep the scores before the softmax instead of log-probabilities; masked scores are -1e9.
 
     Raises:
-        ModelError: the model computes attention in a way of its own.
+        ModelError: If the model has its own implementation of attention.
     """
     maps: AttentionMaps = {}
 
@@ -50,18 +51,17 @@ def kept_attention(
         return outputs, None
 
     name = f"{_KEEPING}-{role}"
-    # Unpadding calls attention for groups of rows, but a map has to be that of the whole batch. So unpadding has to
-    # leave this model as it is.
+    # A map has to cover the whole batch. Unpadding would call attention for groups of rows, so it must not be used.
     with patched_attention(model, name, attend, splits_rows=False):
         if model.config._attn_implementation != name:
-            what = f"the attention of a {model.config.model_type} model cannot be read"
-            raise ModelError(what, "match hidden states alone")
+            message = f"the attention of a {model.config.model_type} model cannot be read"
+            raise ModelError(message, "match hidden states only")
         yield maps
 
 
 @contextmanager
 def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tensor]) -> Iterator[None]:
-    """Let layers write the hidden states that they compute into a dictionary: (texts, tokens, width)."""
+    """Keep the hidden states of layers, (texts, tokens, width), in a dictionary inside the `with` block."""
 
     def keep(layer: nn.Module, _: object, output: LayerOutput) -> None:
         states[layer] = output[0] if isinstance(output, tuple) else output
@@ -73,12 +73,12 @@ def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tens
 
 
 def keep_windows(model: Model) -> None:
-    """Let layers with a sliding window keep it where tokens may attend to some others of their row only.
+    """Apply the sliding window of layers to masks that allow attention to only some tokens of a row.
 
-    transformers takes a mask of shape (rows, 1, tokens, tokens) as it is for layers of every type.
+    transformers uses a mask of shape (rows, 1, tokens, tokens) unchanged for layers of every type.
     """
     types: list[str] = getattr(model.config, "layer_types", None) or []
-    narrowed: list[torch.Tensor] = []  # the mask of the batch at hand
+    narrowed: list[torch.Tensor] = []  # mask of the current batch
 
     def narrow_mask(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask = named.get("attention_mask")
@@ -98,17 +98,17 @@ def keep_windows(model: Model) -> None:
 
 
 def attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
-    """Compute the attention weights of each layer by the model's own code: (rows, heads, tokens, tokens), rows first.
+    """Compute the attention weights of each layer with the model's code, (rows, heads, tokens, attended tokens).
 
-    The last axis is what is attended to: there the weights of each token add up to 1. Attention is computed eagerly,
-    since the fused kernels return no weights.
+    The weights of a token sum to 1 over the last axis. Attention is computed eagerly, because the fused kernels return
+    no weights.
 
     Args:
-        model: in evaluation mode; its attention is the one before again in the end.
-        batch: ``input_ids``, ``attention_mask`` and the like.
+        model: Model in evaluation mode.
+        batch: ``input_ids``, ``attention_mask`` and other inputs.
 
     Raises:
-        ModelError: the model returns none, or weights that are not between all tokens of a row.
+        ModelError: If the model returns no weights, or its weights are not between all tokens of a row.
     """
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
@@ -118,17 +118,17 @@ def attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
     finally:
         model.set_attn_implementation(before)
     rows, tokens = batch["input_ids"].shape
-    if not weights or any(one is None or one.shape != (rows, one.shape[1], tokens, tokens) for one in weights):
-        what = f"a {model.config.model_type} model returns no attention weights between all tokens of a text"
-        raise ModelError(what, "name an encoder such as BERT, RoBERTa, DeBERTa or ModernBERT")
+    if not weights or any(layer is None or layer.shape != (rows, layer.shape[1], tokens, tokens) for layer in weights):
+        message = f"a {model.config.model_type} model returns no attention weights between all tokens of a text"
+        raise ModelError(message, "name an encoder such as BERT, RoBERTa, DeBERTa or ModernBERT")
     is_token = batch["attention_mask"].bool()
-    if min(float(one.sum(-1).transpose(1, 2)[is_token].min()) for one in weights) < _LEAST_SUM:
+    if min(float(layer.sum(-1).transpose(1, 2)[is_token].min()) for layer in weights) < _MIN_SUM:
         raise ModelError(f"the attention weights of a {model.config.model_type} model do not add up to 1")
     return weights
 
 
 def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:
-    """Return what the attention of a layer has left: (texts, heads, tokens, tokens)."""
+    """Return the map of a layer's attention, (texts, heads, tokens, tokens)."""
     return next(maps[module] for module in layer.modules() if module in maps)
 
 
@@ -143,7 +143,7 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute scores and log-probabilities (rows, heads, tokens, tokens), and values (rows, tokens, heads, width)."""
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3)).float()
-    # not -inf: the logarithms of two models are subtracted later, and -inf minus -inf is NaN
+    # The mask is not -inf, because logarithms of two models are subtracted later, and -inf minus -inf is NaN.
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, -1e9)
     logs = scores.log_softmax(dim=-1)

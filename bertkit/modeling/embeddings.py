@@ -1,11 +1,11 @@
-"""Word embeddings in another way: trained only where they occur, or mixed with that of a baseline token.
+"""Word embeddings that are trained only for tokens that occur, or mixed with the embedding of a baseline token.
 
-The embedding of a token that no training row contains has no gradient. AdamW changes it by weight decay alone, which
+The embedding of a token that no training row contains has no gradient. AdamW changes it only by weight decay, which
 multiplies it by the same factor as all others in every step. So the optimizer needs only the embeddings that occur, and
 the others are multiplied once, when the table is read. In a multilingual vocabulary of 250,000 tokens, these others
 are most of the model.
 
-Of four tokens, 1 and 3 occur. Their two embeddings are trained, and each id is turned into a row of these:
+Here, tokens 1 and 3 of four occur. Their two embeddings are trained, and each id is mapped to its row among them:
 
 >>> table = nn.Embedding(4, 1, _weight=torch.tensor([[10.0], [11.0], [12.0], [13.0]]))
 >>> occurring = OccurringEmbeddings(table, torch.tensor([1, 3]))
@@ -29,21 +29,21 @@ from torch.nn import functional
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import Batch
 
-_DECAY = "decay_of_other_rows"  # in the optimizer's state
-_WORTHWHILE = 0.8  # share of the tokens that occur, above which nothing is gained
+_DECAY = "decay_of_other_rows"  # key in the optimizer's state
+_MAX_OCCURRING = 0.8  # fraction of the vocabulary; above it, training all embeddings is as fast
 
 
 class OccurringEmbeddings(nn.Module):
-    """Stand in for an embedding while it is trained; checkpoints and evaluations see the whole table.
+    """Replacement of an embedding during training; checkpoints and evaluations see the full table.
 
     `weight` (occurring, width) holds the embeddings of the ids in `rows` (occurring,), sorted. `row_of_id`
-    (vocabulary,) maps an id to its row there, -1 where it does not occur. That costs one lookup more per batch, and
+    (vocabulary,) maps an id to its row there, or to -1 if it does not occur. This costs one more lookup per batch, and
     gradient and moments are as small as `weight`.
     """
 
     def __init__(self, embedding: nn.Embedding, rows: torch.Tensor) -> None:
         super().__init__()
-        # as before training; the embeddings that do not occur are these, decayed
+        # The table before training. An embedding that does not occur is this one times the decay.
         self.start = embedding.weight.detach()
         self.rows = rows.to(self.start.device)
         self.weight = nn.Parameter(self.start[self.rows])
@@ -54,51 +54,52 @@ class OccurringEmbeddings(nn.Module):
         padding = -1 if embedding.padding_idx is None else int(self.row_of_id[embedding.padding_idx])
         self.padding_idx = padding if padding >= 0 else None
         self.optimizer: torch.optim.Optimizer | None = None
-        self.register_state_dict_post_hook(self._write_whole)  # type: ignore[no-untyped-call]
+        self.register_state_dict_post_hook(self._write_table)  # type: ignore[no-untyped-call]
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Look up embeddings (..., width): in training of ids that occur, in evaluation of any id."""
+        """Look up embeddings (..., width) of ids that occur, or in evaluation of any ids."""
         rows = self.row_of_id[input_ids]
         if self.training:
             return functional.embedding(rows, self.weight, padding_idx=self.padding_idx)
-        # Both lookups are (..., width), so the whole table is never built. The clamp turns -1 into a valid row, whose
+        # Both lookups are (..., width), so the full table is never built. The clamp turns -1 into a valid row, whose
         # embedding `where` then replaces by the decayed start.
-        others = functional.embedding(input_ids, self.start) * self.decay
-        return torch.where((rows < 0)[..., None], others, functional.embedding(rows.clamp(min=0), self.weight))
+        decayed = functional.embedding(input_ids, self.start) * self.decay
+        return torch.where((rows < 0)[..., None], decayed, functional.embedding(rows.clamp(min=0), self.weight))
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the other embeddings decay with an AdamW optimizer; their factor is kept in the optimizer's state."""
+        """Apply the weight decay of an AdamW optimizer to the other embeddings; its state keeps their factor."""
         self.optimizer = optimizer
 
         def decay(*_: object) -> None:
-            if self.weight.grad is None:  # frozen in this step, and AdamW skips it
+            # Without a gradient, the weight is frozen in this step, and AdamW skips it.
+            if self.weight.grad is None:
                 return
             # AdamW multiplies every weight by this factor before its update. The product over all steps is what the
             # other embeddings have left, so one number stands for all of them.
-            group = self._own_group()
+            group = self._find_group()
             group[_DECAY] = self.decay * (1 - float(group["lr"]) * group["weight_decay"])
 
         optimizer.register_step_post_hook(decay)
 
     @property
     def decay(self) -> float:
-        """What weight decay has left of the other embeddings, as a factor of at most 1."""
-        return float(self._own_group().get(_DECAY, 1.0)) if self.optimizer else 1.0
+        """Factor of at most 1 by which weight decay has reduced the other embeddings."""
+        return float(self._find_group().get(_DECAY, 1.0)) if self.optimizer else 1.0
 
-    def whole(self) -> torch.Tensor:
-        """Return the table as it is now: (vocabulary, width)."""
+    def build_table(self) -> torch.Tensor:
+        """Return the current table, (vocabulary, width)."""
         table = self.start * self.decay
         table[self.rows] = self.weight.detach()
         return table
 
-    def _own_group(self) -> dict[str, Any]:
+    def _find_group(self) -> dict[str, Any]:
         groups = self.optimizer.param_groups if self.optimizer else []
         return next(group for group in groups if any(parameter is self.weight for parameter in group["params"]))
 
     @staticmethod
-    def _write_whole(module: OccurringEmbeddings, state: dict[str, torch.Tensor], prefix: str, _: object) -> None:
-        # a checkpoint has (vocabulary, width) under the usual name, so any model of this architecture loads it
-        state[f"{prefix}weight"] = module.whole()
+    def _write_table(module: OccurringEmbeddings, state: dict[str, torch.Tensor], prefix: str, _: object) -> None:
+        # A checkpoint has the full table under the usual name, so any model of this architecture loads it.
+        state[f"{prefix}weight"] = module.build_table()
 
     def _load_from_state_dict(self, state_dict: Batch, prefix: str, *arguments: object) -> None:
         with torch.no_grad():
@@ -107,9 +108,9 @@ class OccurringEmbeddings(nn.Module):
 
 @contextmanager
 def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[OccurringEmbeddings | None]:
-    """Train only the word embeddings of these ids; yield None where that is not possible or not worthwhile.
+    """Train only the word embeddings of these ids, or yield None if that is not possible or not faster.
 
-    It is not possible where the table serves as output layer too, and not worthwhile where nearly all ids occur.
+    It is not possible if the table is the output layer, too, and not faster if nearly all ids occur.
     """
     embedding = model.get_input_embeddings()
     rows = torch.tensor(sorted(set(ids)), dtype=torch.long)
@@ -117,50 +118,50 @@ def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[Occurring
     # embeddings have gradients.
     uses = sum(parameter is embedding.weight for _, parameter in model.named_parameters(remove_duplicate=False))
     is_plain = type(embedding) is nn.Embedding and embedding.weight.requires_grad and embedding.max_norm is None
-    if not is_plain or uses > 1 or len(rows) > _WORTHWHILE * len(embedding.weight):
+    if not is_plain or uses > 1 or len(rows) > _MAX_OCCURRING * len(embedding.weight):
         yield None
         return
-    instead = OccurringEmbeddings(embedding, rows)
-    model.set_input_embeddings(instead)
+    occurring = OccurringEmbeddings(embedding, rows)
+    model.set_input_embeddings(occurring)
     try:
-        yield instead
+        yield occurring
     finally:
         with torch.no_grad():
-            embedding.weight.copy_(instead.whole())
+            embedding.weight.copy_(occurring.build_table())
         model.set_input_embeddings(embedding)
 
 
 @dataclass
 class MixedEmbeddings:
-    """The word embeddings of a forward pass, each between its own and that of a baseline token."""
+    """Word embeddings of a forward pass, each between a token's embedding and the embedding of a baseline token."""
 
     points: list[torch.Tensor] = field(default_factory=list)
-    """What the model has read, (texts, tokens, width), a tensor per look-up."""
+    """Embeddings that the model has read, one tensor (texts, tokens, width) per lookup."""
     differences: list[torch.Tensor] = field(default_factory=list)
-    """Own embeddings minus those of the baseline, of the same shape."""
+    """Embeddings of the tokens minus the embedding of the baseline, of the same shape."""
 
 
 @contextmanager
 def mixed_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
-    """Let a model read word embeddings that are moved towards the one of a baseline token.
+    """Move the word embeddings that a model reads towards the embedding of a baseline token.
 
-    Ids stay as they are, so positions do too, whatever counts them.
+    Ids do not change, so positions do not change either if the model counts them from the ids.
 
     Args:
-        model: of any architecture that looks up its input embeddings.
-        shares: 1 for a token's own embedding, 0 for the baseline's, shape (..., tokens); its rows are the texts of the
+        model: Model of any architecture that looks up its input embeddings.
+        shares: 1 for the embedding of the token, 0 for the baseline, shape (..., tokens); its rows are the texts of the
             forward pass, in order.
-        baseline: id of the token.
+        baseline: Id of the baseline token.
     """
     embedding, mixed, rows = model.get_input_embeddings(), MixedEmbeddings(), shares.flatten(0, -2)
     done = 0
 
     def mix(module: nn.Module, arguments: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         nonlocal done
-        # a model may look up a batch in several chunks, but always its rows in order
+        # A model can look up a batch in several chunks, but always its rows in order.
         share = rows[done : done + len(output)].to(output).unsqueeze(-1)
         done += len(output)
-        # `forward` and not a call, which would run this hook again; the embedding may do more than look up
+        # A call of the module would run this hook again. `forward` also does what the embedding adds to the lookup.
         start: torch.Tensor = module.forward(torch.full_like(arguments[0], baseline)).detach()
         difference = output.detach() - start
         point = start + share * difference

@@ -1,4 +1,4 @@
-"""Types of models, how a model was loaded, and patches of a forward and of attention that are undone."""
+"""Types of models, how a model was loaded, and context managers that patch a forward or attention."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ Layer: TypeAlias = "GradientCheckpointingLayer"
 LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 Forward: TypeAlias = Callable[..., LayerOutput]
 
-_LOADING = "bertkit_loading"  # attribute of a model
-# attribute of a config, and its name in the config.json of published checkpoints
+# Attribute of a config, and its key in the config.json of published checkpoints.
 _HEAD = "bertkit_head"
 
 _splits_rows: dict[str, bool] = {}
@@ -32,7 +31,7 @@ _splits_rows: dict[str, bool] = {}
 
 @dataclass(frozen=True)
 class LoadingInfo:
-    """How a model was loaded: whether its head is the trained head of the checkpoint."""
+    """Result of loading a model: whether its head is the trained head of the checkpoint."""
 
     new_weights: tuple[str, ...] = ()
     """Names of the weights of its heads that the checkpoint lacks."""
@@ -43,29 +42,24 @@ class LoadingInfo:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Tell whether the weights of a model are split among processes; what splits them is not imported to tell."""
-    splitting = sys.modules.get("torch.distributed.fsdp")
-    return splitting is not None and isinstance(model, splitting.FSDPModule)
+    """Return whether the weights of a model are split among processes, without importing FSDP for this check."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(model, fsdp.FSDPModule)
 
 
 def unwrap(model: Model) -> Model:
-    """Return the model inside a wrapper for several processes, or the model itself."""
+    """Return the model inside a distributed wrapper, or the model itself."""
     inner: Model = getattr(model, "module", model)
     return inner
 
 
 def get_loading_info(model: Model) -> LoadingInfo:
-    """Return how a model was loaded, or the model inside a wrapper for several processes."""
-    return getattr(unwrap(model), _LOADING, LoadingInfo())
-
-
-def set_loading_info(model: Model, info: LoadingInfo) -> None:
-    """Note on a model how it was loaded."""
-    setattr(model, _LOADING, info)
+    """Return the ``loading_info`` of a model, which may be in a distributed wrapper."""
+    return getattr(unwrap(model), "loading_info", LoadingInfo())
 
 
 def tagger_head(config: Config | Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a config, or the content of a config.json, says of a tagger over a frozen encoder; None without."""
+    """Return the settings of a tagger over a frozen encoder from a config or a config.json, or None if it has none."""
     return config.get(_HEAD) if isinstance(config, Mapping) else getattr(config, _HEAD, None)
 
 
@@ -78,9 +72,9 @@ def set_tagger_head(config: Config, head: dict[str, Any] | None) -> None:
 
 @contextmanager
 def patched_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module run a function in place of its ``forward``, which is the one before again in the end.
+    """Replace the ``forward`` of a module inside the `with` block.
 
-    An attribute of the instance comes before the method of its class, so deleting it restores that.
+    An attribute of the instance hides the method of its class, so deleting the attribute restores the method.
     """
     before = vars(module).get("forward")
     module.forward = forward
@@ -96,22 +90,24 @@ def patched_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[
 def patched_attention(
     model: Model, name: str, attend: Callable[..., Any], *, splits_rows: bool, mask: Callable[..., Any] | None = None
 ) -> Iterator[None]:
-    """Let a model attend with a function, which gets the masks of sdpa: boolean, (rows, 1, tokens, tokens) or None.
+    """Replace the attention function of a model inside the `with` block.
+
+    The function gets the masks of sdpa: boolean, (rows, 1, tokens, tokens), or None.
 
     Args:
-        model: its attention is the one before again in the end.
-        name: to register the function under; two patches that are in force at once need two names.
-        attend: takes the arguments of transformers' attention functions.
-        splits_rows: whether the function may be called for some rows of a batch at a time.
-        mask: takes the arguments of transformers' `sdpa_mask` in its place.
+        model: Model whose attention is replaced.
+        name: Name that the function is registered under; two patches that are active at once need two names.
+        attend: Function with the arguments of transformers' attention functions.
+        splits_rows: Whether the function can be called for some rows of a batch at a time.
+        mask: Function that replaces transformers' `sdpa_mask`, with the same arguments.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
     before = model.config._attn_implementation
     AttentionInterface.register(name, attend)
-    mask_in_force = ALL_MASK_ATTENTION_FUNCTIONS[before] if has_patched_attention(model) else sdpa_mask
-    AttentionMaskInterface.register(name, mask or mask_in_force)
+    current_mask = ALL_MASK_ATTENTION_FUNCTIONS[before] if has_patched_attention(model) else sdpa_mask
+    AttentionMaskInterface.register(name, mask or current_mask)
     _splits_rows[name] = splits_rows
     model.set_attn_implementation(name)
     try:

@@ -1,4 +1,4 @@
-"""Layers by number: those that a head reads, a student is made of or learns from, or that are frozen or new."""
+"""Selection of layers by their indices: for a head, for a student, or to freeze and initialize."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bertkit.recipe.sections import Training
 
 
 class LayerChoice(NamedTuple):
-    """Which hidden states a head reads (the first are the embeddings), and how they become one vector per token."""
+    """Hidden states that a head reads (the first are the embeddings), and how they are merged into one per token."""
 
     states: slice
     merged: Literal["sum", "mean", "concat", "weighted"]
@@ -27,10 +27,10 @@ LAYER_CHOICES: Mapping[str, LayerChoice] = {
     "weighted_sum_last_four": LayerChoice(slice(-4, None), "weighted"),
     "weighted_sum": LayerChoice(slice(1, None), "weighted"),
 }
-"""The choices of Devlin et al. 2019, table 7, by name."""
+"""Choices of Devlin et al. 2019, table 7, by name."""
 
 TAGGERS = ("linear", "bilstm")
-"""What may stand over these layers."""
+"""Kinds of heads over these layers."""
 
 _LAST = re.compile(r"(mean|sum|concat)_last_([1-9]\d{0,2})")
 
@@ -42,7 +42,7 @@ def read_layer_choice(name: str) -> LayerChoice:
     LayerChoice(states=slice(-4, None, None), merged='mean')
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: If the name is unknown.
     """
     if match := _LAST.fullmatch(name):
         return LayerChoice(slice(-int(match[2]), None), match[1])  # type: ignore[arg-type]
@@ -50,14 +50,14 @@ def read_layer_choice(name: str) -> LayerChoice:
         return LayerChoice(slice(0, None), "concat")
     choice = LAYER_CHOICES.get(name)
     if choice is None or choice.merged == "weighted":  # weights have to be trained
-        named = ", ".join(name for name, (_, how) in LAYER_CHOICES.items() if how != "weighted")
-        remedy = f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {named}"
+        fixed = ", ".join(name for name, (_, merged) in LAYER_CHOICES.items() if merged != "weighted")
+        remedy = f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {fixed}"
         raise UsageError(f"layers {name!r} are not known", remedy)
     return choice
 
 
 def count_layers(config: Mapping[str, Any]) -> int | None:
-    """Return the number of layers that the content of a ``config.json`` names; None where it names none.
+    """Return the number of layers that the content of a ``config.json`` states, or None if it is missing.
 
     >>> count_layers({"num_hidden_layers": 12}), count_layers({"n_layers": 6}), count_layers({})
     (12, 6, None)
@@ -67,58 +67,58 @@ def count_layers(config: Mapping[str, Any]) -> int | None:
 
 
 def layers_to_take(choice: int | list[int], count: int) -> list[int]:
-    """Return the numbers of the teacher's layers that a student is made of.
+    """Return the indices of the teacher's layers that a student copies.
 
-    A number of layers is spread evenly over the teacher's, as in DistilBERT.
+    If the choice is a count, the layers are spread evenly over the teacher, as in DistilBERT.
 
     >>> layers_to_take(3, 6), layers_to_take([1, 5], 6)
     ([0, 2, 4], [1, 5])
 
     Raises:
-        RecipeError: the teacher has no such layers.
+        RecipeError: If the teacher lacks these layers.
     """
-    layers = [number * count // choice for number in range(choice)] if isinstance(choice, int) else choice
+    layers = [index * count // choice for index in range(choice)] if isinstance(choice, int) else choice
     if len(layers) > count or layers[-1] >= count:
-        shown = choice if isinstance(choice, int) else ", ".join(map(str, choice))
-        what = f"student_layers {shown}: the first teacher has {count} layers"
-        raise RecipeError(what, f"number them from 0 to {count - 1}")
+        text = choice if isinstance(choice, int) else ", ".join(map(str, choice))
+        message = f"student_layers {text}: the first teacher has {count} layers"
+        raise RecipeError(message, f"number them from 0 to {count - 1}")
     return layers
 
 
 def match_layers(layer_map: LayerMap, student_count: int, teacher_count: int) -> dict[int, int]:
-    """Return for each matched layer of the student the layer of the teacher that it learns from.
+    """Map each matched layer of the student to the layer of the teacher that it learns from.
 
-    ``uniform`` is the map of TinyBERT (Jiao et al. 2020, section 3.1), ``last`` the last layer alone.
+    ``uniform`` is the map of TinyBERT (Jiao et al. 2020, section 3.1), ``last`` maps only the last layer.
 
     >>> match_layers("uniform", 2, 6), match_layers("last", 2, 6)
     ({0: 2, 1: 5}, {1: 5})
 
     Raises:
-        RecipeError: one of them has no such layer.
+        RecipeError: If a model lacks a layer of the map.
     """
     if layer_map == "uniform":
-        return {number: max((number + 1) * teacher_count // student_count - 1, 0) for number in range(student_count)}
+        return {index: max((index + 1) * teacher_count // student_count - 1, 0) for index in range(student_count)}
     if layer_map == "last":
         return {student_count - 1: teacher_count - 1}
     for student_layer, teacher_layer in layer_map.items():
         if not (0 <= student_layer < student_count and 0 <= teacher_layer < teacher_count):
-            what = f"the student's layer {student_layer} cannot follow the teacher's layer {teacher_layer}"
-            raise RecipeError(what, f"they have {student_count} and {teacher_count} layers, counted from 0")
+            message = f"the student's layer {student_layer} cannot follow the teacher's layer {teacher_layer}"
+            raise RecipeError(message, f"they have {student_count} and {teacher_count} layers, counted from 0")
     return dict(layer_map)
 
 
 def check_layers(training: Training, count: int) -> None:
-    """Check that an encoder with so many layers has those that a recipe freezes or initializes anew.
+    """Check the layers that a recipe freezes and initializes again, for an encoder with `count` layers.
 
     Raises:
-        RecipeError: it has fewer, or new layers would be frozen.
+        RecipeError: If the encoder has fewer layers, or new layers would be frozen.
     """
     frozen, new = training.freeze if isinstance(training.freeze, int) else 0, training.reinit_layers or 0
     if frozen >= count:
-        remedy = "choose fewer, or `encoder`, which trains the head alone"
+        remedy = "choose fewer, or `encoder`, which trains only the head"
         raise RecipeError(f"training.freeze {frozen}: this model has {count} layers", remedy)
     if new > count:
         raise RecipeError(f"training.reinit_layers {new}: this model has {count} layers", "choose fewer")
     if frozen + new > count:
-        what = f"training.reinit_layers {new}: with training.freeze {frozen}, new layers would never be trained"
-        raise RecipeError(what, f"this model has {count} layers: lower one of the two")
+        message = f"training.reinit_layers {new}: with training.freeze {frozen}, new layers would never be trained"
+        raise RecipeError(message, f"this model has {count} layers: lower one of the two")

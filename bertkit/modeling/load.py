@@ -35,7 +35,6 @@ from bertkit.modeling.info import (
     LoadingInfo,
     Model,
     is_sharded,
-    set_loading_info,
     set_tagger_head,
     tagger_head,
 )
@@ -123,7 +122,7 @@ def load_pretrained(
         head=("kept" if is_trained else "new") if new_head else None,
         other_labels=tuple(saved_labels) if same_class and saved_labels != list(labels) else (),
     )
-    set_loading_info(model, info)
+    model.loading_info = info
     return model
 
 
@@ -171,7 +170,7 @@ def load_for_pretraining(head: type[Model], folder: Path | None, config: Config)
         if is_causal(config) and head.__name__ != "AutoModelForCausalLM":
             raise ModelError("its tokens see only those before them", "name an encoder of both sides", file=folder)
         model, report = load_weights(head, folder, config)
-        set_loading_info(model, LoadingInfo(tuple(sorted(report["missing_keys"]))))
+        model.loading_info = LoadingInfo(tuple(sorted(report["missing_keys"])))
     keep_windows(model)
     return model
 

@@ -1,7 +1,7 @@
 """The head of a masked language model, computed at masked positions only.
 
-One token in seven is masked, and a head over a vocabulary of 30,000 costs more than all layers of a small encoder. A
-second head may be over pairs of segments.
+One token in seven is masked, and a head over a vocabulary of 30,000 costs more than all layers of a small encoder. Some
+models have a second head over pairs of segments.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from bertkit.modeling.info import Model, Output, unwrap
 from bertkit.tokens.features import IGNORED, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
 
 LABEL_POSITIONS = "label_positions"
-"""Name in a batch of few shapes: (rows, most labels), positions of labeled tokens; the width where a row has fewer."""
+"""Key of a batch of few shapes: positions of labeled tokens, (rows, maximum), filled up with the width of the batch."""
 
-_MASKED = 16  # the number of masked tokens is rounded up to a multiple of this
-_MAX_EXPONENT = 700.0  # exp of more is no float
-_PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # in the outputs of BERT, of ALBERT
+_MASKED_STEP = 16  # the number of masked tokens is rounded up to a multiple of this number
+_MAX_EXPONENT = 700.0  # exp overflows above about 709
+_PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # outputs of BERT and of ALBERT
 
 
 def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple[Output, Tensor]:
-    """Run a model whose head computes each token by itself, with the head at the labeled tokens only.
+    """Run a model whose head computes each token separately, and compute the head at the labeled tokens only.
 
     Args:
-        model: one of transformers' models with a head over tokens.
-        batch: its arguments, and ``labels`` of shape (rows, tokens), `IGNORED` where there is nothing to predict.
-        rounded: whether the number of masked tokens is rounded up, by some whose label is `IGNORED`. oneDNN compiles
-            the products of a head anew for each number, and keeps 15 MB of it.
+        model: Model of transformers with a head over tokens.
+        batch: Arguments of the model, and ``labels`` (rows, tokens), `IGNORED` for tokens that are not predicted.
+        rounded: Whether to round up the number of masked tokens, with labels `IGNORED`. oneDNN compiles the products of
+            a head for each number, which takes 15 MB each.
 
     Returns:
         the model's outputs with logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
@@ -36,10 +36,10 @@ def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple
     from torch.nn import functional
 
     labels = labels_of(batch)
-    more = -len(labels) % _MASKED if rounded else 0
+    more = -len(labels) % _MASKED_STEP if rounded else 0
 
     # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
-    # the head of any architecture is computed at masked positions only, and needs no code of its own here.
+    # the head of any architecture is computed at masked positions only, without code for the architecture.
     def gather(module: object, inputs: object, outputs: Output) -> Output:
         states = at_labels(outputs["last_hidden_state"], batch)[None]
         outputs["last_hidden_state"] = functional.pad(states, (0, 0, 0, more)) if more else states
@@ -51,22 +51,22 @@ def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple
 
 
 def add_label_positions(batch: Tensors) -> Tensors:
-    """Add `LABEL_POSITIONS` to a batch of few shapes: where they are known, gathering tokens makes no other shape."""
+    """Add `LABEL_POSITIONS` to a batch of few shapes, so that gathering tokens creates no new shape."""
     if not STATIC_WIDTHS.get():
         return batch
     is_labeled = batch["labels"] != IGNORED
     width = is_labeled.shape[1]
-    # mostly a quarter of the width, so that one width has one size
-    most = static_width(int(is_labeled.sum(dim=1).max()), (-(-width // 4), -(-width // 2), width))
-    # a stable sort puts the labeled positions first, in their order
-    order = (~is_labeled).int().argsort(dim=1, stable=True)[:, :most]
+    # Usually a quarter of the width is enough, so most batches of one width have one size.
+    size = static_width(int(is_labeled.sum(dim=1).max()), (-(-width // 4), -(-width // 2), width))
+    # A stable sort puts the labeled positions first and keeps their order.
+    order = (~is_labeled).int().argsort(dim=1, stable=True)[:, :size]
     return {**batch, LABEL_POSITIONS: order.where(is_labeled.gather(1, order), width)}
 
 
 def at_labels(values: Tensor, batch: Batch) -> Tensor:
     """Gather the values of the labeled tokens: (rows, tokens, ...) to (masked, ...).
 
-    By `LABEL_POSITIONS` these are equally many of each row, and some of no label.
+    With `LABEL_POSITIONS`, each row has the same number of tokens, and some of them have no label.
     """
     if LABEL_POSITIONS not in batch:
         return values[where(batch["labels"], lambda labels: labels != IGNORED)]
@@ -81,7 +81,8 @@ def put_at_labels(values: Tensor, batch: Batch, into: Tensor) -> Tensor:
         return into.masked_scatter(batch["labels"] != IGNORED, values)
     positions = batch[LABEL_POSITIONS]
     wider = into.new_zeros(len(into), into.shape[1] + 1)
-    wider[:, :-1] = into  # where a row has fewer labels, the values go behind its end
+    wider[:, :-1] = into
+    # The positions that fill up a row point to the added column, which is dropped.
     return wider.scatter(1, positions, values.view(positions.shape))[:, : into.shape[1]]
 
 
@@ -94,7 +95,7 @@ def labels_of(batch: Batch) -> Tensor:
 
 
 def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute the sum of the cross-entropies in nats; 0 where there are no labels.
+    """Compute the sum of the cross-entropies in nats, or 0 if there are no labels.
 
     >>> import torch
     >>> logits = torch.tensor([[1, 0.5, 4, 2, 0, 1.5]])  # the cat sat on mat dog
@@ -106,26 +107,21 @@ def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
 
 
-def masked_totals(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Sum up the losses (``mlm``), the masked tokens (``masked``) and those predicted correctly (``found``)."""
-    return read_numbers(masked_sums(logits, labels))
-
-
 def masked_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return what `masked_totals` does, on the device still."""
-    found = (logits.flatten(0, -2).argmax(-1) == labels).sum()
-    return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORED).sum(), "found": found}
+    """Sum the losses (``mlm``), masked tokens (``masked``) and correct predictions (``found``) on the device."""
+    correct = (logits.flatten(0, -2).argmax(-1) == labels).sum()
+    return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORED).sum(), "found": correct}
 
 
 def read_numbers(numbers: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return numbers of a device, which is waited for once."""
+    """Copy numbers from a device, all at once, because each copy waits for the device."""
     import torch
 
-    return dict(zip(numbers, torch.stack([number.float() for number in numbers.values()]).tolist(), strict=True))
+    return dict(zip(numbers, torch.stack([value.float() for value in numbers.values()]).tolist(), strict=True))
 
 
 def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
-    """Compute the perplexity of masked tokens, and the share of them that is predicted correctly."""
+    """Compute the perplexity of masked tokens, and the fraction of correct predictions."""
     mean = totals["mlm"] / totals["masked"]
     return {"perplexity": math.exp(min(mean, _MAX_EXPONENT)), "masked_accuracy": totals["found"] / totals["masked"]}
 
@@ -136,13 +132,13 @@ def count_pairs(batch: Batch) -> tuple[int, int]:
 
 
 def sum_pair_losses(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Sum the cross-entropies of a batch's masked tokens, and those of its pairs."""
+    """Sum the cross-entropies of a batch's masked tokens, and the cross-entropies of its pairs."""
     logits, labels, pair_logits = _run_both(model, batch)
     return sum_of_losses(logits, labels), sum_of_losses(pair_logits, batch["pair_labels"])
 
 
 def accumulate_pairs(model: Model, batch: Batch) -> dict[str, float]:
-    """Sum up what `score_pairs` needs: losses, counts and correct predictions."""
+    """Sum the losses, counts and correct predictions that `score_pairs` needs."""
     logits, labels, pair_logits = _run_both(model, batch)
     gold = batch["pair_labels"]
     pairs = {

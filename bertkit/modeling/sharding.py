@@ -1,4 +1,4 @@
-"""FSDP2: each process of a launch holds a share of the weights, of their gradients, and of the optimizer's states."""
+"""FSDP2: each process of a launch holds a shard of the weights, of their gradients and of the optimizer's states."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ _HOOKS = (
 
 @contextmanager
 def sharded_weights(model: Model, layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Split the weights of a model among processes meanwhile; afterwards each process has all of them again.
+    """Split the weights of a model among processes inside the `with` block; afterwards each process has all weights.
 
-    The weights of each of the `layers` are gathered when it runs, and dropped behind it. So all processes must run the
+    The weights of each of the `layers` are gathered when it runs, and dropped afterwards. So all processes must run the
     model equally often.
     """
     mesh = init_device_mesh(model.device.type, (distributed.get_world_size(),))
     before = [(module, type(module), [dict(getattr(module, name)) for name in _HOOKS]) for module in model.modules()]
     for layer in layers:
         fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)  # what is in no layer, such as embeddings and head
+    # This call shards the weights outside of the layers, such as the embeddings and the head.
+    fully_shard(model, mesh=mesh)
     yield
-    # Weights that are shared by two modules stay one; what torch has added to the modules is taken off.
+    # Weights that two modules share stay shared. Classes and hooks that torch has added are removed.
     gathered: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weights in module._parameters.items():
@@ -45,24 +46,24 @@ def sharded_weights(model: Model, layers: Iterable[nn.Module]) -> Iterator[None]
                 module._parameters[name] = gathered[id(weights)]
     for module, cls, hooks in before:
         module.__class__ = cls
-        for name, of_before in zip(_HOOKS, hooks, strict=True):
+        for name, saved_hooks in zip(_HOOKS, hooks, strict=True):
             getattr(module, name).clear()
-            getattr(module, name).update(of_before)
+            getattr(module, name).update(saved_hooks)
 
 
 def gather(value: Any) -> Any:
-    """Return a tensor with the shares of all processes, which call this together; anything else as it is."""
+    """Gather a tensor from the shards of all processes, which call this together; other values do not change."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def gather_states(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state of an optimizer with the shares of all processes, which call this together."""
+    """Gather the state of an optimizer from the shards of all processes, which call this together."""
     states: dict[str, Any] = tree_map(gather, optimizer.state_dict())
     return states
 
 
 def scatter_like(value: Any, weights: torch.Tensor) -> Any:
-    """Return a tensor with this process's share of it, if weights of the same shape are so split; else as it is."""
+    """Return this process's shard of a tensor if weights of the same shape are sharded, else the tensor unchanged."""
     if isinstance(weights, DTensor) and not isinstance(value, DTensor) and value.shape == weights.shape:
         return distribute_tensor(value.to(weights.device), weights.device_mesh, weights.placements)
     return value

@@ -1,4 +1,4 @@
-"""Named sizes of new models, and the configs that are made of them."""
+"""Named sizes of new models, and how to build their configs."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from bertkit.tokens.features import Tokenizer
 
 @dataclass(frozen=True)
 class Size:
-    """The shape of a new model as the literature has it."""
+    """Shape of a new model, as published."""
 
     model_type: str
     layers: int
     hidden: int
     heads: int
     vocabulary: int
-    """Tokens of the published model; a new model has those of its tokenizer."""
+    """Number of tokens of the published model; a new model has the tokens of its tokenizer."""
     parameters: int
-    """Size of the encoder with that vocabulary and its pooler; written down so that listing sizes needs no torch."""
+    """Number of parameters of the encoder with that vocabulary and a pooler, stored so that a list needs no torch."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the config that are neither of these nor transformers' default."""
+    """Other fields of the config that differ from transformers' defaults."""
 
 
-# fields that follow from the tokenizer, from transformers, or from being an encoder
+# These fields follow from the tokenizer or from transformers, or would make the model a decoder.
 _NOT_OPTIONS = {
     *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"),
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "use_cache"),
@@ -49,49 +49,46 @@ _AT_LEAST_ONE = (
 
 
 @cache
-def _read_sizes() -> dict[str, Size]:
+def read_sizes() -> dict[str, Size]:
+    """Read the named sizes, name -> size."""
     sizes = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))["sizes"]
     return {name: Size(**fields) for name, fields in sizes.items()}
 
 
-def size_names() -> list[str]:
-    """List the named sizes."""
-    return list(_read_sizes())
-
-
 def find_size(name: str) -> Size:
-    """Return the size of a name.
+    """Return the size with a name.
 
     Raises:
-        RecipeError: no size has that name; the message has the closest ones.
+        RecipeError: If no size has this name; the message contains similar names.
     """
-    sizes = _read_sizes()
+    sizes = read_sizes()
     if name not in sizes:
         raise RecipeError(f"no size is called {name!r}", closest(name, sizes))
     return sizes[name]
 
 
 def make_config(size: str, tokenizer: Tokenizer, model_options: Mapping[str, Any]) -> Config:
-    """Build the config of a new model from a size, its tokenizer's vocabulary, and options that set any field.
+    """Build the config of a new model from a size, its tokenizer's vocabulary, and options for any field.
 
     Raises:
-        RecipeError: no such size, no such field, a value out of its range, or fewer tokens than the tokenizer has.
+        RecipeError: If the size or a field is unknown, a value is out of range, or the model has fewer tokens than the
+            tokenizer.
     """
     config = _config(find_size(size), model_options, max(tokenizer.get_vocab().values()) + 1)
     for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
-        number = getattr(tokenizer, f"{name}_token_id")
-        # BERT's tokenizer has cls and sep where RoBERTa's config has bos and eos
-        if number is None:
-            number = getattr(tokenizer, {"bos": "cls_token_id", "eos": "sep_token_id"}.get(name, "pad_token_id"))
+        token_id = getattr(tokenizer, f"{name}_token_id")
+        # The config of RoBERTa has bos and eos. A tokenizer of BERT has cls and sep instead.
+        if token_id is None:
+            token_id = getattr(tokenizer, {"bos": "cls_token_id", "eos": "sep_token_id"}.get(name, "pad_token_id"))
         if getattr(config, f"{name}_token_id", None) is not None:
-            setattr(config, f"{name}_token_id", number)
+            setattr(config, f"{name}_token_id", token_id)
     if first_position(config) and "max_position_embeddings" not in model_options:
         config.max_position_embeddings = max(config.max_position_embeddings, 512 + config.pad_token_id + 1)
     return config
 
 
 def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> Config:
-    """Build and check a config with a vocabulary of that size; ids of special tokens are transformers' defaults."""
+    """Build and check a config for a number of tokens; the ids of special tokens are transformers' defaults."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 
@@ -101,36 +98,36 @@ def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> Config:
     shape = {"hidden_size": size.hidden, "num_hidden_layers": size.layers, "num_attention_heads": size.heads}
     values = {"vocab_size": vocabulary, **shape, **size.more}
     try:
-        config = config_class(**_own_names(values, config_class) | _own_names(options, config_class))
+        config = config_class(**_rename_fields(values, config_class) | _rename_fields(options, config_class))
     except (StrictDataclassError, ValueError, TypeError) as error:
         raise RecipeError(f"model_options: {str(error).splitlines()[-1].strip()}", "see the model's config") from None
     _check_values(config, options)
     if config.vocab_size < vocabulary:
-        what = f"model_options.vocab_size is {config.vocab_size:,}"
-        raise RecipeError(what, f"the tokenizer has {vocabulary:,} tokens")
+        message = f"model_options.vocab_size is {config.vocab_size:,}"
+        raise RecipeError(message, f"the tokenizer has {vocabulary:,} tokens")
     return config
 
 
-def _own_names(values: Mapping[str, Any], config_class: type[Config]) -> dict[str, Any]:
-    """Rename fields as a config class names them: DistilBERT's hidden_size is dim."""
+def _rename_fields(values: Mapping[str, Any], config_class: type[Config]) -> dict[str, Any]:
+    """Replace the names of fields by the names in a config class: hidden_size is dim in DistilBERT."""
     return {config_class.attribute_map.get(name, name): value for name, value in values.items()}
 
 
 def _check_values(config: Config, options: Mapping[str, Any]) -> None:
-    """Raise RecipeError for values that transformers accepts and that break a model later, or silently."""
+    """Raise RecipeError for values that transformers accepts, but that break a model later or silently."""
     from transformers.activations import ACT2FN
 
     for name in _AT_LEAST_ONE:
         if getattr(config, name, 1) < 1:
             raise RecipeError(f"model_options.{name} is {getattr(config, name)}", "give an integer of at least 1")
     for name, value in options.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if number and ("dropout" in name or name.endswith("_prob")) and not 0 <= value < 1:
-            raise RecipeError(f"model_options.{name} is {value}", "give a share of at least 0 and below 1")
-        if number and not math.isfinite(value):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and ("dropout" in name or name.endswith("_prob")) and not 0 <= value < 1:
+            raise RecipeError(f"model_options.{name} is {value}", "give a fraction of at least 0 and below 1")
+        if is_number and not math.isfinite(value):
             raise RecipeError(f"model_options.{name} is {value}", "give a finite number")
         if ("activation" in name or name == "hidden_act") and isinstance(value, str) and value not in ACT2FN:
             raise RecipeError(f"model_options.{name} is {value!r}", closest(value, sorted(ACT2FN)))
     if config.hidden_size % config.num_attention_heads:
-        what = f"hidden_size {config.hidden_size} cannot be shared by {config.num_attention_heads} heads"
-        raise RecipeError(what, "set model_options.num_attention_heads to a divisor of it")
+        message = f"hidden_size {config.hidden_size} cannot be divided among {config.num_attention_heads} heads"
+        raise RecipeError(message, "set model_options.num_attention_heads to a divisor of it")

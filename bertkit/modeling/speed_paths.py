@@ -109,8 +109,6 @@ class SpeedPaths:
     """Replacement of the word embeddings, or None if all of them are trained."""
     unpadded_layers: tuple[nn.Module, ...] = ()
     """Layers that compute no padding."""
-    merged_projections: int = 0
-    """Number of attentions that compute queries, keys and values by one product."""
     padding_reason: str | None = None
     """Reason why layers compute padding, or None if they do not."""
 
@@ -145,12 +143,12 @@ def speed_paths(
     runs_once_on_cpu = machine.device == "cpu" and not _rerun_setting(training)
     reason = _padding_setting(model, training, machine)
     layers: tuple[nn.Module, ...] = ()
-    projections, embeddings = 0, None
+    embeddings = None
     with ExitStack() as patches:
         if training.fast_dropout and runs_once_on_cpu:
             patches.enter_context(fast_dropout(model, dropout))
         if runs_once_on_cpu:
-            projections = patches.enter_context(merged_projections(model))
+            patches.enter_context(merged_projections(model))
         # Graphs are replayed without Python, so the CPU cannot look at each mask.
         looks = not training.cuda_graphs and not device.is_cpu and device.shapes_may_change
         if looks and model.config._attn_implementation == "sdpa":
@@ -166,7 +164,7 @@ def speed_paths(
             reason = None
         elif reason is None:
             reason = f"padding is computed in this {model.config.model_type} model"
-        yield SpeedPaths(embeddings, layers, projections, reason)
+        yield SpeedPaths(embeddings, layers, reason)
 
 
 def _padding_setting(model: Model, training: CommonTraining, machine: Machine) -> str | None:
@@ -232,7 +230,7 @@ def compiled_layers(model: Model) -> Iterator[None]:
 
     if has_patched_attention(model) and model.config._attn_implementation != _HOST_MASKS:
         message = "training.torch_compile: the attention of compiled layers cannot be read"
-        raise RecipeError(message, "leave it out, or match hidden states alone")
+        raise RecipeError(message, "leave it out, or match hidden states only")
     with ExitStack() as patches:
         for layer in repeated_layers(model) or [model.base_model]:
             run = partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward))

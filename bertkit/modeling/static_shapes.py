@@ -1,4 +1,4 @@
-"""Models on batches of few shapes (`bertkit.tokens.static_shapes`): rows that fill them count nothing."""
+"""Models on batches of few shapes (`bertkit.tokens.static_shapes`), whose loss ignores the rows that fill them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertkit.tokens.static_shapes import Texts
 
 @dataclass
 class StaticShapes:
-    """Shapes of the batches of a model on a device that compiles a graph for each shape.
+    """Shapes of the batches of a model on a device that compiles one graph per shape.
 
     Training and evaluations share them, so that an evaluation compiles few more graphs.
     """
@@ -28,25 +28,25 @@ class StaticShapes:
     widths: tuple[int, ...] = ()
     """Widths of batches, in order; empty before the first batch."""
     texts: int = 1
-    """Texts of each row, if rows have several."""
+    """Number of texts per row, if rows have several."""
 
 
 _shapes: WeakKeyDictionary[Model, StaticShapes] = WeakKeyDictionary()
 
 
 def get_static_shapes(model: Model) -> StaticShapes:
-    """Return the shapes that the batches of a model have had."""
+    """Return the shapes of the batches of a model so far."""
     return _shapes.setdefault(unwrap(model), StaticShapes())
 
 
 @contextmanager
 def always_masked() -> Iterator[None]:
-    """Let models mask attention in each batch, for a device that compiles a graph per shape.
+    """Mask attention in every batch inside the `with` block, for a device that compiles one graph per shape.
 
-    To leave the mask out of a batch without padding, they look at it. The device would be waited for, and have two
-    graphs for each shape.
+    Otherwise, transformers reads the mask and leaves it out if the batch has no padding. That would wait for the
+    device, and compile two graphs per shape.
     """
-    # with all that training needs, and a prediction does not
+    # This import takes long, and predictions on a CPU do not need it.
     from transformers import AttentionMaskInterface
 
     make_mask = AttentionMaskInterface()["sdpa"]
@@ -63,7 +63,7 @@ def always_masked() -> Iterator[None]:
 
 
 def texts_of_rows(model: Model, features: Features) -> Texts:
-    """Return how many texts all rows have in batches of few shapes: as many as in earlier ones, or more."""
+    """Return the number of texts per row in batches of few shapes; it never decreases from batch to batch."""
     shapes, count = get_static_shapes(model), int((lengths_of(features) // longest_of(features)).max())
     if count > 1:
         shapes.texts = count = max(count, shapes.texts)
@@ -71,12 +71,13 @@ def texts_of_rows(model: Model, features: Features) -> Texts:
 
 
 def without_fillers(model: Model, batch: Batch) -> Batch:
-    """Return a batch as it is where the loss of a model can leave out the rows that fill it, else without them.
+    """Remove the rows that fill a batch, unless the loss of the model can ignore them.
 
-    The losses of numbers of a family of one's own are not known.
+    bertkit does not know the loss of float labels in a custom task family.
     """
     labels = batch.get("labels")
-    is_skipped = labels is None or not labels.is_floating_point()  # by its value
+    # Integer labels have a value that a loss skips.
+    is_skipped = labels is None or not labels.is_floating_point()
     if ROW_MASK not in batch or is_skipped or _takes_row_mask(model) or _loss_of_numbers(model) is not None:
         return batch
     is_row = batch[ROW_MASK]
@@ -84,7 +85,7 @@ def without_fillers(model: Model, batch: Batch) -> Batch:
 
 
 def run_filled(model: Model, batch: Batch) -> Tensors:
-    """Run a model on a batch; its loss is the mean over the rows, or labels, that do not only fill the batch."""
+    """Run a model on a batch; the loss is the mean over the rows, or labels, without the rows that fill the batch."""
     inputs = {name: values for name, values in batch.items() if name != ROW_MASK}
     is_row = batch.get(ROW_MASK)
     takes_mask = is_row is not None and _takes_row_mask(model)
@@ -96,15 +97,15 @@ def run_filled(model: Model, batch: Batch) -> Tensors:
         outputs["loss"] = _answer_loss(outputs, inputs)
     if labels is not None and labels.is_floating_point():
         loss = _loss_of_numbers(model)
-        assert loss is not None  # by `without_fillers`
+        assert loss is not None  # checked by `without_fillers`
         outputs["loss"] = sum_over_rows(loss, outputs["logits"].float(), labels, is_row) / is_row.sum()
     return outputs
 
 
 def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
-    """Compute the loss of transformers' heads for answers, a softmax over tokens and over padding.
+    """Compute the loss of transformers' heads for answers, a softmax over tokens and padding.
 
-    It depends on how wide a batch is, so tokens are left out that a batch would not have where shapes may change.
+    It depends on the width of the batch. So padding is left out that a batch of variable width would not have.
     """
     mask = inputs["attention_mask"]
     longest = mask.sum(dim=1).max()
@@ -125,12 +126,12 @@ def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
 
 
 def _takes_row_mask(model: Model) -> bool:
-    """Return whether a head takes a ``row_mask``, and leaves the rows that only fill a batch out of its loss."""
+    """Return whether a head takes a ``row_mask``, and ignores the rows that fill a batch in its loss."""
     return bool(getattr(unwrap(model), "takes_row_mask", False))
 
 
 def _loss_of_numbers(model: Model) -> Loss | None:
-    """Return the loss that a head of float labels has, as a sum over rows; None where it is not known."""
+    """Return the loss of a head for float labels, as a sum over rows, or None if it is unknown."""
     model = unwrap(model)
     if model.config.problem_type in ("regression", "multi_label_classification"):
         return text_loss(model.config)

@@ -40,7 +40,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     from bertkit.modeling.sentence.late import LateLoss, load_late_head
 
     if not new_head:
-        texts.refuse_other_formats(folder, LATE)
+        texts.check_format(folder, LATE)
         return load_late_head(folder, read_format(folder, LATE))
     dimension, scale, mini_batch = (
         read_option(OPTIONS, setup.recipe, name) for name in ("dimension", "scale", "mini_batch")

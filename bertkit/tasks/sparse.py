@@ -51,7 +51,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
 
     if not new_head:
-        texts.refuse_other_formats(folder, SPARSE)
+        texts.check_format(folder, SPARSE)
         return load_sparse_head(folder, read_format(folder, SPARSE))
     query, document, warmup, mini_batch = (
         read_option(OPTIONS, setup.recipe, name) for name in ("query_weight", "document_weight", "warmup", "mini_batch")

@@ -101,7 +101,7 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
     scores = compute_metrics(model, fit_result.best_step)
     baselines = {**_token_frequencies(data), **objective.baselines(held_out, scores)}
     if teacher := getattr(model, "teacher", None):
-        teacher.release()
+        teacher.hooks.close()
     held_out_tokens = data.corpus["validation"].facts["tokens"]
     pretrained = Pretrained(
         recipe=recipe.name,

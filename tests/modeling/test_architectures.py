@@ -258,7 +258,9 @@ def test_types_without_students_are_those_whose_layers_cannot_be_taken():
         ModelError, match=r"layers of a teacher of type 'albert': they share their weights - use one of"
     ):
         choose_layers(None, make_tiny("albert", AutoModelForMaskedLM).config)
-    with pytest.raises(RecipeError, match="the first layer of a modernbert has a form of its own - begin with 0"):
+    with pytest.raises(
+        RecipeError, match="the first layer of a modernbert model differs from the others - start with 0"
+    ):
         choose_layers([1], make_tiny("modernbert", AutoModelForMaskedLM).config)
     with pytest.raises(ModelError, match="type 'brand-new': they are not known"):
         choose_layers(None, SimpleNamespace(model_type="brand-new"))

@@ -16,7 +16,6 @@ from bertkit.modeling.info import (
     has_patched_attention,
     patched_attention,
     patched_forward,
-    set_loading_info,
     set_tagger_head,
     tagger_head,
 )
@@ -25,7 +24,7 @@ from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 def test_a_record_is_made_once_and_found_through_a_wrapper():
     model = make_tiny("bert", AutoModel)
-    set_loading_info(model, LoadingInfo(("head",)))
+    model.loading_info = LoadingInfo(("head",))
     for same in (model, SimpleNamespace(module=model), copy.copy(model)):
         assert get_loading_info(same).new_weights == ("head",)
     assert get_loading_info(make_tiny("bert", AutoModel)) == LoadingInfo()

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.sizes import find_size, make_config, size_names
+from bertkit.modeling.sizes import find_size, make_config, read_sizes
 from tests.kills import slow_unless
 
 
@@ -31,10 +31,10 @@ def count_parameters(name, options=None):
 
 
 # one of each model type
-QUICK = {find_size(name).model_type: name for name in reversed(size_names())}
+QUICK = {find_size(name).model_type: name for name in reversed(read_sizes())}
 
 
-@pytest.mark.parametrize("name", slow_unless(QUICK.values(), size_names()))
+@pytest.mark.parametrize("name", slow_unless(QUICK.values(), read_sizes()))
 def test_the_written_number_of_parameters_is_the_counted_one(name):
     assert count_parameters(name) == find_size(name).parameters
 
@@ -81,7 +81,7 @@ def test_sizes_are_those_of_the_literature(name, options, millions):
     assert counted / 1e6 == pytest.approx(millions, rel=0.04 if name == "electra-small" else 0.03)
 
 
-@pytest.mark.parametrize("name", size_names())
+@pytest.mark.parametrize("name", read_sizes())
 def test_a_small_model_of_every_size_finds_masked_words(name):
     import torch
     from transformers import AutoModelForMaskedLM
@@ -120,7 +120,7 @@ def test_options_set_any_field_by_either_of_its_names():
         ("base", {"pad_token_id": 3}, "unknown key 'model_options.pad_token_id'"),
         ("base", {"is_decoder": True}, "unknown key 'model_options.is_decoder'"),
         ("base", {"hidden_size": "wide"}, "'hidden_size' expected int, got str"),
-        ("base", {"hidden_size": 100}, "hidden_size 100 cannot be shared by 12 heads"),
+        ("base", {"hidden_size": 100}, "hidden_size 100 cannot be divided among 12 heads"),
         ("distilbert", {"n_heads": 5}, "hidden_size 768 cannot be shared by 5 heads"),
         ("base", {"num_hidden_layers": 0}, "num_hidden_layers is 0 - give an integer"),
         ("base", {"hidden_dropout_prob": 1.5}, "hidden_dropout_prob is 1.5 - give a share"),

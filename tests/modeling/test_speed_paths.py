@@ -45,7 +45,8 @@ def test_all_paths_together_are_reported_and_undone():
     forwards = [vars(module).get("forward") for module in model.modules()]
     with speed_paths(model, Training(), CPU, DropoutStream(0), IDS) as paths:
         assert model.config._attn_implementation == "bertkit-unpadded"
-        assert (paths.unpadded_layers, paths.merged_projections, paths.padding_reason) == ((first,), 1, None)
+        assert (paths.unpadded_layers, paths.padding_reason) == ((first,), None)
+        assert "forward" in vars(first.attention.self.query)
         assert model.get_input_embeddings() is paths.embeddings
         assert is_cls_only(last) and not is_cls_only(first)
     assert model.config._attn_implementation == "sdpa"
@@ -286,5 +287,5 @@ def test_a_machine_that_cannot_compile_is_told_so(monkeypatch):
 @pytest.mark.usefixtures("traced")
 def test_attention_that_is_read_is_not_compiled():
     model = make_tiny("bert", AutoModelForSequenceClassification)
-    with kept_attention(model, "student"), pytest.raises(RecipeError, match="match hidden states alone"):
+    with kept_attention(model, "student"), pytest.raises(RecipeError, match="match hidden states only"):
         compiled_layers(model).__enter__()

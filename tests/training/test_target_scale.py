@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bertkit.metrics.linear import find_scale
-from bertkit.modeling.info import LoadingInfo, set_loading_info
+from bertkit.modeling.info import LoadingInfo
 from bertkit.recipe import load_recipe
 from bertkit.training.losses import Terms, scale_learning_rate, scale_targets
 from bertkit.workflows.finetune import finetune
@@ -27,7 +27,7 @@ class Regressor(nn.Module):
         self.encoder, self.classifier = nn.Linear(4, 4), nn.Linear(4, 1)
         self.config = SimpleNamespace(problem_type="regression")
         nn.init.zeros_(self.classifier.bias)
-        set_loading_info(self, LoadingInfo(head="new"))
+        self.loading_info = LoadingInfo(head="new")
 
     def forward(self, values):
         return self.classifier(self.encoder(values).tanh())[:, 0]
@@ -72,7 +72,7 @@ def test_a_trained_head_is_kept_if_it_predicts_such_numbers():
     terms = Terms({"gold": 1.0}, len, lambda *_: {})
     for bias, started in ((3500.0, 3500.0), (0.0, 3000.0)):
         model = Regressor()
-        set_loading_info(model, LoadingInfo())
+        model.loading_info = LoadingInfo()
         nn.init.constant_(model.classifier.bias, bias)
         scale_targets(model, terms, [1000.0, 5000.0])
         assert float(model.classifier.bias.detach()) == started

@@ -150,9 +150,9 @@ def print_tokenizer(report: TokenizerReport) -> None:
 
 def list_sizes() -> None:
     """List the named sizes of new models."""
-    from bertkit.modeling.sizes import find_size, size_names
+    from bertkit.modeling.sizes import read_sizes
 
-    sizes = {name: find_size(name) for name in size_names()}
+    sizes = read_sizes()
     rows = [
         {"size": name, "layers": size.layers, "hidden": size.hidden, "heads": size.heads, "model": size.model_type}
         | {"vocabulary": size.vocabulary, "parameters": size.parameters}

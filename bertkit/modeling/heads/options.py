@@ -1,10 +1,10 @@
-"""A head with one logit per option of a question: how well the option, read beside a text, goes with the text.
+"""A head with one logit per option of a question, which scores the option as an answer about a text, the state.
 
-A sequence is ``[CLS] state [SEP] question [MASK] option [MASK] option [SEP] question ... [SEP]``. The state attends to
-itself alone, a question to the state and to itself. So an answer depends on no other question, and several questions
-share one pass over the state. Which token belongs to what is told from the ids, and a graph reads nothing else.
+A sequence is ``[CLS] state [SEP] question [MASK] option [MASK] option [SEP] question ... [SEP]``. The state attends
+only to itself, and a question to the state and to itself. So an answer depends on no other question, and several
+questions share one pass over the state. The ids determine the part of each token, so a graph needs no other input.
 
-Seven tokens, of which 4 separates and 3 is the mask token: a state of three, a question of one, and an option of two.
+In these seven tokens, 4 is the separator and 3 the mask token: a state of three, a question of one, an option of two.
 
 >>> parts = Parts(torch.tensor([[2, 9, 4, 8, 3, 7, 4]]), torch.ones(1, 7, dtype=torch.long), separator=4, marker=3)
 >>> parts.question.tolist(), parts.option.tolist()
@@ -27,34 +27,34 @@ from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORED
 from bertkit.tokens.questions import ORDINAL
 
-_SCALE = 20.0  # of cosines at first, as in the losses of sentence-transformers
+_SCALE = 20.0  # initial scale of cosines, as in the losses of sentence-transformers
 
 
 class Parts:
-    """The parts of sequences: arrays (sequences, tokens), or (sequences, tokens, tokens) of pairs."""
+    """Parts of sequences, in tensors (sequences, tokens) or, for pairs of tokens, (sequences, tokens, tokens)."""
 
     def __init__(self, ids: torch.Tensor, mask: torch.Tensor, separator: int, marker: int) -> None:
         is_separator = (ids == separator).long()
         is_token = (mask == 1).unsqueeze(1)
         self.question = is_separator.cumsum(dim=1) - is_separator
-        """The number of its question; 0 in the state. A separator ends its part."""
+        """Number of the token's question; 0 in the state. A separator ends its part."""
         self.is_marker = (ids == marker) & (mask == 1) & (self.question > 0)
         self.same = (self.question.unsqueeze(2) == self.question.unsqueeze(1)) & is_token
-        """Whether the second token of a pair is one of the same question, or both are of the state."""
+        """Whether both tokens of a pair are in the same question, or both in the state."""
         self.earlier = self.same.tril()
-        """Whether it is the first token itself or one before it in the same part."""
+        """Whether the second token of a pair is the first token or an earlier token in the same part."""
         count = (self.earlier & self.is_marker.unsqueeze(1)).sum(dim=2)
         self.option = torch.where(is_separator == 1, 0, count)
-        """The number of its option in the question, from 1; 0 in instructions and in the state."""
+        """Number of the token's option in the question, from 1; 0 in instructions and in the state."""
         self.attends = self.same | ((self.question == 0).unsqueeze(1) & is_token)
-        """Whether the first token of a pair may attend to the second."""
+        """Whether the first token of a pair can attend to the second."""
         in_state = (self.question == 0).sum(dim=1, keepdim=True)
         self.positions = self.earlier.sum(dim=2) - 1 + torch.where(self.question == 0, 0, in_state)
-        """The position of each token: every question goes on where the state ends."""
+        """Position of each token: the positions of each question follow the last position of the state."""
 
 
 class OptionHead(EncoderHead):
-    """What is added to an encoder: logits of the mean states of options, and their cosines with that of the state."""
+    """Logits from the mean state of each option, and from its cosine with the mean state of the text."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -70,20 +70,20 @@ class OptionHead(EncoderHead):
         token_type_ids: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
     ) -> TokenClassifierOutput:
-        """Compute ``logits`` (sequences, tokens, 1), which count at the mask tokens of options, and the loss."""
+        """Compute ``logits`` (sequences, tokens, 1), used only at the mask tokens of options, and the loss."""
         config = self.config  # type: ignore[attr-defined]
         parts = Parts(input_ids, attention_mask, config.option_separator, config.option_marker)
         named = {"position_ids": parts.positions + first_position(config)} if takes_positions(config) else {}
-        # some multiply their embeddings by the mask, so their state attends to the question too
+        # Some models multiply their embeddings by the mask, so their state attends to the questions, too.
         embeddings = getattr(self.base_model, "embeddings", None)  # type: ignore[attr-defined]
         multiplies = embeddings is not None and "mask" in inspect.signature(embeddings.forward).parameters
         allowed = attention_mask if multiplies else parts.attends.unsqueeze(1)
         states = self.run_encoder(input_ids, allowed, token_type_ids, **named).last_hidden_state.float()
-        # means over the tokens of one option, and over those of the state: products with rows of ones
-        of_option = parts.same & (parts.option.unsqueeze(2) == parts.option.unsqueeze(1))
+        # Means over the tokens of an option, and over the tokens of the state, are products with rows of ones.
+        same_option = parts.same & (parts.option.unsqueeze(2) == parts.option.unsqueeze(1))
         is_state = ((parts.question == 0) & (attention_mask == 1)).unsqueeze(1)
-        # each of (sequences, parts, tokens)
-        weights = (part.to(states.dtype) for part in (of_option, is_state))
+        # Both weights are (sequences, parts, tokens).
+        weights = (part.to(states.dtype) for part in (same_option, is_state))
         options, state = (part @ states / part.sum(dim=2, keepdim=True).clamp(min=1) for part in weights)
         cosines = functional.cosine_similarity(options, state.expand_as(options), dim=-1).unsqueeze(-1)
         logits = self.classifier(self.dropout(options)) + _SCALE * (cosines + self.scale(cosines))
@@ -92,12 +92,12 @@ class OptionHead(EncoderHead):
 
 
 def _sum_over(pairs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Sum for each token the values (sequences, tokens) of those that it makes a pair with."""
+    """Sum the values (sequences, tokens) of all tokens that form a pair with a token, for each token."""
     return (pairs.to(values.dtype) @ values.unsqueeze(2)).squeeze(2)
 
 
 def takes_positions(config: Config) -> bool:
-    """Tell whether an encoder can be told the position of each token, and attends by nothing else."""
+    """Return whether an encoder takes the position of each token, and depends on positions in no other way."""
     parameters = inspect.signature(MODEL_MAPPING[type(config)].forward).parameters
     has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or [])
     return "position_ids" in parameters and not (has_windows or architecture_of(config).attends_relatively)
@@ -111,22 +111,23 @@ def option_class(config_class: type) -> type[Model]:
 def option_loss(logits: torch.Tensor, parts: Parts, labels: torch.Tensor) -> torch.Tensor:
     """Compute the mean loss of the questions that have an answer.
 
-    Of labels it is the cross entropy. Of levels it is the ranked probability score (Epstein 1969): the squared
-    differences of the cumulative probabilities from those of the gold level, over the number of levels less one. So a
-    level nearby costs less than one far away.
+    The loss for labels is the cross entropy. The loss for levels is the ranked probability score (Epstein 1969): the
+    squared differences between the cumulative probabilities of the model and of the gold level, divided by the number
+    of levels minus one. So a level close to the gold level costs less than a distant level.
 
     Args:
-        logits: of shape (sequences, tokens).
-        parts: of the sequences.
-        labels: `NOMINAL` or `ORDINAL` at the mask token of the gold option, `IGNORED` elsewhere, of the same shape.
+        logits: Logits (sequences, tokens).
+        parts: Parts of the sequences.
+        labels: `NOMINAL` or `ORDINAL` at the mask token of the gold option, else `IGNORED`, of the same shape.
     """
     is_gold, is_option = labels != IGNORED, parts.same & parts.is_marker.unsqueeze(1)
-    of_question = logits.unsqueeze(1).masked_fill(~is_option, torch.finfo(logits.dtype).min)
-    logs = logits - of_question.logsumexp(dim=2)
-    likely = torch.where(parts.is_marker, logs, 0.0).exp() * parts.is_marker
-    # how likely the options up to each are together, and whether the gold one is among them
-    reached, passed = _sum_over(parts.earlier, likely), _sum_over(parts.earlier, is_gold.to(logits.dtype))
-    squares = (reached - passed).square() * parts.is_marker
+    option_logits = logits.unsqueeze(1).masked_fill(~is_option, torch.finfo(logits.dtype).min)
+    logs = logits - option_logits.logsumexp(dim=2)
+    probabilities = torch.where(parts.is_marker, logs, 0.0).exp() * parts.is_marker
+    # The cumulative probabilities over options, of the model and of the gold option.
+    cumulative = _sum_over(parts.earlier, probabilities)
+    gold_cumulative = _sum_over(parts.earlier, is_gold.to(logits.dtype))
+    squares = (cumulative - gold_cumulative).square() * parts.is_marker
     ranked = _sum_over(is_option, squares) / (is_option.sum(dim=2) - 1).clamp(min=1)
     losses = torch.where(labels == ORDINAL, ranked, -logs)
     return torch.where(is_gold, losses, 0.0).sum() / is_gold.sum()

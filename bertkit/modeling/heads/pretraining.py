@@ -24,7 +24,7 @@ _POSITIONS, _POSITION_SIZE = 20, 200
 class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
     """A discriminator and a generator that share their embeddings (Clark et al. 2020, section 3.2).
 
-    The embeddings are those of tokens, positions and types, and the norm of their sum, as in the authors' code.
+    They share the embeddings of tokens, positions and types, and the norm of the sum, as in the authors' code.
     """
 
     base_model_prefix = "discriminator"
@@ -42,35 +42,35 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         labels: torch.Tensor,
         draws: torch.Tensor,
         label_positions: torch.Tensor | None = None,
-        **others: torch.Tensor,
+        **named: torch.Tensor,
     ) -> Tensors:
         """Replace masked tokens by samples from the generator, and let the discriminator detect them.
 
-        No gradient passes from the discriminator into the generator, since sampling has none.
+        No gradient passes from the discriminator into the generator, because sampling has none.
 
         Args:
-            input_ids: (rows, tokens), some of them masked.
-            labels: (rows, tokens), the original tokens; `IGNORED` where nothing is masked.
-            draws: (rows, tokens), a random number from [0, 1) per token, which decides the sample.
-            label_positions: of a batch of few shapes; see `LABEL_POSITIONS`.
-            others: what both models read besides, such as an attention mask.
+            input_ids: Token ids (rows, tokens), some of them masked.
+            labels: Original tokens (rows, tokens), `IGNORED` for tokens that are not masked.
+            draws: A random number from [0, 1) per token, (rows, tokens), which decides the sample.
+            label_positions: `LABEL_POSITIONS` of a batch of few shapes.
+            named: Other inputs of both models, such as an attention mask.
 
         Returns:
-            ``logits`` (rows, tokens), above 0 where the discriminator takes a token for ``replaced``, (rows, tokens);
-            the generator's ``masked_logits`` (1, masked, vocabulary), and the original tokens, ``masked_labels``
-            (masked,).
+            ``logits`` (rows, tokens), above 0 for tokens that the discriminator classifies as replaced; ``replaced``
+            (rows, tokens), whether they are; the generator's ``masked_logits`` (1, masked, vocabulary), and the
+            original tokens, ``masked_labels`` (masked,).
         """
-        given = {} if label_positions is None else {LABEL_POSITIONS: label_positions}
-        masked_batch = {"labels": labels, **given}
-        outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, **masked_batch, **others})
+        positions = {} if label_positions is None else {LABEL_POSITIONS: label_positions}
+        masked_batch = {"labels": labels, **positions}
+        outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, **masked_batch, **named})
         masked = labels != IGNORED
         samples = draw(outputs.logits.detach()[0], at_labels(draws, masked_batch))
         # Samples (masked,) go back to (rows, tokens). One that happens to be the original counts as original (section 2
         # of the paper).
         replaced = put_at_labels(samples != originals, masked_batch, torch.zeros_like(masked))
-        logits = self.discriminator(put_at_labels(samples, masked_batch, input_ids), **others).logits
-        of_generator = {"masked_logits": outputs.logits, "masked_labels": originals}
-        return {"logits": logits, "replaced": replaced, **of_generator}
+        logits = self.discriminator(put_at_labels(samples, masked_batch, input_ids), **named).logits
+        generated = {"masked_logits": outputs.logits, "masked_labels": originals}
+        return {"logits": logits, "replaced": replaced, **generated}
 
 
 def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
@@ -94,26 +94,21 @@ def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
 
 
 def generator_config(config: Config, share: float) -> Config:
-    """Build the config of a generator with as many layers as the discriminator, each `share` as wide.
+    """Build the config of a generator with the layers of the discriminator, and a share of its heads and widths.
 
     Raises:
-        RecipeError: a share of the heads or of a width is not a whole number.
+        RecipeError: If this share of the heads or of a width is not an integer.
     """
     fraction = Fraction(share).limit_denominator(64)
-    heads = config.num_attention_heads * fraction
-    if heads.denominator != 1 or any((width * fraction).denominator != 1 for width in _widths(config).values()):
-        sizes = f"{config.num_attention_heads} heads and {config.hidden_size} hidden units"
-        what = f"options.generator_size {share} of {sizes} is not a whole number"
-        raise RecipeError(what, f"give a multiple of 1/{config.num_attention_heads}")
     smaller = deepcopy(config)
-    smaller.num_attention_heads = int(heads)
-    for name, width in _widths(config).items():
-        setattr(smaller, name, int(width * fraction))
+    for name in ("num_attention_heads", "hidden_size", "intermediate_size"):
+        size = getattr(config, name) * fraction
+        if size.denominator != 1:
+            sizes = f"{config.num_attention_heads} heads and {config.hidden_size} hidden units"
+            message = f"options.generator_size {share} of {sizes} is not an integer"
+            raise RecipeError(message, f"give a multiple of 1/{config.num_attention_heads}")
+        setattr(smaller, name, int(size))
     return smaller
-
-
-def _widths(config: Config) -> dict[str, int]:
-    return {name: getattr(config, name) for name in ("hidden_size", "intermediate_size")}
 
 
 class SpanBoundary(nn.Module):
@@ -147,17 +142,17 @@ class SpanBoundary(nn.Module):
         """Compute logits of shape (masked, vocabulary).
 
         Args:
-            states: last hidden states, shape (rows, tokens, width).
+            states: Last hidden states, shape (rows, tokens, width).
             batch: Batch whose ``labels`` (rows, tokens) mark the masked tokens.
-            starts: index of the first token of each masked token's span, shape (rows, tokens).
-            ends: index of the token after its last, shape (rows, tokens).
-            words: embeddings of the vocabulary, shape (vocabulary, embedding).
+            starts: Index of the first token of each masked token's span, shape (rows, tokens).
+            ends: Index of the token after the span, shape (rows, tokens).
+            words: Embeddings of the vocabulary, shape (vocabulary, embedding).
         """
         # All masked tokens of the batch in one list, (masked, ...): no loop over spans, and nothing is computed for the
         # tokens that are not masked. Both boundaries are picked by index from (rows, tokens, width).
-        numbers = at_labels(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
-        rows, columns = numbers // starts.shape[1], numbers % starts.shape[1]
-        starts, ends = starts.flatten()[numbers], ends.flatten()[numbers]
+        indices = at_labels(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
+        rows, columns = indices // starts.shape[1], indices % starts.shape[1]
+        starts, ends = starts.flatten()[indices], ends.flatten()[indices]
         before = states[rows, (starts - 1).clamp(min=0)]
         after = states[rows, ends.clamp(max=states.shape[1] - 1)]
         position = self.places((columns - starts).clamp(max=_POSITIONS - 1))
@@ -177,13 +172,13 @@ def run_with_boundaries(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run a model with its boundary head, which is part of its forward pass.
 
-    Only there is autocast on, and only there do several processes add up gradients.
+    Autocast and the reduction of gradients among processes apply only to the forward pass.
 
     Args:
-        model: with the submodule ``span_boundary``; possibly in a wrapper for several processes.
+        model: Model with the submodule ``span_boundary``, which may be in a distributed wrapper.
         inputs: Inputs of the model, with ``labels``.
-        starts: as in `SpanBoundary.forward`.
-        ends: likewise.
+        starts: See `SpanBoundary.forward`.
+        ends: See `SpanBoundary.forward`.
 
     Returns:
         logits of masked tokens, shape (1, masked, vocabulary); their labels, shape (masked,); their logits from the
@@ -196,7 +191,7 @@ def run_with_boundaries(
         embeddings = unwrapped.get_input_embeddings().weight
         boundary_logits.append(unwrapped.span_boundary(outputs["last_hidden_state"], inputs, starts, ends, embeddings))
 
-    # registered before the hook that gathers the masked positions, so it sees the states of all tokens
+    # This hook comes before the hook that gathers the masked positions, so it gets the states of all tokens.
     with unwrapped.base_model.register_forward_hook(run_boundary_head):
         outputs, labels = run_at_masked(model, inputs)
     return outputs.logits, labels, boundary_logits[0]

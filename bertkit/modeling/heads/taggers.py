@@ -28,19 +28,19 @@ from bertkit.storage.disk import ArrayWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Features, Tensors
 
-_SCHEMA = 2  # of the files
+_SCHEMA = 2  # version of the cached files
 _ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 
 
 class LayerTagger(EncoderHead):
-    """What `tagger_class` adds to an encoder; `tagger_head` of its config names layers, tagger and size."""
+    """Tagger over a frozen encoder; `tagger_head` of its config stores layers, tagger and size."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         head = tagger_head(config) or {}
         self.choice = LAYER_CHOICES[head["layers"]]
-        # The hidden states are the embeddings and the output of every layer. Weights of 0 are equal ones after the
-        # softmax, so training begins with the mean of the layers.
+        # The hidden states are the embeddings and the output of each layer. Weights of 0 are equal after the softmax,
+        # so training starts with the mean of the layers.
         count = len(range(config.num_hidden_layers + 1)[self.choice.states])
         width = config.hidden_size * (count if self.choice.merged == "concat" else 1)
         self.weights = nn.Parameter(torch.zeros(count)) if self.choice.merged == "weighted" else None
@@ -81,19 +81,19 @@ class LayerTagger(EncoderHead):
     def forward(
         self, labels: torch.Tensor | None = None, states: torch.Tensor | None = None, **inputs: torch.Tensor
     ) -> TokenClassifierOutput:
-        """Tag every token, from cached `states` where there are some."""
+        """Tag each token, from cached `states` if they are passed."""
         if states is None:
             states = self.read_states(**inputs)
-        # rounded as on disk, so that a text gets the same logits from the cache as from the encoder
+        # The cache stores half precision. Rounding gives a text the same logits from the encoder as from the cache.
         states = states.half().float()
         with torch.autocast(states.device.type, enabled=False):
             if self.weights is not None:
                 # (rows, tokens, layers, width) times (layers, 1), summed over layers: (rows, tokens, width)
                 states = (states * self.weights.softmax(dim=0)[:, None]).sum(dim=2)
             if self.lstm is not None:
-                # packed, so that the backward direction begins at a text's last token and not at its padding
+                # In a packed sequence, the backward direction starts at the last token of a text, not at its padding.
                 lengths, order = on_host(inputs["attention_mask"]).sum(dim=1).sort(descending=True)
-                order, back = (each.to(states.device, non_blocking=True) for each in (order, order.argsort()))
+                order, back = (index.to(states.device, non_blocking=True) for index in (order, order.argsort()))
                 packed = pack_padded_sequence(states.index_select(0, order), lengths, batch_first=True)
                 tokens = states.shape[1]  # a batch may be wider than its longest row
                 states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=tokens)
@@ -104,7 +104,7 @@ class LayerTagger(EncoderHead):
 
 
 class _StateReader(nn.Module):
-    """The frozen part of a tagger, as a model whose output are hidden states."""
+    """Frozen part of a tagger, as a model that returns hidden states."""
 
     def __init__(self, tagger: Model) -> None:
         super().__init__()
@@ -132,15 +132,15 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
     """Add ``states`` to every feature, memory-mapped from an array that is written once for the same content.
 
     Args:
-        model: a tagger.
-        features: they get the key ``states``, half precision of shape (tokens, ...).
-        run: computes a module's outputs for features.
-        content: identifies the encoder, such as its fingerprint.
+        model: Tagger.
+        features: Features; they get the key ``states``, half precision of shape (tokens, ...).
+        run: Function that computes a module's outputs for features.
+        content: Key of the encoder, such as its fingerprint.
     """
     if not features:
         return
     digest = hashlib.sha256(repr((_SCHEMA, content, (tagger_head(model.config) or {})["layers"])).encode())
-    # a separator after each text, since the same tokens may be cut into other texts
+    # A separator follows each text, because other texts could have the same tokens in sequence.
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")
     folder = cache_folder("states") / digest.hexdigest()[:32]
@@ -158,13 +158,13 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
 
     arrays, _ = map_or_write(folder, write)
     log.info(note)
-    # All texts end to end, (tokens of all features, ...), split into views where each ends. Pages of the file are read
-    # when a batch needs them, so states may be larger than memory.
+    # The array holds all texts in sequence, (tokens of all features, ...), and is split into one view per text. Pages
+    # of the file are read when a batch needs them, so states can be larger than memory.
     add_values(features, "states", np.split(arrays["states"], np.cumsum(lengths_of(features))[:-1]))
 
 
 def state_collator(pad: Collator) -> Collator:
-    """Build a collator that also pads ``states`` to (rows, tokens, ...), where every feature has them."""
+    """Build a collator that also pads ``states`` to (rows, tokens, ...), if all features have them."""
 
     def collate(features: Features) -> Tensors:
         batch = pad(features)

@@ -1,6 +1,6 @@
 """An encoder that only computes: weights are cast to bf16 once, and it can leave out padding.
 
-With padding, its operations are those of transformers in the same order, so states are equal, in fp32 to the last bit.
+With padding, it runs the operations of transformers in the same order, so states are equal, in fp32 to the last bit.
 Without, on a CPU, the tokens of all texts are packed into a single row (`bertkit.modeling.unpadding`), and states are
 equal up to rounding. Accelerators run few large operations faster than many small ones, so there batches stay padded.
 """

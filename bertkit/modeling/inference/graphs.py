@@ -31,15 +31,14 @@ from bertkit.modeling.heads.mixins import PROBABILITY
 from bertkit.modeling.info import Model, tagger_head
 from bertkit.tokens.features import Batch, Tensors
 
-# bytes of weights in a file of ONNX, which has at most 2 GiB with the graph
-_LARGEST = 2**31 - 2**24
+# Maximum bytes of weights in an ONNX file. With the graph, the file can have 2 GiB.
+_MAX_WEIGHTS = 2**31 - 2**24
 _OUTPUTS = ("logits", "start_logits", "end_logits")
-_NOISY = ("root", "nncf", "transformers", "onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch.fx")
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A graph that was written."""
+    """Inputs, outputs and kind of rows of a graph that was written."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -56,19 +55,19 @@ def convert(
     calibration: Sequence[Batch] | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Converted:
-    """Write the graph of a model, whose texts may be any number and of any length.
+    """Write the graph of a model for any number of texts of any length.
 
     Args:
-        model: as `load_model` of a task family returns it, in float32 on the CPU.
-        names: of its inputs: ``input_ids``, ``attention_mask`` and perhaps ``token_type_ids``.
+        model: Model that `load_model` of a task family returned, in float32 on the CPU.
+        names: Names of its inputs: ``input_ids``, ``attention_mask`` and, for some models, ``token_type_ids``.
         backend: ``onnx`` or ``openvino``.
-        file: where the graph is written; weights beyond the 2 GB that a file of ONNX may have go beside it.
-        calibration: texts, to have the graph in int8; None for float32. ONNX Runtime finds the ranges of activations
-            as it runs, and OpenVINO has them from these texts.
-        metadata: what a graph of ONNX says of itself.
+        file: File of the graph; if ONNX weights exceed its limit of 2 GB, they are written next to it.
+        calibration: Texts for a graph in int8, or None for float32. OpenVINO measures the ranges of activations on the
+            texts, and ONNX Runtime does that in each run.
+        metadata: Metadata of an ONNX graph.
 
     Raises:
-        ModelError: the exporter cannot trace the model; the message has its reason.
+        ModelError: If the exporter cannot trace the model; the message contains the exporter's reason.
     """
     check_traceable(model)
     graph = TextGraph(model)
@@ -81,33 +80,33 @@ def convert(
             quantizer = None if calibration is None else _quantizer(backend, calibration)
             settings = config(dynamic=True, dynamic_shapes=dynamic, quantizer=quantizer)
             program = exporter.export(graph, dict(inputs), settings).program
-        except ImportError as error:  # a release that transformers refuses
-            what = f"transformers cannot export to {backend} here: {shorten(str(error), 200)}"
-            raise UnavailableError(what, f"`{pip_install('export')}`") from None
-        except Exception as error:  # of torch, onnxscript or OpenVINO, each with classes of its own
+        except ImportError as error:  # transformers does not support the installed release of a package
+            message = f"transformers cannot export to {backend} with these packages: {shorten(str(error), 200)}"
+            raise UnavailableError(message, f"`{pip_install('export')}`") from None
+        except Exception as error:  # torch, onnxscript and OpenVINO have their own error classes
             if is_memory_error(error):
                 raise
             reason = shorten(" ".join(str(error).split()), 240)
-            what = f"transformers cannot export a {type(model).__name__} to {backend}: {reason}"
-            raise ModelError(what, "try the other --to") from error
+            message = f"transformers cannot export a {type(model).__name__} to {backend}: {reason}"
+            raise ModelError(message, "try the other --to") from error
         file.parent.mkdir(exist_ok=True)
         if backend == "onnx":
             _save_onnx(program, file, metadata or {})
         else:
             exporter.save_program(program, file)
-    # The inputs that a graph has kept; one that nothing depends on is dropped.
+    # A graph drops the inputs that no output depends on.
     if backend == "onnx":
-        left = {value.name for value in program.graph.inputs}
+        graph_names = {value.name for value in program.graph.inputs}
     else:
-        left = {name for port in program.inputs for name in port.get_names()}
-    kept = tuple(name for name in names if name in left)
-    return Converted(kept, outputs, graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
+        graph_names = {name for port in program.inputs for name in port.get_names()}
+    graph_inputs = tuple(name for name in names if name in graph_names)
+    return Converted(graph_inputs, outputs, graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
 
 
 def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:
-    """Return three texts of unlike lengths to trace with; a length or number that is 1 would be taken for a constant.
+    """Return three texts of different lengths to trace with, or with `reads_rows` two rows of three windows.
 
-    With `reads_rows`, they are two rows of three windows.
+    Tracing would treat a size of 1 as a constant.
     """
     texts, tokens = 3, 7
     ids = torch.full((texts, tokens), vocabulary // 2)
@@ -118,11 +117,11 @@ def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -
 
 
 def _save_onnx(program: Any, file: Path, metadata: Mapping[str, str]) -> None:
-    """Write a graph whose axes, inputs and weights are named as Optimum and transformers.js look for them."""
+    """Write a graph with the names of axes, inputs and weights that Optimum and transformers.js expect."""
     import onnx_ir as ir
 
     names: dict[Any, str] = {}
-    # each has axes of its own, which are as long as those of the others
+    # Each input has separate symbols for its axes, although all inputs have the same shape.
     for value in program.graph.inputs:
         windows = ["windows"] if len(value.shape) > 2 else []
         axes = ["batch_size", *windows, "sequence_length"]
@@ -134,7 +133,7 @@ def _save_onnx(program: Any, file: Path, metadata: Mapping[str, str]) -> None:
             value.shape = ir.Shape([names.get(dim, dim) for dim in dims])
     program.metadata_props.update(metadata)
     size = sum(weight.const_value.nbytes for weight in program.graph.initializers.values())
-    ir.save(program, file, external_data=f"{file.name}_data" if size > _LARGEST else None)
+    ir.save(program, file, external_data=f"{file.name}_data" if size > _MAX_WEIGHTS else None)
 
 
 def _exporter(backend: str) -> tuple[Any, Any]:
@@ -146,7 +145,7 @@ def _exporter(backend: str) -> tuple[Any, Any]:
 
 
 def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
-    """Return the quantizer of a backend; OpenVINO's reads the ranges of activations off the texts."""
+    """Return the quantizer of a backend; OpenVINO's measures the ranges of activations on the texts."""
     if backend == "onnx":
         from bertkit.modeling.inference.int8 import TokenQuantizer
 
@@ -159,21 +158,19 @@ def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what exporters print and warn of away from the user; what fails raises."""
-    levels = {name: logging.getLogger(name).level for name in _NOISY}
+    """Suppress the output, warnings and log messages of exporters; they raise an exception if they fail."""
+    before = logging.root.manager.disable
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name in _NOISY:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.disable()
         try:
             yield
         finally:
-            for name, level in levels.items():
-                logging.getLogger(name).setLevel(level)
+            logging.disable(before)
 
 
 class TextGraph(nn.Module):
-    """The forward pass of a model, without its loss, its dropout and what was patched for batches of rows."""
+    """Forward pass of a model without loss and dropout, and without the changes that let it read rows."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -181,18 +178,18 @@ class TextGraph(nn.Module):
         """Kind of rows that the model reads, a key of `_COMPUTE`."""
         self.compute = _COMPUTE[self.reads]
         for module in model.modules():
-            # a head may be patched to be computed in float32, as a graph is anyway
+            # A head is patched to compute in float32. A graph does so anyway.
             if type(module) is nn.Linear:
                 vars(module).pop("forward", None)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> Tensors:
-        """Compute the outputs of texts (texts, tokens), or for a head over windows, of rows (rows, windows, tokens)."""
+        """Compute the outputs of texts (texts, tokens); a head over windows takes rows (rows, windows, tokens)."""
         return self.compute(self.model, input_ids, attention_mask, token_type_ids)
 
     def on_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute arrays of outputs from arrays of texts, as a graph that is exported does."""
+        """Compute arrays of outputs from arrays of texts, with the interface of an exported graph."""
         with torch.no_grad():
             outputs = self(**{name: torch.from_numpy(values) for name, values in batch.items()})
         return {name: values.numpy() for name, values in outputs.items()}
@@ -210,7 +207,7 @@ def _from_choice(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: 
 
 
 def _from_windows(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
-    """Run all windows of a row, also those that it lacks, whose weight is 0."""
+    """Run all windows of a row, including missing windows, whose weight is 0."""
     flat = (None if values is None else values.flatten(0, 1) for values in (ids, mask, segments))
     first = model.run_encoder(*flat).last_hidden_state[:, 0]
     return {"logits": model.classify(first.view(*ids.shape[:2], first.shape[-1]), mask.sum(dim=-1) > 1)}

@@ -1,11 +1,11 @@
-"""Graphs of ONNX in int8, whose answer to a text does not depend on the texts beside it.
+"""ONNX graphs in int8, whose outputs for a text do not depend on the other texts of a batch.
 
-The weights of a product get a scale per output, and each token's activations a scale of their own as the graph runs
-(Yao et al. 2022, ZeroQuant, section 4.1). `quantize_dynamic` of ONNX Runtime takes one scale for all tokens of a batch,
-so that a label can depend on the batch.
+The weights of a product get one scale per output, and the activations of each token get a scale when the graph runs
+(Yao et al. 2022, ZeroQuant, section 4.1). `quantize_dynamic` of ONNX Runtime uses one scale for all tokens of a batch,
+so a label can depend on the batch.
 
-A token x = [0.5, -2.0] has the scale 2.0 / 127, and becomes [32, -127]. The kernels want unsigned activations, so 128
-is added and told as the zero point: [160, 1].
+A token x = [0.5, -2.0] has the scale 2.0 / 127, and becomes [32, -127]. The kernels need unsigned activations, so 128
+is added as the zero point: [160, 1].
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from transformers.exporters.configs import ExportFormat
 from bertkit.metrics import Numbers
 
 _HIGHEST = 127
-_LEAST = np.float32(1e-12)  # of a token whose activations are all 0
-_EMBEDDINGS = 256  # rows from which a table is one of embeddings, and worth it
+_MIN_SCALE = np.float32(1e-12)  # for tokens whose activations are all 0
+_MIN_EMBEDDINGS = 256  # smaller tables are not quantized
 
 
 class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has no types
-    """Quantizes the weights of matrix products and of embeddings in a converted graph."""
+    """Quantizer for the weights of matrix products and of embeddings in a converted graph."""
 
     supported_formats = (ExportFormat.ONNX,)
     required_packages = ("onnx_ir", "onnxruntime")
 
     def quantize(self, model: ir.Model, sample_inputs: object, export_format: ExportFormat) -> ir.Model:
-        """Replace products and look-ups by those in int8, and return the graph."""
+        """Replace products and lookups by int8 versions, and return the graph."""
         graph, tables = model.graph, dict[str, tuple[ir.Value, ir.Value]]()
         for node in list(graph):
             weights = _weights_of(node)
@@ -51,7 +51,7 @@ class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has
 
 
 def _weights_of(node: Any) -> Numbers | None:
-    """Return the constant matrix that a node multiplies by, (inputs, outputs), or whose rows it looks up; else None."""
+    """Return the constant matrix (inputs, outputs) of a product, or the table of a lookup, or None for other nodes."""
     position = {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type)
     if position is None:
         return None
@@ -61,30 +61,30 @@ def _weights_of(node: Any) -> Numbers | None:
     weights = tensor.numpy()
     settings = {name: attribute.value for name, attribute in node.attributes.items()}
     if node.op_type == "Gather":
-        return weights if settings.get("axis", 0) == 0 and len(weights) >= _EMBEDDINGS else None
+        return weights if settings.get("axis", 0) == 0 and len(weights) >= _MIN_EMBEDDINGS else None
     if settings.get("transA") or settings.get("alpha", 1.0) != 1.0 or settings.get("beta", 1.0) != 1.0:
         return None
     return weights.T if settings.get("transB") else weights
 
 
 def _to_int8(weights: Numbers, axis: int) -> tuple[Numbers, Numbers]:
-    """Round weights to int8 with a scale for each row or column, whichever `axis` is left after the maximum."""
-    scales = np.maximum(np.abs(weights).max(axis=axis, keepdims=True), _LEAST) / np.float32(_HIGHEST)
+    """Round weights to int8, with scales from the maximum over `axis`: one per column for 0, one per row for 1."""
+    scales = np.maximum(np.abs(weights).max(axis=axis, keepdims=True), _MIN_SCALE) / np.float32(_HIGHEST)
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
 def _add_product(tape: Tape, node: Any, weights: Numbers) -> ir.Value:
-    """Add the nodes of a product of activations (..., tokens, inputs) and weights in int8; return its output."""
+    """Add the nodes of an int8 product of activations (..., tokens, inputs) and weights, and return its output."""
     levels, scales = _to_int8(weights, axis=0)
     name = node.name or node.outputs[0].name
     activations, bias = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
 
-    def constant(what: str, value: Numbers | np.generic) -> ir.Value:
-        return tape.initializer(ir.tensor(np.ascontiguousarray(value), name=f"{name}.{what}"))
+    def constant(part: str, value: Numbers | np.generic) -> ir.Value:
+        return tape.initializer(ir.tensor(np.ascontiguousarray(value), name=f"{name}.{part}"))
 
-    # largest: (..., tokens, 1), so that a token is scaled by itself whatever stands beside it
+    # `largest` is (..., tokens, 1), so the scale of a token does not depend on other tokens.
     largest = tape.op("ReduceMax", [tape.op("Abs", [activations]), constant("last", np.array([-1]))], {"keepdims": 1})
-    largest = tape.op("Max", [largest, constant("least", _LEAST)])
+    largest = tape.op("Max", [largest, constant("least", _MIN_SCALE)])
     unit, zero = constant("unit", np.float32(1 / _HIGHEST)), constant("zero", np.uint8(_HIGHEST + 1))
     tokens = tape.op("QuantizeLinear", [tape.op("Div", [activations, largest]), unit, zero])
     inputs = [tokens, constant("weight", levels), unit, constant("scale", scales[0]), zero]
@@ -94,7 +94,7 @@ def _add_product(tape: Tape, node: Any, weights: Numbers) -> ir.Value:
 
 
 def _look_up(tape: Tape, node: Any, weights: Numbers, tables: dict[str, tuple[ir.Value, ir.Value]]) -> ir.Value:
-    """Add the nodes that look up rows of a table in int8, each with its scale; return their output."""
+    """Add the nodes that look up rows of an int8 table and multiply them by their scales, and return the output."""
     name = node.inputs[0].name
     if name not in tables:
         levels, scales = _to_int8(weights, axis=1)

@@ -52,7 +52,7 @@ def load_for_inference(
     config = read_known_config(folder) or load_config(folder)
     if not _is_known(config, auto_class) or config.problem_type not in (None, problem_type):
         return None
-    head, width, weights = _HeadNames.of(config, auto_class), config.hidden_size, read_weights(folder)
+    head, width, weights = _HeadNames.from_config(config, auto_class), config.hidden_size, read_weights(folder)
     outputs = 1 if auto_class == "AutoModelForMultipleChoice" else len(labels)
     shapes = {f"{architecture_of(config).prefix}.{name}": size for name, size in encoder_shapes(config).items()}
     shapes |= with_biases({head.outputs: (outputs, width), **({head.summary: (width, width)} if head.summary else {})})
@@ -101,7 +101,7 @@ class _HeadNames:
     activation: str = ""
 
     @classmethod
-    def of(cls, config: Config, auto_class: str) -> _HeadNames:
+    def from_config(cls, config: Config, auto_class: str) -> _HeadNames:
         architecture = architecture_of(config)
         if auto_class == "AutoModelForQuestionAnswering":
             return cls("qa_outputs")
@@ -132,10 +132,10 @@ class InferenceModel(nn.Module):
         """Leave out padding on a CPU, which changes outputs by rounding."""
         self.encoder.packs, self.first_only = True, self.summary is not None
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others: torch.Tensor) -> Tensors:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **named: torch.Tensor) -> Tensors:
         """Compute the outputs of texts, shape (rows, tokens), or choices, shape (rows, choices, tokens)."""
         rows = input_ids.shape[:-1]
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **others}
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **named}
         inputs = {name: values.flatten(0, -2) for name, values in inputs.items() if name in _INPUTS}
         hidden = self.encoder(**inputs, first_only=self.first_only)["last_hidden_state"]
         # In fp32 under autocast too, as `bertkit.modeling.load.compute_head_in_fp32` explains.

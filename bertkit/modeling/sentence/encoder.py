@@ -1,4 +1,4 @@
-"""An encoder that turns each text into one vector: token states, pooled and transformed."""
+"""Encoder that computes one vector per text: token states, pooled and transformed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": t
 
 
 class SentenceEncoder(nn.Module):
-    """An encoder with what follows it; computes vectors only, in float32 from the pooling on."""
+    """Encoder with pooling and the modules after it, without training; in float32 from the pooling on."""
 
     def __init__(self, encoder: Model, modules: SentenceModules) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class SentenceEncoder(nn.Module):
     def forward(self, prompt_tokens: int = 0, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Compute the vector of each text: ``embedding`` of shape (texts, dimension).
 
-        Texts are padded on the right. The first `prompt_tokens` tokens of each are those of a prompt.
+        Texts are padded on the right. The first `prompt_tokens` tokens of each text are a prompt.
         """
         states, mask = self.encoder(**inputs)["last_hidden_state"], inputs["attention_mask"]
         if prompt_tokens and not self.modules_read.include_prompt:
@@ -45,7 +45,7 @@ class SentenceEncoder(nn.Module):
             return {"embedding": self.finish(pool(states.float(), mask, self.modules_read.pooling))}
 
     def finish(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Run what follows the pooling, on vectors of shape (texts, width)."""
+        """Run the modules after the pooling on vectors (texts, width)."""
         dense = iter(self.dense)
         for module in self.modules_read.after:
             vectors = next(dense)(vectors) if isinstance(module, Dense) else functional.normalize(vectors, dim=-1)
@@ -53,10 +53,10 @@ class SentenceEncoder(nn.Module):
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, modes: tuple[str, ...]) -> torch.Tensor:
-    """Compute one vector per text from token states (texts, tokens, width): the vectors of several modes, side by side.
+    """Compute one vector per text from token states (texts, tokens, width); vectors of several modes are concatenated.
 
     Args:
-        states: of texts that are padded on the right.
+        states: States of texts that are padded on the right.
         mask: 1 for the tokens that count, shape (texts, tokens).
         modes: Names in `bertkit.modeling.sentence.folder.POOLING_MODES`.
 
@@ -100,7 +100,7 @@ def _load_dense(module: Dense) -> nn.Module:
     """Load a dense layer with its weights.
 
     Raises:
-        ModelError: its activation is not known, or its weights are damaged or do not fit.
+        ModelError: If its activation is not known, or its weights are damaged or do not fit.
     """
     name = module.activation.rpartition(".")[2]
     if name not in _ACTIVATIONS:
@@ -110,8 +110,8 @@ def _load_dense(module: Dense) -> nn.Module:
         file = Path(module.folder, "model.safetensors")
         layer.load_state_dict(load_file(file) if file.exists() else load_pickle(file.with_name("pytorch_model.bin")))
     except (OSError, SafetensorError, RuntimeError):
-        what = "the weights of the dense layer are damaged"
-        raise ModelError(what, "fetch the model again", file=module.folder) from None
+        message = "the weights of the dense layer are damaged"
+        raise ModelError(message, "fetch the model again", file=module.folder) from None
     return layer
 
 
@@ -121,7 +121,7 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
     On a CPU, weights that products read in bf16 are cast once, and not by autocast in each forward pass.
 
     Raises:
-        ModelError: as `load_sentence_encoder` does.
+        ModelError: If weights are damaged, or do not fit the config.
     """
     dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
     if machine.device == "cpu" and (fast := load_encoder(folder, load_config(folder, decoders=True), dtype)):
@@ -144,10 +144,10 @@ def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEnc
 
 
 class ChosenLayers(nn.Module):
-    """An encoder whose last hidden states are those of several layers: their mean, their sum, or side by side.
+    """Encoder that returns the mean, the sum or the concatenation of the states of several layers.
 
     Raises:
-        UsageError: it has fewer layers.
+        UsageError: If the encoder has fewer layers.
     """
 
     def __init__(self, encoder: Model, choice: LayerChoice) -> None:
@@ -167,7 +167,7 @@ class ChosenLayers(nn.Module):
 
 
 class TokenStates(nn.Module):
-    """An encoder whose output are the hidden states of all tokens, for vectors of words and tokens."""
+    """Encoder that returns the hidden states of all tokens, for vectors of words and tokens."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()

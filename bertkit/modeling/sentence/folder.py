@@ -1,9 +1,9 @@
-"""Folders in the formats of sentence-transformers: what they state next to the encoder, read and written.
+"""Folders in the formats of sentence-transformers: reading and writing the files next to the encoder.
 
-``modules.json`` lists the modules in the order in which they run. The first is the encoder, whose files are those of
-any model folder. In the folder of a `SentenceTransformer`, the second pools its token states into one vector per text,
-and others transform that vector. A `SparseEncoder` has the head of a masked language model and `SpladePooling` behind
-it. A `MultiVectorEncoder` has a projection of token states, the mask of the tokens that count, and a normalization.
+``modules.json`` lists the modules in the order in which they run. The first is the encoder, with the files of any model
+folder. In the folder of a `SentenceTransformer`, the second module pools the token states into one vector per text, and
+others transform that vector. A `SparseEncoder` has the head of a masked language model, followed by `SpladePooling`. A
+`MultiVectorEncoder` has a projection of token states, the mask of the tokens that count, and a normalization.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from bertkit.storage.fingerprints import leaves_folder
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 ENCODER_SETTINGS = "sentence_bert_config.json"
-# older ones have the model type in their name
+# Older folders have the model type in the name of this file.
 _ANY_ENCODER_SETTINGS = "sentence_*_config.json"
 _ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
 _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation"}
 """Arguments of the encoder that change no vector: how its weights are loaded and how fast they multiply."""
 _VECTOR = "sentence_embedding"
-"""What sentence-transformers calls the vector that modules pass on."""
+"""Name in sentence-transformers of the vector that modules pass on."""
 
 POOLING_MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-"""How the states of a text's tokens become one vector, in the words of sentence-transformers."""
+"""Ways to merge the states of a text's tokens into one vector, with the names of sentence-transformers."""
 
 OLD_MODES = {
     "pooling_mode_cls_token": "cls",
@@ -41,7 +41,7 @@ OLD_MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Keys that older versions and other servers read -> the mode that each switches on."""
+"""Keys that older versions and other servers read -> mode that the key turns on."""
 _KNOWN = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
 """Modules of a folder whose texts have one dense vector each."""
 
@@ -83,7 +83,7 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Dense:
-    """A linear layer with an activation, whose weights are in a folder of its own."""
+    """Linear layer with an activation, whose weights are in a separate folder."""
 
     folder: Path
     inputs: int
@@ -100,27 +100,27 @@ class Normalize:
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """How token states become the vector of a text, and what texts begin with."""
+    """Pooling of token states into the vector of a text, and prompts that texts start with."""
 
     pooling: tuple[str, ...] = ("mean",)
     """Some of `POOLING_MODES`; the vectors of several are concatenated."""
     include_prompt: bool = True
-    """Whether the tokens of a prompt are pooled with those of the text."""
+    """Whether the tokens of a prompt are pooled, too."""
     after: tuple[Dense | Normalize, ...] = ()
-    """What transforms the pooled vector, in order."""
+    """Modules that transform the pooled vector, in order."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Name of a prompt, such as ``query``, -> what is put before a text."""
+    """Name of a prompt, such as ``query`` -> text that is added before a text."""
     default_prompt: str | None = None
     """Name of the prompt of texts without another."""
     max_length: int | None = None
-    """In tokens; None where the tokenizer's is meant."""
+    """Maximum number of tokens, or None for the tokenizer's maximum."""
     lowercase: bool = False
     dimension: int | None = None
-    """The first components that are kept (Matryoshka); None for all."""
+    """Number of first components to keep (Matryoshka), or None to keep all."""
     similarity: str = "cosine"
     """cosine, dot, euclidean or manhattan."""
     subfolder: str = ""
-    """Where the files of the encoder are in the folder; old folders have them in ``0_Transformer``."""
+    """Folder of the encoder's files inside the folder; in old folders, ``0_Transformer``."""
 
     @property
     def is_normal(self) -> bool:
@@ -129,15 +129,15 @@ class SentenceModules:
 
 
 def is_sentence_folder(folder: Path) -> bool:
-    """Tell whether a model folder is one of sentence-transformers."""
+    """Return whether sentence-transformers saved a model folder."""
     return (folder / MODULES).is_file()
 
 
 def read_modules(folder: Path) -> SentenceModules:
-    """Read what a folder of sentence-transformers says; a plain model folder pools the mean and does nothing more.
+    """Read the modules of a folder of sentence-transformers; a plain model folder only pools the mean.
 
     Raises:
-        ModelError: a file is damaged, or names a module that bertkit does not know.
+        ModelError: If a file is damaged, or names a module that bertkit does not know.
     """
     if not is_sentence_folder(folder):
         return SentenceModules()
@@ -149,14 +149,14 @@ def read_modules(folder: Path) -> SentenceModules:
     pooling_file = folder / pooling_path / "config.json"
     pooling = read_optional(pooling_file)
     encoder = read_encoder_settings(folder / subfolder)
-    # The pooling modes of a config, which older ones switch on one by one.
+    # Older configs have one key per pooling mode.
     old = [mode for key, mode in OLD_MODES.items() if pooling.get(key)]
-    found = pooling.get("pooling_mode") or old or "mean"
-    modes = (found,) if isinstance(found, str) else tuple(found)
+    mode_names = pooling.get("pooling_mode") or old or "mean"
+    modes = (mode_names,) if isinstance(mode_names, str) else tuple(mode_names)
     for mode in modes:
         if mode not in POOLING_MODES:
-            what = f"pooling mode {mode!r} is not known"
-            raise ModelError(what, f"one of {', '.join(POOLING_MODES)}", file=pooling_file)
+            remedy = f"one of {', '.join(POOLING_MODES)}"
+            raise ModelError(f"pooling mode {mode!r} is not known", remedy, file=pooling_file)
     return replace(
         read_settings(folder),
         pooling=modes,
@@ -174,7 +174,7 @@ def with_options(
     """Return modules with another pooling mode, with or without normalization, and with another prompt by default.
 
     Raises:
-        UsageError: there is no such pooling mode, or the model has no such prompt.
+        UsageError: If the pooling mode is unknown, or the model has no prompt with this name.
     """
     if pooling is not None:
         if pooling not in POOLING_MODES:
@@ -192,7 +192,7 @@ def with_options(
 
 
 def read_settings(folder: Path) -> SentenceModules:
-    """Read the prompts, the dimension and the like of a folder whose modules bertkit does not know."""
+    """Read the prompts, the dimension and the similarity of a folder; bertkit need not know its modules."""
     settings = read_optional(folder / SETTINGS)
     return SentenceModules(
         pooling=(),
@@ -204,10 +204,10 @@ def read_settings(folder: Path) -> SentenceModules:
 
 
 def unknown_modules(folder: Path) -> list[str]:
-    """List what a folder of sentence-transformers has that only the library itself computes; mostly nothing.
+    """Return the modules and settings of a folder that only sentence-transformers itself computes.
 
     Raises:
-        ModelError: a file is damaged, a module needs code of its own, or texts do not have one dense vector each.
+        ModelError: If a file is damaged, a module needs to run custom code, or a text does not get one dense vector.
     """
     entries = read_entries(folder / MODULES)
     for module, name, _ in entries:
@@ -215,16 +215,16 @@ def unknown_modules(folder: Path) -> list[str]:
             remedy = "bertkit never does that; use a model of the modules of sentence-transformers"
             raise ModelError(f"the module {name} needs to run its own code", remedy, file=folder / MODULES)
     names = [name for _, name, _ in entries]
-    for name, (what, remedy) in _OTHER_FORMATS.items():
+    for name, (problem, remedy) in _OTHER_FORMATS.items():
         if name in names:
-            raise ModelError(what, remedy, file=folder / MODULES)
+            raise ModelError(problem, remedy, file=folder / MODULES)
     unknown = [name for name in names if name not in _KNOWN]
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(names[2:]):
         unknown = unknown or [f"modules in the order {', '.join(names)}"]
     for _, name, path in entries[2:]:
         config = read_optional(folder / path / "config.json") if path else {}
-        others = {config.get(key) for key in ("module_input_name", "module_output_name")} - {None, _VECTOR}
-        unknown += [f"{name} of {other}" for other in sorted(map(str, others))]
+        values = {config.get(key) for key in ("module_input_name", "module_output_name")} - {None, _VECTOR}
+        unknown += [f"{name} of {value}" for value in sorted(map(str, values))]
     if names[0] == "Transformer":
         settings = read_encoder_settings(folder / entries[0][2])
         arguments = {name: set(settings.get(name) or {}) - _HARMLESS for name in _ARGUMENTS}
@@ -249,21 +249,21 @@ def read_entries(file: Path) -> list[tuple[str, str, str]]:
 
 
 def read_optional(file: Path) -> dict[str, Any]:
-    """Read a file of a model folder that is one JSON object; an empty one where there is no file."""
+    """Read a file of a model folder that is one JSON object, or return an empty one if there is no file."""
     return read_json_object(file) if file.is_file() else {}
 
 
 def read_encoder_settings(folder: Path) -> dict[str, Any]:
-    """Read the first file of the encoder's settings that is there; its name once had the model type in it."""
-    others = sorted(file.name for file in folder.glob(_ANY_ENCODER_SETTINGS))
-    return next(filter(None, (read_optional(folder / name) for name in (ENCODER_SETTINGS, *others))), {})
+    """Read the first file with settings of the encoder; older names contain the model type."""
+    old_names = sorted(file.name for file in folder.glob(_ANY_ENCODER_SETTINGS))
+    return next(filter(None, (read_optional(folder / name) for name in (ENCODER_SETTINGS, *old_names))), {})
 
 
 def read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
     """Read a module that follows the pooling.
 
     Raises:
-        ModelError: its config is damaged.
+        ModelError: If its config is damaged.
     """
     if name == "Normalize":
         return Normalize()
@@ -282,18 +282,18 @@ def read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
 
 
 def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
-    """Write the files that make a model folder one that ``SentenceTransformer(folder)`` loads.
+    """Write the files with which ``SentenceTransformer(folder)`` loads a model folder.
 
     Args:
-        folder: it has config, weights and tokenizer of the encoder already.
-        modules: without dense layers.
-        width: hidden size of the encoder.
+        folder: Folder that has config, weights and tokenizer of the encoder.
+        modules: Modules without dense layers.
+        width: Hidden size of the encoder.
     """
     mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
-    # text-embeddings-inference, vLLM and older versions read the old keys; all others read these too
+    # text-embeddings-inference, vLLM and older versions read the old keys. vLLM uses the first key that is true, so
+    # `include_prompt` comes last.
     switches = {key: name in modules.pooling for key, name in OLD_MODES.items()}
     pooling = {"word_embedding_dimension": width, **switches, "pooling_mode": mode}
-    # vLLM takes the first key that is true
     pooling["include_prompt"] = modules.include_prompt
     later = [(type(module).__name__, dict[str, Any]()) for module in modules.after]
     write_folder(folder, modules, [("Pooling", pooling), *later], model_type="SentenceTransformer", encoder={})
@@ -310,14 +310,14 @@ def write_folder(
     """Write the files of sentence-transformers next to the files of an encoder.
 
     Args:
-        folder: it has config, weights and tokenizer of the encoder already.
+        folder: Folder that has config, weights and tokenizer of the encoder.
         modules: Maximum length, prompts and similarity.
-        later: name and config of each module behind the encoder; number N of them is in the folder ``N_NAME``.
-        model_type: the class of sentence-transformers that loads the folder.
-        encoder: more settings of the encoder.
+        later: Name and config of each module after the encoder; module N is in the folder ``N_NAME``.
+        model_type: Class of sentence-transformers that loads the folder.
+        encoder: More settings of the encoder.
     """
     names = ["Transformer", *(name for name, _ in later)]
-    paths = ["", *(f"{number}_{name}" for number, name in enumerate(names[1:], start=1))]
+    paths = ["", *(f"{index}_{name}" for index, name in enumerate(names[1:], start=1))]
     for path, (_, content) in zip(paths[1:], later, strict=True):
         (folder / path).mkdir(exist_ok=True)
         write_json(folder / path / "config.json", content)
@@ -331,11 +331,12 @@ def write_folder(
         **({} if modules.dimension is None else {"truncate_dim": modules.dimension}),
     }
     write_json(folder / SETTINGS, settings)
-    listed = [
-        {"idx": number, "name": str(number), "path": path, "type": _CLASSES[name]}
-        for number, (name, path) in enumerate(zip(names, paths, strict=True))
+    entries = [
+        {"idx": index, "name": str(index), "path": path, "type": _CLASSES[name]}
+        for index, (name, path) in enumerate(zip(names, paths, strict=True))
     ]
-    write_json(folder / MODULES, listed)  # last: without it the folder is a plain model
+    # This file comes last, because without it the folder is a plain model.
+    write_json(folder / MODULES, entries)
 
 
 def find_format(folder: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Encoders that are trained on the vectors of their texts, and saved as sentence-transformers saves them."""
+"""Encoders that are trained on the vectors of texts, and saved in the format of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from bertkit.metrics import Numbers
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
-from bertkit.modeling.info import Config, LoadingInfo, Model, get_loading_info, set_loading_info
+from bertkit.modeling.info import Config, LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_pretrained, load_weights
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.folder import Dense, SentenceModules, write_modules
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
 from bertkit.tokens.features import Setup, Tensors
 
-# of a batch on a CPU, above which texts are read twice to save memory
-_TOKENS_AT_ONCE = 2**14
+# If a batch on a CPU has more tokens, texts are read in chunks, twice each, to save memory.
+_MAX_TOKENS = 2**14
 
 
 class VectorHead:
-    """What trains an encoder on its texts: it reads those of a batch, and computes a loss over what it makes of them.
+    """Mixin that reads the texts of a batch, computes their vectors, and in training a loss over the vectors.
 
-    Each child is put before a class of transformers, and has the method ``_embed``.
+    A subclass comes before a class of transformers, and has the method ``_embed``.
     """
 
     reads = "texts"
@@ -59,46 +59,47 @@ class VectorHead:
     ) -> Tensors:
         """Compute the ``vectors`` of texts (rows, texts, tokens), and in training their ``loss``.
 
-        A text that a row lacks is a single token, which no real text is, since it has special tokens. A row that only
-        fills a batch, as the mask (rows,) tells, lacks all texts.
+        A missing text is a single token. Real texts have more, because they have special tokens. In a row that only
+        fills the batch, for which the `row_mask` (rows,) is 0, all texts are missing.
         """
         batch = [inputs.get(name) for name in INPUTS]
         missing = derive(inputs["attention_mask"], lambda mask: mask.sum(dim=-1) == 1)
         if row_mask is not None:
             missing = missing | ~row_mask[:, None]
         loss = self._loss_of(inputs["attention_mask"]) if self.training else None  # type: ignore[attr-defined]
-        # every text twice, so that dropout differs
+        # Each text is read twice, with different dropout.
         if loss is not None and loss.name == "simcse":
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
             missing = derive(missing, _twice(loss.texts))
         vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
         vectors = vectors.view(*missing.shape, *vectors.shape[1:])
-        of_loss = {} if loss is None else {"loss": loss(vectors, labels, missing, row_mask is not None)}
-        return {**of_loss, **self._output(vectors)}
+        outputs = self._output(vectors)
+        return outputs if loss is None else {"loss": loss(vectors, labels, missing, row_mask is not None), **outputs}
 
     def _loss_of(self, mask: torch.Tensor) -> Any:
-        """Return the loss of a batch with this mask, (rows, texts, tokens); None where there is none."""
+        """Return the loss of a batch with this mask, (rows, texts, tokens), or None if the model is not trained."""
         return self.loss
 
     def _output(self, vectors: torch.Tensor) -> Tensors:
-        """Return what a batch keeps of its vectors, (rows, texts, dimension)."""
+        """Return the outputs for vectors (rows, texts, dimension)."""
         return {"vectors": vectors}
 
     def _embed_texts(self, batch: list[Any]) -> torch.Tensor:
-        """Compute the vectors of texts (texts, tokens), all at once or in chunks that are read again for gradients."""
+        """Compute the vectors of texts (texts, tokens), at once or in chunks that are read again for gradients."""
         count, width = batch[0].shape
         at_once = self._texts_at_once(width, batch[0].device)
         if not torch.is_grad_enabled() or not self.training or at_once >= count:  # type: ignore[attr-defined]
             return self._embed(*batch)
-        # Texts of one length together, each chunk as wide as its longest. Between the two passes a chunk leaves nothing
-        # but its vectors, as in GradCache (Gao et al. 2021): the loss sees the whole batch, and gradients are the same.
+        # Texts are sorted by length, and each chunk is as wide as its longest text. Between its two passes, only the
+        # vectors of a chunk are in memory, as in GradCache (Gao et al. 2021): the loss is over the full batch, and
+        # gradients are the same.
         lengths = on_host(batch[1]).sum(dim=-1)
         order = lengths.argsort(stable=True)
         vectors = []
-        # layers without padding have to run to their end
+        # Layers without padding have to run to their end.
         with set_checkpoint_early_stop(False):
-            for numbers in torch.split(order, at_once):
-                pick = partial(_pick_texts, numbers, int(lengths[numbers[-1]]))
+            for indices in torch.split(order, at_once):
+                pick = partial(_pick_texts, indices, int(lengths[indices[-1]]))
                 chunk = [None if values is None else derive(values, pick) for values in batch]
                 vectors.append(checkpoint(self._embed, *chunk, use_reentrant=False, context_fn=self._same_dropout()))
         return self._concatenate(vectors)[order.argsort().to(batch[0].device, non_blocking=True)]
@@ -106,11 +107,11 @@ class VectorHead:
     def _texts_at_once(self, width: int, device: torch.device) -> int:
         if self.texts_at_once is not None:
             return self.texts_at_once
-        tokens = self.tokens_at_once or (_TOKENS_AT_ONCE if device.type == "cpu" else None)
+        tokens = self.tokens_at_once or (_MAX_TOKENS if device.type == "cpu" else None)
         return max(1, tokens // width) if tokens else 2**62
 
     def _same_dropout(self) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
-        """Return what lets a chunk draw the same dropout masks both times it is read."""
+        """Return context managers with which both passes of a chunk draw the same dropout masks."""
         stream: Any = self.dropout_stream
         if stream is None:  # torch's own generator, whose state `checkpoint` restores
             return lambda: (nullcontext(), nullcontext())
@@ -131,12 +132,12 @@ class VectorHead:
         return torch.cat(vectors)
 
     def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
-        """Compute what stands for each of some texts (texts, tokens): a tensor whose first axis is texts."""
+        """Compute the representation of texts (texts, tokens), a tensor whose first axis is texts."""
         raise NotImplementedError
 
 
-def _pick_texts(numbers: torch.Tensor, longest: int, values: torch.Tensor) -> torch.Tensor:
-    return values[numbers.to(values.device, non_blocking=True), :longest]
+def _pick_texts(indices: torch.Tensor, longest: int, values: torch.Tensor) -> torch.Tensor:
+    return values[indices.to(values.device, non_blocking=True), :longest]
 
 
 def _twice(texts: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -144,19 +145,19 @@ def _twice(texts: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 class SentenceHead(VectorHead, EncoderHead):
-    """What is added to an encoder: pooling, and a loss over the vectors; no weights."""
+    """Encoder with pooling and a loss over the vectors; it adds no weights."""
 
     is_saved_as_encoder = True
-    """Whether checkpoints have the weights of the encoder alone, under its own names."""
+    """Whether checkpoints contain only the weights of the encoder, with the names that they have there."""
 
     def __init__(self, config: Config) -> None:
         super(EncoderHead, self).__init__(config)  # type: ignore[call-arg]
-        # A pooler is not read, but stays: whatever loads the encoder looks for all of its weights.
+        # A pooler is not used, but kept, because programs that load the encoder expect all of its weights.
         setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))  # type: ignore[attr-defined]
         self.post_init()  # type: ignore[attr-defined]
 
     def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **named: object) -> None:
-        """Write the encoder as it is without this head, with the files that sentence-transformers reads beside it."""
+        """Write the encoder without this head, with the files that sentence-transformers reads."""
         encoder: Model = self.base_model  # type: ignore[attr-defined]
         prefix = f"{self.base_model_prefix}."  # type: ignore[attr-defined]
         if state_dict is not None:
@@ -189,18 +190,18 @@ def load_sentence_head(
     """Load the encoder of a model folder in float32, to be trained on the vectors of its texts.
 
     Args:
-        folder: of any encoder, or of sentence-transformers.
-        modules: how vectors are made of token states; they are saved with the model.
-        loss: None where the model is not trained.
-        texts_at_once: texts of a batch that are read at once where a loss needs the whole; None for as many as fit.
-        dropout: its probability everywhere in the encoder; None for that of the model.
+        folder: Folder of any encoder, or of sentence-transformers.
+        modules: Pooling and what follows it; they are saved with the model.
+        loss: Loss of training, or None if the model is not trained.
+        texts_at_once: Maximum number of texts to read at once; by default, as many as fit into memory.
+        dropout: Probability of dropout in the encoder; by default, the probabilities of the model.
 
     Raises:
-        ModelError: damaged weights, weights that do not fit the config, or dense layers after the pooling.
-        RecipeError: a dimension that the vectors do not have.
+        ModelError: If weights are damaged or do not fit the config, or dense layers follow the pooling.
+        RecipeError: If a dimension of the loss is larger than the vectors.
     """
     config = load_config(folder)
-    refuse_dense(modules, folder)
+    check_dense(modules, folder)
     width = min(config.hidden_size * len(modules.pooling), modules.dimension or 10**9)
     for dimension in loss.dimensions if loss else ():
         if dimension > width:
@@ -213,22 +214,22 @@ def load_sentence_head(
     return model
 
 
-def refuse_dense(modules: SentenceModules, folder: Path) -> None:
-    """Raise ModelError where vectors go through a dense layer after the pooling."""
+def check_dense(modules: SentenceModules, folder: Path) -> None:
+    """Raise ModelError if a dense layer follows the pooling."""
     if any(isinstance(module, Dense) for module in modules.after):
-        what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
-        raise ModelError(what, "start from another model", file=folder)
+        message = "its vectors go through a dense layer after the pooling, which bertkit does not train"
+        raise ModelError(message, "start from another model", file=folder)
 
 
 def set_up(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
-    """Let a model with a `VectorHead` read texts as `modules` say, and train it with a loss."""
+    """Set how a model with a `VectorHead` reads texts, and its loss; freeze the pooler."""
     for name, module in model.base_model.named_children():
         if name == "pooler":
             module.requires_grad_(False)
     model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
 
 
-_NEVER = -1e4  # the logit of a label that no row has
+_NEVER = -1e4  # logit of a label that no row has
 
 
 class SentenceClassifier(SentenceHead):
@@ -273,7 +274,7 @@ def load_sentence_classifier(
     Raises:
         ModelError: If `load_pretrained` raises it, or anything but one pooling and a normalization follows the encoder.
     """
-    refuse_dense(modules, folder)
+    check_dense(modules, folder)
     if len(modules.pooling) > 1:
         message = f"its vectors come from several poolings: {', '.join(modules.pooling)}"
         raise ModelError(message, "choose one: --set options.pooling=mean", file=folder)
@@ -283,7 +284,7 @@ def load_sentence_classifier(
     set_up(model, replace(modules, dimension=None), loss)  # The layer reads all components.
     # A new layer is fitted, or set, before it computes anything, so nothing starts from random weights.
     if get_loading_info(model).head == "new":
-        set_loading_info(model, LoadingInfo())
+        model.loading_info = LoadingInfo()
     return model
 
 

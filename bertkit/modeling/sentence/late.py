@@ -1,6 +1,7 @@
-"""Late interaction: a vector per token, and the score of two texts as a sum over the tokens of the first.
+"""Late interaction: one vector per token, and the score of two texts as a sum over the tokens of the first text.
 
-Each of these counts with the token of the other text that is most similar to it (ColBERT; Khattab and Zaharia 2020).
+Each of these tokens adds its similarity to the most similar token of the other text (ColBERT; Khattab and Zaharia
+2020).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import check_finite, load_weights
 from bertkit.modeling.sentence.folder import PROJECTION, Dense, SentenceModules, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
-from bertkit.modeling.sentence.losses import own_positives
+from bertkit.modeling.sentence.losses import Labels, positive_indices
+from bertkit.tokens.features import Tensor
 
 _WEIGHTS = "model.safetensors"
 _DIMENSION = 128
@@ -30,33 +32,32 @@ _DIMENSION = 128
 
 @dataclass(frozen=True)
 class LateLoss:
-    """The cross-entropy of finding each query's positive by `score_texts` among all documents of the batch."""
+    """Cross-entropy of finding each query's positive by `score_texts` among all documents of the batch."""
 
     scale: float = 1.0
     name: str = "mnrl"
     query_tokens: int | None = None
-    """The tokens of a batch's longest query, which more need not be compared; None where that is not known."""
+    """Number of tokens of a batch's longest query; more tokens need not be compared. None if unknown."""
 
-    def __call__(
-        self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, filled: bool = False
-    ) -> torch.Tensor:
-        """Compute the loss of vectors (rows, texts, tokens, dimension), the first text of each row a query."""
+    def __call__(self, vectors: Tensor, labels: Labels, missing: Tensor, static: bool = False) -> Tensor:
+        """Compute the loss of vectors (rows, texts, tokens, dimension); the first text of each row is a query."""
         with torch.autocast(vectors.device.type, enabled=False):
             queries = vectors[:, 0]
-            if not filled:  # shapes may change
+            if not static:
                 queries = queries[:, : self.query_tokens]
-            # the first texts of all rows, then the second ones, and so on: one (rows, rows, tokens, tokens) at a time
-            scores = torch.cat([score_texts(queries, each) for each in vectors[:, 1:].unbind(dim=1)], dim=1)
+            # One document of each row at a time, so that products are (rows, rows, tokens, tokens).
+            documents = vectors[:, 1:].unbind(dim=1)
+            scores = torch.cat([score_texts(queries, column) for column in documents], dim=1)
             scores = self.scale * scores.masked_fill(missing[:, 1:].T.flatten(), float("-inf"))
-            return functional.cross_entropy(scores, own_positives(missing))
+            return functional.cross_entropy(scores, positive_indices(missing))
 
 
-def score_texts(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+def score_texts(queries: Tensor, documents: Tensor) -> Tensor:
     """Score each query with each document, (queries, documents).
 
     Args:
-        queries: vectors of length 1, (queries, tokens, dimension), all 0 where a text has no token.
-        documents: likewise.
+        queries: Vectors of length 1, (queries, tokens, dimension), all 0 for padding.
+        documents: Vectors of length 1, (documents, tokens, dimension), all 0 for padding.
 
     >>> query, document = torch.eye(2)[None], torch.tensor([[[0.8, 0.6], [0.0, 0.0]]])  # its second token is padding
     >>> round(score_texts(query, document).item(), 2)  # 0.8 for the first token of the query, and 0.6 for the second
@@ -64,17 +65,17 @@ def score_texts(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
     """
     products = torch.einsum("qid,njd->qnij", queries, documents)
     products = products.masked_fill((documents == 0).all(dim=-1)[None, :, None, :], float("-inf"))
-    counted = (queries != 0).any(dim=-1)[:, None, :]
-    # `where` and not a product: minus infinity times 0 is not a number
-    return torch.where(counted, products.amax(dim=-1), 0.0).sum(dim=-1)
+    is_token = (queries != 0).any(dim=-1)[:, None, :]
+    # A product would be NaN for minus infinity times 0, but `where` is 0.
+    return torch.where(is_token, products.amax(dim=-1), 0.0).sum(dim=-1)
 
 
 class LateHead(SentenceHead):
-    """What is added to an encoder: a projection of token states to vectors of length 1, one per token."""
+    """Encoder with a projection of token states to vectors of length 1, one per token."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        # until the dimension is known
+        # `load_late_head` replaces this layer when it knows the dimension.
         self.projection = nn.Linear(config.hidden_size, 1, bias=False)
 
     def restore_projection(self, folder: Path) -> None:
@@ -85,16 +86,16 @@ class LateHead(SentenceHead):
         write_late(folder, self.sentence, width, self.projection.out_features)
         save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / _WEIGHTS)
 
-    def _loss_of(self, mask: torch.Tensor) -> LateLoss | None:
+    def _loss_of(self, mask: Tensor) -> LateLoss | None:
         loss: LateLoss | None = self.loss
         return loss and replace(loss, query_tokens=int(on_host(mask)[:, 0].sum(dim=-1).max()))
 
-    def _concatenate(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+    def _concatenate(self, vectors: list[Tensor]) -> Tensor:
         longest = max(chunk.shape[1] for chunk in vectors)
         return torch.cat([functional.pad(chunk, (0, 0, 0, longest - chunk.shape[1])) for chunk in vectors])
 
-    def pool_states(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Compute vectors (texts, tokens, dimension), all 0 where a text has no token."""
+    def pool_states(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Compute vectors (texts, tokens, dimension), all 0 for padding."""
         vectors = self.projection(states)
         with torch.autocast(states.device.type, enabled=False):
             return functional.normalize(vectors.float(), dim=-1).masked_fill(mask.unsqueeze(-1) == 0, 0.0)
@@ -104,15 +105,15 @@ def load_projection(layer: nn.Linear, folder: Path) -> None:
     """Load the weights of a projection.
 
     Raises:
-        ModelError: they are missing or damaged, or do not fit.
+        ModelError: If the weights are missing or damaged, or do not fit.
     """
     try:
         weight = load_file(folder / _WEIGHTS)["linear.weight"]
         with torch.no_grad():
             layer.weight.copy_(weight)
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:
-        what = f"the weights of the projection are damaged: {first_line(error)}"
-        raise ModelError(what, "fetch the model again", file=folder) from None
+        message = f"the weights of the projection are damaged: {first_line(error)}"
+        raise ModelError(message, "fetch the model again", file=folder) from None
 
 
 def load_late_head(
@@ -123,24 +124,24 @@ def load_late_head(
     *,
     texts_at_once: int | None = None,
 ) -> Model:
-    """Load the encoder of a model folder in float32, to make a vector of each token.
+    """Load the encoder of a model folder in float32, to compute one vector per token.
 
     Args:
-        folder: of any encoder, or of a `MultiVectorEncoder`, whose projection is kept.
-        modules: how texts are read; they are saved with the model.
-        dimension: of the vectors; None for that of the folder's projection, or 128.
-        loss: None where the model is not trained.
-        texts_at_once: texts of a batch that are read at once; None for as many as fit.
+        folder: Folder of any encoder, or of a `MultiVectorEncoder`, whose projection is kept.
+        modules: Settings for reading texts; they are saved with the model.
+        dimension: Dimension of the vectors; by default the dimension of the folder's projection, or 128.
+        loss: Loss of training, or None if the model is not trained.
+        texts_at_once: Maximum number of texts to read at once; by default, as many as fit into memory.
 
     Raises:
-        ModelError: damaged weights, or weights that do not fit the config.
-        RecipeError: the folder's projection has another dimension.
+        ModelError: If weights are damaged or do not fit the config.
+        RecipeError: If the folder's projection has another dimension.
     """
     config = load_config(folder)
     saved = next((module for module in modules.after if isinstance(module, Dense)), None)
     if saved and dimension not in (None, saved.outputs):
-        what = f"options.dimension is {dimension}, and the vectors of the model have {saved.outputs}"
-        raise RecipeError(what, "leave it out, or start from another model")
+        message = f"options.dimension is {dimension}, and the vectors of the model have {saved.outputs}"
+        raise RecipeError(message, "leave it out, or start from another model")
     config_class: type = type(config)
     model, _ = load_weights(with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
     projection = nn.Linear(config.hidden_size, saved.outputs if saved else dimension or _DIMENSION, bias=False)

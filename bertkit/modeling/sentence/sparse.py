@@ -1,7 +1,7 @@
 """Sparse vectors: one dimension per token of the vocabulary, most of them 0 (SPLADE; Formal et al. 2021).
 
-A text's value for a token is ln(1 + its highest logit at any position of the text), as the head of a masked language
-model computes it, and 0 where that logit is negative.
+The value of a text for a token is ln(1 + the highest logit of the token at any position of the text), or 0 if that is
+negative. The head of a masked language model computes the logits.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from bertkit.modeling.info import Model, patched_forward
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.sentence.folder import SentenceModules, write_sparse
 from bertkit.modeling.sentence.head import VectorHead, set_up
-from bertkit.modeling.sentence.losses import find_positives, margin_mse
-from bertkit.tokens.features import Tensors
+from bertkit.modeling.sentence.losses import Labels, find_positives, margin_mse
+from bertkit.tokens.features import Tensor, Tensors
 
-_TOKENS = 2**10  # whose logits over the whole vocabulary are in memory at a time
+_MAX_TOKENS = 2**10  # tokens whose logits over the vocabulary are in memory at a time
 
 
 @dataclass(frozen=True)
 class SparseLoss:
-    """A loss over dot products, and a penalty for what they cost (Paria et al. 2020; Formal et al. 2022).
+    """A loss over dot products, and a penalty for their cost (Paria et al. 2020; Formal et al. 2022).
 
     The penalty is the square of a dimension's mean over the texts of a batch, summed over dimensions: it grows with the
     number of operations that an inverted index needs (`FlopsLoss` of sentence-transformers). Its weight grows with the
@@ -44,26 +44,24 @@ class SparseLoss:
     query_weight: float
     document_weight: float
     warmup: float = 1 / 3
-    """The share of training until the penalty has its whole weight."""
+    """Fraction of training until the penalty reaches its full weight."""
     progress: float = 1.0
     """Fraction of training that is done."""
 
-    def __call__(
-        self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, filled: bool = False
-    ) -> torch.Tensor:
-        """Compute the loss of vectors (rows, texts, vocabulary), the first of each row that of a query."""
+    def __call__(self, vectors: Tensor, labels: Labels, missing: Tensor, static: bool = False) -> Tensor:
+        """Compute the loss of vectors (rows, texts, vocabulary); the first text of each row is a query."""
         with torch.autocast(vectors.device.type, enabled=False):
             if self.name == "mnrl":
                 loss = find_positives(vectors, missing, 1.0)
             else:
-                loss = margin_mse(vectors, labels, missing, 1.0, filled)
-            # (2, rows * texts): what each text adds to the mean of the queries, and to that of the documents
+                loss = margin_mse(vectors, labels, missing, 1.0, static)
+            # (2, rows * texts): weight of each text in the mean over queries and in the mean over documents.
             is_query = torch.arange(missing.shape[1], device=missing.device) == 0
             shares = (torch.stack([is_query, ~is_query])[:, None] & ~missing).flatten(1).to(vectors)
             means = shares / shares.sum(dim=1, keepdim=True) @ vectors.flatten(0, 1)
             query_cost, document_cost = means.square().sum(dim=1)
             penalty = self.query_weight * query_cost + self.document_weight * document_cost
-            total: torch.Tensor = loss + min(1.0, self.progress / max(self.warmup, 1e-9)) ** 2 * penalty
+            total: Tensor = loss + min(1.0, self.progress / max(self.warmup, 1e-9)) ** 2 * penalty
             return total
 
 
@@ -80,7 +78,7 @@ class SparseHead(VectorHead):
         return self.loss is not None
 
     def save_pretrained(self, folder: Path | str, **named: object) -> None:
-        """Write the masked language model, with the files that sentence-transformers reads beside it."""
+        """Write the masked language model, with the files that sentence-transformers reads."""
         super().save_pretrained(folder, **named)  # type: ignore[misc]
         write_sparse(Path(folder), self.sentence, self.config.vocab_size)  # type: ignore[attr-defined]
 
@@ -88,32 +86,32 @@ class SparseHead(VectorHead):
         """Set the fraction of training that is done, before each step."""
         self.progress = fraction
 
-    def _loss_of(self, mask: torch.Tensor) -> SparseLoss | None:
+    def _loss_of(self, mask: Tensor) -> SparseLoss | None:
         loss: SparseLoss | None = self.loss
         return loss and replace(loss, progress=self.progress)
 
-    def _output(self, vectors: torch.Tensor) -> Tensors:
-        """Return the values of vectors and the tokens that have them, (rows, texts, most of any text)."""
+    def _output(self, vectors: Tensor) -> Tensors:
+        """Return the highest values of vectors and their tokens, (rows, texts, maximum number above 0)."""
         if self.training:  # type: ignore[attr-defined]
             return {}
         values, tokens = vectors.topk(int((vectors > 0).sum(dim=-1).max()), dim=-1)
         return {"values": values, "tokens": tokens}
 
-    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+    def _embed(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         """Compute vectors (texts, vocabulary)."""
         decoder = self.get_output_embeddings()  # type: ignore[attr-defined]
         named = {} if segments is None else {"token_type_ids": segments}
-        # the decoder returns (texts, 1, vocabulary): no logits of all tokens are ever in memory
+        # The decoder returns (texts, 1, vocabulary), so the logits of all tokens are never in memory.
         with patched_forward(decoder, partial(_find_highest, decoder, mask)):
             outputs = super(VectorHead, self).forward(input_ids=ids, attention_mask=mask, **named)  # type: ignore[misc]
         with torch.autocast(ids.device.type, enabled=False):
-            vectors: torch.Tensor = outputs.logits.squeeze(1).float().relu().log1p()
+            vectors: Tensor = outputs.logits.squeeze(1).float().relu().log1p()
         return vectors
 
 
-def _find_highest(decoder: nn.Linear, mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+def _find_highest(decoder: nn.Linear, mask: Tensor, states: Tensor) -> Tensor:
     """Compute the highest logit of each token of the vocabulary at any position of a text, (texts, 1, vocabulary)."""
-    highest: torch.Tensor
+    highest: Tensor
     if Device(states.device.type).shapes_may_change:
         highest = _Highest.apply(states, decoder.weight, decoder.bias, mask)  # type: ignore[no-untyped-call]
     else:
@@ -123,59 +121,58 @@ def _find_highest(decoder: nn.Linear, mask: torch.Tensor, states: torch.Tensor) 
 
 
 class _Highest(torch.autograd.Function):
-    """The maximum over positions of a linear layer.
+    """Maximum over the positions of the outputs of a linear layer.
 
-    Only one position per text and token of the vocabulary has a gradient, and none where it is 0. So the backward pass
-    needs no product with the whole vocabulary, and less and less as vectors get sparse.
+    Only one position per text and token of the vocabulary has a gradient, and no position if that gradient is 0. So the
+    backward pass needs no product with the whole vocabulary, and takes less time as vectors get sparser.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, mask: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor) -> Tensor:
         """Compute (texts, vocabulary) of states (texts, tokens, width) and weights (vocabulary, width)."""
         lengths = on_host(mask).sum(dim=1)
-        # texts of one length together, so that little padding is computed
+        # Texts of similar length are computed together, with little padding.
         order = lengths.argsort(stable=True)
         values = states.new_empty((len(states), len(weight)), dtype=torch.float32)
         positions = torch.empty(values.shape, dtype=torch.long, device=states.device)
-        for texts in torch.split(order, max(1, _TOKENS // states.shape[1])):
+        for texts in torch.split(order, max(1, _MAX_TOKENS // states.shape[1])):
             longest = int(lengths[texts[-1]])
             texts = texts.to(states.device, non_blocking=True)
             logits = functional.linear(states[texts, :longest], weight, bias)
             logits.masked_fill_((mask[texts, :longest] == 0).unsqueeze(-1), float("-inf"))
-            of_texts = logits.max(dim=1)
-            values[texts], positions[texts] = of_texts.values.float(), of_texts.indices
+            highest = logits.max(dim=1)
+            values[texts], positions[texts] = highest.values.float(), highest.indices
         ctx.save_for_backward(states, weight, positions)
         ctx.has_bias = bias is not None
         return values
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Compute the gradients of states, weights and bias from that of the output, (texts, vocabulary)."""
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Compute the gradients of states, weights and bias from the gradient of the output, (texts, vocabulary)."""
         states, weight, positions = ctx.saved_tensors
         (gradient,) = gradients
-        of_bias = gradient.sum(dim=0) if ctx.has_bias else None
+        bias_gradient = gradient.sum(dim=0) if ctx.has_bias else None
         if not Device(gradient.device.type).is_cpu:
-            return *_products(states, weight, positions, gradient), of_bias, None
-        of_states, of_weight = torch.zeros_like(states, dtype=torch.float32), torch.zeros_like(weight)
+            return *_multiply_gradients(states, weight, positions, gradient), bias_gradient, None
+        state_gradient, weight_gradient = torch.zeros_like(states, dtype=torch.float32), torch.zeros_like(weight)
         for text, row in enumerate(gradient):
             tokens = row.nonzero()[:, 0]
-            at, factor = positions[text, tokens], row[tokens].unsqueeze(1)
-            of_weight[tokens] += factor * states[text, at]
-            of_states[text].index_add_(0, at, factor * weight[tokens])
-        return of_states.to(states.dtype), of_weight, of_bias, None
+            position, factor = positions[text, tokens], row[tokens].unsqueeze(1)
+            weight_gradient[tokens] += factor * states[text, position]
+            state_gradient[text].index_add_(0, position, factor * weight[tokens])
+        return state_gradient.to(states.dtype), weight_gradient, bias_gradient, None
 
 
-def _products(states: Any, weight: Any, positions: Any, gradient: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the same gradients of states and weights by whole products, where finding what is not 0 is waited for."""
-    of_states, of_weight = [], torch.zeros_like(weight)
-    few = max(1, _TOKENS // states.shape[1])
-    for some, at, of_highest in zip(*(values.split(few) for values in (states, positions, gradient)), strict=True):
-        of_logits = gradient.new_zeros(*some.shape[:2], len(weight)).scatter_(1, at[:, None], of_highest[:, None])
-        of_states.append((of_logits @ weight.float()).to(states.dtype))
-        of_weight += of_logits.flatten(0, 1).T @ some.flatten(0, 1).float()
-    return torch.cat(of_states), of_weight
+def _multiply_gradients(states: Any, weight: Any, positions: Any, gradient: Any) -> tuple[Tensor, Tensor]:
+    """Compute the same gradients of states and weights by full products, for devices that would wait for `nonzero`."""
+    state_gradients, weight_gradient = [], torch.zeros_like(weight)
+    size = max(1, _MAX_TOKENS // states.shape[1])
+    chunks = zip(*(values.split(size) for values in (states, positions, gradient)), strict=True)
+    for chunk, position, highest in chunks:
+        logits = gradient.new_zeros(*chunk.shape[:2], len(weight)).scatter_(1, position[:, None], highest[:, None])
+        state_gradients.append((logits @ weight.float()).to(states.dtype))
+        weight_gradient += logits.flatten(0, 1).T @ chunk.flatten(0, 1).float()
+    return torch.cat(state_gradients), weight_gradient
 
 
 def load_sparse_head(
@@ -183,16 +180,16 @@ def load_sparse_head(
 ) -> Model:
     """Load a masked language model in float32, to be trained on the sparse vectors of its texts.
 
-    `get_loading_info` the model names the weights of its head that the checkpoint lacks.
+    `get_loading_info` returns the names of the weights of its head that the checkpoint lacks.
 
     Args:
-        folder: of a masked language model, or an encoder, whose head then starts from random weights.
-        modules: how texts are read; they are saved with the model.
-        loss: None where the model is not trained.
-        texts_at_once: texts of a batch that are read at once; None for as many as fit.
+        folder: Folder of a masked language model, or of an encoder, whose head then has random weights.
+        modules: Settings for reading texts; they are saved with the model.
+        loss: Loss of training, or None if the model is not trained.
+        texts_at_once: Maximum number of texts to read at once; by default, as many as fit into memory.
 
     Raises:
-        ModelError: damaged weights, or weights that do not fit the config.
+        ModelError: If weights are damaged or do not fit the config.
     """
     config = load_config(folder)
     masked = MODEL_FOR_MASKED_LM_MAPPING[type(config)]

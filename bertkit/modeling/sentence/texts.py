@@ -1,4 +1,4 @@
-"""Shared parts of the task families of vectors: options, encoding of texts, loading, and scores in numpy."""
+"""Shared parts of the task families for vectors: options, encoding of texts, loading, and scores in numpy."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from bertkit.tokens.several import encode_several
 
 
 def _read_dimensions(value: Any) -> tuple[int, ...]:
-    are_whole = isinstance(value, list) and all(type(count) is int and count > 0 for count in value)
-    if not are_whole or len(set(value)) < len(value):
-        raise ValueError("give a list of whole numbers, such as [384, 128, 64]")
+    are_counts = isinstance(value, list) and all(type(count) is int and count > 0 for count in value)
+    if not are_counts or len(set(value)) < len(value):
+        raise ValueError("give a list of integers, such as [384, 128, 64]")
     return tuple(value)
 
 
@@ -52,7 +52,7 @@ OPTIONS: Mapping[str, Option] = {
 
 
 def modules_of(folder: Path, setup: Setup, model_format: str = DENSE) -> SentenceModules:
-    """Return how a folder makes vectors, with what the recipe says in its place."""
+    """Return the settings of a folder for vectors, replaced by the options of the recipe."""
     recipe, modules = setup.recipe, read_format(folder, model_format)
     pooling, normalize = (read_option(OPTIONS, recipe, name) for name in ("pooling", "normalize"))
     modules = with_options(modules, pooling=pooling, normalize=normalize, prompt=None)
@@ -69,56 +69,57 @@ def encode_rows(
     pairs: Sequence[str] | None = None,
     model_format: str = DENSE,
 ) -> list[Feature]:
-    """Encode the texts of each row, begun with a prompt where the model has some.
+    """Encode the texts of each row, with a prompt before each text if the model has prompts.
 
     Args:
-        rows: texts of each row.
-        setup: its tokenizer is that of the model folder.
-        roles: names of the prompts of a row's first text and of its others; None for the model's default prompt. That
-            one also begins texts for whose role the model has no prompt.
-        pairs: second texts of rows with one text, which the encoder reads together with it.
-        model_format: which class of sentence-transformers the model is of; see `bertkit.modeling.sentence.folder`.
+        rows: Texts of each row.
+        setup: Setup with the tokenizer of the model folder.
+        roles: Names of the prompts of a row's first text and of its other texts. Without roles, or if the model lacks a
+            prompt, its default prompt is used.
+        pairs: Second texts of rows with one text, which the encoder reads together with it.
+        model_format: Class of sentence-transformers that loads the model; see `bertkit.modeling.sentence.folder`.
 
     Raises:
-        ModelError: the model leaves the tokens of prompts out of its pooling.
+        ModelError: If the model excludes the tokens of prompts from its pooling.
     """
     folder = Path(setup.tokenizer.name_or_path)
     modules = modules_of(folder, setup, model_format)
     default = modules.prompts.get(modules.default_prompt or "", "")
     first, second = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
     if (first or second) and not modules.include_prompt:
-        what = "its pooling leaves out the tokens of prompts, which bertkit does not train"
-        raise ModelError(what, "start from another model", file=folder)
-    begun = [[f"{second if number else first}{text}" for number, text in enumerate(texts)] for texts in rows]
+        message = "its pooling excludes the tokens of prompts, which bertkit does not train"
+        raise ModelError(message, "start from another model", file=folder)
+    prompted = [[f"{second if index else first}{text}" for index, text in enumerate(texts)] for texts in rows]
     if modules.lowercase:
-        begun = [[text.lower() for text in texts] for texts in begun]
+        prompted = [[text.lower() for text in texts] for texts in prompted]
     shortened = replace(setup, recipe=setup.recipe.changed("training", max_length=modules.max_length))
-    several = [[{"text": text} for text in texts] for texts in begun]
+    several = [[{"text": text} for text in texts] for texts in prompted]
     for (text,), pair in zip(several, pairs or (), strict=True) if pairs else ():
         text["text_pair"] = pair.lower() if modules.lowercase else pair
     return encode_several(several, shortened)
 
 
 def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str, learned_texts: int | None = None) -> Model:
-    """Load an encoder to train with a loss of `bertkit.modeling.sentence.losses`, or one of sentence vectors to use.
+    """Load an encoder to train with a loss of `bertkit.modeling.sentence.losses`, or a trained sentence encoder.
 
     Args:
-        folder: of any encoder, or of sentence-transformers.
-        setup: its recipe says how vectors are made and trained.
-        new_head: whether the encoder is to be trained.
-        loss: its name.
-        learned_texts: how many of a row's texts ``simcse`` learns from; None for all.
+        folder: Folder of any encoder, or of sentence-transformers.
+        setup: Setup with the recipe for vectors and training.
+        new_head: Whether the encoder will be trained.
+        loss: Name of the loss.
+        learned_texts: Number of a row's texts that ``simcse`` learns from, or None for all texts.
 
     Raises:
-        ModelError: weights that do not fit or are damaged; without `new_head` also a plain encoder.
-        RecipeError: a dimension that the vectors do not have, or a loss that needs dropout which the model has not.
+        ModelError: If weights are damaged or do not fit, or (without `new_head`) the encoder was not trained for
+            vectors.
+        RecipeError: If a dimension is larger than the vectors, or the loss needs dropout and the model has none.
     """
     from bertkit.modeling.dropout import dropout_rates
     from bertkit.modeling.sentence.head import load_sentence_head
     from bertkit.modeling.sentence.losses import VectorLoss
 
     if not new_head:
-        refuse_other_formats(folder, DENSE)
+        check_format(folder, DENSE)
         return load_sentence_head(folder, read_modules(folder))
     recipe, modules = setup.recipe, modules_of(folder, setup)
     if loss == "margin_mse":  # trained on dot products
@@ -134,36 +135,36 @@ def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str, learn
         dropout=dropout,
     )
     if loss == "simcse" and not any(dropout_rates(model.config).values()):
-        what = "the loss simcse finds a text again that other dropout has changed, and this model has no dropout"
-        raise RecipeError(what, "--set options.dropout=0.1")
+        message = "the loss simcse compares a text with itself under other dropout, and this model has no dropout"
+        raise RecipeError(message, "--set options.dropout=0.1")
     model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
     if dimensions:  # under the names that vLLM reads
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, list(dimensions)
     return model
 
 
-def refuse_other_formats(folder: Path, wanted: str) -> None:
-    """Raise ModelError where a folder is not what one class of sentence-transformers loads."""
+def check_format(folder: Path, expected: str) -> None:
+    """Raise ModelError if another class than the expected one of sentence-transformers loads a folder."""
     model_format = find_format(folder)
     if model_format is None:
         remedy = "fine-tune it first, or name a folder of sentence-transformers"
         raise ModelError("it was not trained for sentence vectors (it has no modules.json)", remedy, file=folder)
-    if model_format != wanted:
-        raise ModelError(f"it is a {model_format}, not a {wanted}", f"name the folder of a {wanted}", file=folder)
+    if model_format != expected:
+        raise ModelError(f"it is a {model_format}, not a {expected}", f"name the folder of a {expected}", file=folder)
 
 
 def is_dot(setup: Setup, loss: str = "") -> bool:
-    """Tell whether a model's vectors are compared by dot products, and not by cosines."""
+    """Return whether a model's vectors are compared by dot products instead of cosines."""
     return loss == "margin_mse" or read_modules(Path(setup.tokenizer.name_or_path)).similarity == "dot"
 
 
 def to_compare(vectors: Numbers, *, dot: bool) -> Numbers:
-    """Return vectors (..., dimension) in double precision, of length 1 unless dot products compare them."""
+    """Return vectors (..., dimension) in double precision, with length 1 unless they are compared by dot products."""
     wide = vectors.astype(np.float64)
     return wide if dot else wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
 
 
-_NUMBERS = 2**23  # products of tokens that are in memory at a time
+_MAX_PRODUCTS = 2**23  # products of tokens that are in memory at a time
 
 
 def real_tokens(vectors: Numbers) -> Numbers:
@@ -173,9 +174,9 @@ def real_tokens(vectors: Numbers) -> Numbers:
 
 
 def max_sim(queries: Sequence[Numbers], documents: Sequence[Numbers]) -> Numbers:
-    """Score each query with each document, (queries, documents); each is an array (its tokens, dimension).
+    """Score each query with each document, (queries, documents); texts are arrays (tokens, dimension).
 
-    Two query tokens, each with its most similar token of a document: 0.8 and 1.
+    Here, the highest similarities of two query tokens are 0.8 and 1.
 
     >>> query, document = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.8, 0.6], [0.0, 1.0]])
     >>> round(float(max_sim([query], [document])[0, 0]), 2)
@@ -184,10 +185,10 @@ def max_sim(queries: Sequence[Numbers], documents: Sequence[Numbers]) -> Numbers
     starts = np.cumsum([0, *(len(query) for query in queries)])[:-1]
     stacked = np.concatenate(queries)
     scores = np.empty((len(queries), len(documents)), dtype=np.float32)
-    for numbers in split_by_size(range(len(documents)), _NUMBERS // len(stacked), lambda n: len(documents[n])):
-        chunk = [documents[number] for number in numbers]
+    for indices in split_by_size(range(len(documents)), _MAX_PRODUCTS // len(stacked), lambda n: len(documents[n])):
+        chunk = [documents[index] for index in indices]
         ends = np.cumsum([0, *(len(document) for document in chunk)])[:-1]
-        # (tokens of all queries, tokens of these documents): the highest of each document, then sums of each query
+        # From (tokens of all queries, tokens of these documents), the maximum per document, then the sum per query.
         highest = np.maximum.reduceat(stacked @ np.concatenate(chunk).T, ends, axis=1)
-        scores[:, numbers] = np.add.reduceat(highest, starts, axis=0)
+        scores[:, indices] = np.add.reduceat(highest, starts, axis=0)
     return scores

@@ -1,4 +1,4 @@
-"""Students of masked language models, made of layers of their teachers (Sanh et al. 2019, section 3)."""
+"""Students of masked language models that start from layers of their teachers (Sanh et al. 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.tokens.features import Batch, Tensor
 
-# Submodules of BERT -> of DistilBERT.
+# Submodules of BERT -> submodules of DistilBERT.
 _LAYER = dict(zip(LAYER_NAMES["encoder.layer"], LAYER_NAMES["transformer.layer"], strict=True))
 _AROUND = {
     "bert.embeddings.word_embeddings": "distilbert.embeddings.word_embeddings",
@@ -38,57 +38,53 @@ class PretrainingTeacher:
 
     model: Model
     temperature: float = 1.0
-    """Divides the logits of both models before they are compared."""
+    """Divisor of the logits of both models before they are compared."""
     compare: Callable[[Tensor], Batch] | None = None
-    """Sums the terms over the tokens of a mask, after both models have run on a batch."""
+    """Function that sums the terms over the tokens of a mask, after both models have run on a batch."""
     hooks: ExitStack = field(default_factory=ExitStack)
-    """Hooks and projections that the student has until `release`."""
-
-    def release(self) -> None:
-        """Remove from the student what it has only while it is trained and evaluated."""
-        self.hooks.close()
+    """Hooks and projections of the student, to be closed after it is trained and evaluated."""
 
 
 def load_teacher(folder: Path, config: Config) -> Model:
-    """Load a masked language model to predict with, frozen.
+    """Load a frozen masked language model in evaluation mode.
 
     Raises:
-        ModelError: it has no head over tokens, or does not load.
+        ModelError: If the model has no head over tokens, or does not load.
     """
     from transformers import AutoModelForMaskedLM
 
     teacher = load_for_pretraining(AutoModelForMaskedLM, folder, config)
     if new := get_loading_info(teacher).new_weights:
-        what = f"the teacher has no head that predicts masked tokens (the checkpoint lacks {new[0]})"
-        raise ModelError(what, f"train one first: bertkit pretrain mlm --model {folder}", file=folder)
+        message = f"the teacher has no head that predicts masked tokens (the checkpoint lacks {new[0]})"
+        raise ModelError(message, f"train one first: bertkit pretrain mlm --model {folder}", file=folder)
     return teacher.requires_grad_(False).eval()
 
 
 def choose_layers(choice: int | list[int] | None, config: Config) -> list[int]:
-    """Return the numbers of the teacher's layers that a student is made of; None chooses every second one.
+    """Return the indices of the teacher's layers that a student copies; None selects every second layer.
 
     Raises:
-        ModelError: no student can be made of a teacher of this type.
-        RecipeError: layers that the teacher does not have, or that cannot be the first.
+        ModelError: If a teacher of this type cannot have students.
+        RecipeError: If the teacher lacks one of the layers, or the first one cannot be the first of a student.
     """
     architecture = architecture_of(config)
     if architecture.student_type is None:
-        what = f"no student can be made of the layers of a teacher of type {config.model_type!r}"
-        why = "they share their weights" if shares_layers(config) else "they are not known"
-        raise ModelError(f"{what}: {why}", f"use one of type {', '.join(types_with('student_type'))}")
+        problem = f"a student cannot copy layers of a teacher of type {config.model_type!r}"
+        reason = "they share their weights" if shares_layers(config) else "they are not known"
+        raise ModelError(f"{problem}: {reason}", f"use one of type {', '.join(types_with('student_type'))}")
     count = config.num_hidden_layers
     layers = list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
     if architecture.first_layer_differs and layers[0] != 0:
-        what = f"the first layer of a {config.model_type} has a form of its own"
-        raise RecipeError(f"student_layers begin with {layers[0]}, but {what}", "begin with 0")
+        reason = f"the first layer of a {config.model_type} model differs from the others"
+        raise RecipeError(f"student_layers start with {layers[0]}, but {reason}", "start with 0")
     return layers
 
 
 def make_student(teacher: Model, layers: Sequence[int]) -> Model:
-    """Copy some layers of a teacher, its embeddings and its head into a smaller model: DistilBERT where it is BERT.
+    """Copy some layers of a teacher, its embeddings and its head into a smaller model; BERT becomes DistilBERT.
 
-    With all layers, the student of a BERT predicts what its teacher does for a text that is all of token type 0. Other
-    types use no token types, so their students differ from them in the number of layers only.
+    With all layers, a student of BERT makes the predictions of its teacher for texts with token type 0 only. Other
+    types use no token types, so their students differ from them only in the number of layers.
     """
     architecture = architecture_of(teacher.config)
     keeps_type = architecture.student_type == architecture.model_type
@@ -136,7 +132,7 @@ def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
         elif module in _AROUND:
             weights[f"{_AROUND[module]}.{parameter}"] = values
     # DistilBERT has no token types. The embedding of type 0, (width,), is added to all positions, (positions, width),
-    # since each token reads one of these; word embeddings would not do, since they are tied to the head.
+    # because each token reads one of these. It cannot be added to word embeddings, because the head shares them.
     first_type = teacher.bert.embeddings.token_type_embeddings.weight[0]
     positions = "distilbert.embeddings.position_embeddings.weight"
     weights[positions] = weights[positions] + first_type
@@ -145,16 +141,16 @@ def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
 
 
 def _take_weights(teacher: Model, layers: Sequence[int]) -> dict[str, Any]:
-    """Select the weights of some layers, numbered anew from 0, and all weights outside of layers."""
+    """Select the weights of some layers, which get indices from 0, and all weights outside of layers."""
     path = f".{architecture_of(teacher.config).layers}."
-    numbers = {str(layer): str(number) for number, layer in enumerate(layers)}
+    indices = {str(layer): str(index) for index, layer in enumerate(layers)}
     taken = {}
-    # of bert.encoder.layer.11.output.dense.weight only the number changes, and names outside of layers stay
+    # In bert.encoder.layer.11.output.dense.weight, only the index changes. Names outside of layers do not change.
     for name, values in teacher.state_dict().items():
         before, middle, after = name.partition(path)
-        number, _, rest = after.partition(".")
+        layer, _, rest = after.partition(".")
         if not middle:
             taken[name] = values
-        elif number in numbers:
-            taken[f"{before}{middle}{numbers[number]}.{rest}"] = values
+        elif layer in indices:
+            taken[f"{before}{middle}{indices[layer]}.{rest}"] = values
     return taken

@@ -1,4 +1,4 @@
-"""Students made of their teacher's layers, and the matching of a teacher's inside (TinyBERT: Jiao et al. 2020)."""
+"""Matching of hidden states and attention between a student and its teacher (TinyBERT: Jiao et al. 2020)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from bertkit.tokens.features import Batch
 Pairs = dict[int, int]
 """Layer of the student -> layer of the teacher that it is compared with."""
 
-# submodule of a student: its hidden states in the teacher's width
+# Submodule of a student that projects its hidden states to the teacher's width.
 _PROJECTIONS = "bertkit_projections"
-_EMBEDDINGS = -1  # number of the embeddings among the layers
+_EMBEDDINGS = -1  # index of the embeddings among the layers
 
 
 def find_layers(model: Model) -> tuple[Any, str, nn.ModuleList]:
-    """Find the layers of a model's encoder: the module that holds them, their name there, and the layers.
+    """Return the module that holds the layers of a model's encoder, their name there, and the layers.
 
     Raises:
-        ModelError: they are no list of like layers, for example since they share their weights.
+        ModelError: If there is no list of similar layers, for example because layers share their weights.
     """
     count = model.config.num_hidden_layers
     for parent in model.base_model.modules():
@@ -47,11 +47,11 @@ def find_layers(model: Model) -> tuple[Any, str, nn.ModuleList]:
 
 @dataclass(eq=False)
 class Matching:
-    """Compares the inside of a student with that of its teacher, on the batch that the student has just run on.
+    """Comparison of hidden states and attention of a student and its teacher on the current batch of the student.
 
-    Its terms are sums over tokens. For the embeddings and hidden states it is the squared distance, as a mean over
-    their width; for attention KL(teacher || student), as a mean over heads; for attention scores the squared distance,
-    as a mean over heads and the tokens attended to. All are means over the matched layers.
+    The terms are sums over tokens and means over the matched layers. The term for embeddings and hidden states is the
+    squared distance, as a mean over their width. The term for attention is KL(teacher || student), as a mean over
+    heads. The term for attention scores is the squared distance, as a mean over heads and attended tokens.
     """
 
     student: Model
@@ -71,7 +71,7 @@ class Matching:
 
     @property
     def reads_scores(self) -> bool:
-        """Whether attention leaves its scores, of which probabilities are computed where they are compared."""
+        """Whether attention keeps its scores, from which the comparison computes probabilities if needed."""
         return "attention_scores" in self.pairs
 
     def sums(self, batch: Batch) -> dict[str, torch.Tensor]:
@@ -82,7 +82,7 @@ class Matching:
         return self.compare(batch["attention_mask"].flatten(0, -2))
 
     def compare(self, mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Sum each term over the tokens that both models have run on; `mask` (texts, tokens) is not 0 there."""
+        """Sum each term over the tokens whose `mask` (texts, tokens) is not 0, after both models have run on them."""
         compare = {
             "embeddings": self._compare_states,
             "hidden": self._compare_states,
@@ -96,29 +96,29 @@ class Matching:
             sums[name] = torch.stack(terms).mean(dim=0)
         return sums
 
-    def module(self, model: Model, number: int) -> nn.Module:
+    def module(self, model: Model, index: int) -> nn.Module:
         """Return a layer of a model, or its embeddings."""
-        if number != _EMBEDDINGS:
-            layer: nn.Module = self.layers[model][number]
+        if index != _EMBEDDINGS:
+            layer: nn.Module = self.layers[model][index]
             return layer
-        # the first layer of a model without such a module reads the embeddings of its tokens as they are
+        # Without such a module, the first layer reads the word embeddings.
         embeddings: nn.Module = getattr(model.base_model, "embeddings", None) or model.get_input_embeddings()
         return embeddings
 
     def _compare_states(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
-        # (rows, tokens, width) picked by a mask of shape (rows, tokens): only real tokens are compared
+        # The mask (rows, tokens) selects the states of real tokens from (rows, tokens, width).
         student = _pick(self.states[self.module(self.student, student_layer)], tokens)
         teacher = _pick(self.states[self.module(self.teacher, teacher_layer)], tokens)
-        projections = getattr(self.student, _PROJECTIONS, {})
-        if _key(student_layer) in projections:
-            student = projections[_key(student_layer)](student.float())
+        projections, key = getattr(self.student, _PROJECTIONS, {}), _key(student_layer)
+        if key in projections:
+            student = projections[key](student.float())
         return functional.mse_loss(student.float(), teacher.float(), reduction="none").mean(dim=-1).sum()
 
     def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         if self.reads_scores:
             student, teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
-        # padding has probability 0 in both; its logarithms are large negative numbers whose difference means nothing
+        # Padding has probability 0 in both. Its logarithms are large negative numbers, and their difference is noise.
         log_ratio = (teacher - student).masked_fill(teacher < -1e4, 0.0)
         return (teacher.exp() * log_ratio).sum(dim=-1).mean(dim=-1).sum()
 
@@ -131,39 +131,40 @@ class Matching:
     def _attention_at(
         self, student_layer: int, teacher_layer: int, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the attention of both: (rows, heads, tokens, tokens) -> (real tokens, heads, tokens attended to)."""
+        """Return the attention of both models, (real tokens, heads, attended tokens)."""
         student = attention_of(self.layers[self.student][student_layer], self.attention[self.student])
         teacher = attention_of(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
         return _pick(student.transpose(1, 2), tokens), _pick(teacher.transpose(1, 2), tokens)
 
 
 def _pick(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Pick the values of real tokens, (texts, tokens, ...) to (real tokens, ...).
+    """Select the values of real tokens, (texts, tokens, ...) to (real tokens, ...).
 
-    A device that compiles a graph per shape gets all, those of padding as zeros, which differ from no other zeros.
+    A device that compiles one graph per shape gets the values of all tokens, with zeros for padding in both models,
+    whose distance is 0.
     """
     if Device(values.device.type).shapes_may_change:
         return select(values, tokens)
     return values.where(tokens.view(*tokens.shape, *[1] * (values.dim() - 2)), 0.0).flatten(0, 1)
 
 
-def _key(number: int) -> str:
-    """Name the projection of a layer, or of the embeddings."""
-    return "embeddings" if number == _EMBEDDINGS else str(number)
+def _key(index: int) -> str:
+    """Return the name of the projection of a layer, or of the embeddings."""
+    return "embeddings" if index == _EMBEDDINGS else str(index)
 
 
 @contextmanager
 def matched(
     student: Model, teacher: Model, distillation: Distillation, precision: str, *, in_training_only: bool = True
 ) -> Iterator[Matching]:
-    """Keep what a recipe matches of the inside of both models, while a student is trained, or is evaluated as well.
+    """Keep the hidden states and attention that a recipe matches, inside the `with` block.
 
-    If their widths differ, the student meanwhile has a learned projection per layer (Jiao et al. 2020, equation 8), and
-    one for its embeddings.
+    If the widths of the models differ, the student has a learned projection per layer (Jiao et al. 2020, equation 8),
+    and another for its embeddings, inside the block.
 
     Raises:
-        RecipeError: a model does not have a layer of the recipe.
-        ModelError: layers or heads cannot be compared.
+        RecipeError: If a model lacks a layer of the recipe.
+        ModelError: If layers or heads cannot be compared.
     """
     maps = {name: getattr(distillation, name) for name in ("hidden", "attention", "attention_scores")}
     sizes = student.config.num_hidden_layers, teacher.config.num_hidden_layers
@@ -179,22 +180,22 @@ def matched(
     matching = Matching(student, teacher, pairs, {name: weights[name] or 0.0 for name in pairs}, precision)
     states = {**pairs.get("hidden", {}), **pairs.get("embeddings", {})}
     with ExitStack() as patches:
-        for student_number, teacher_number in states.items():
-            modules = [matching.module(student, student_number), matching.module(teacher, teacher_number)]
+        for student_layer, teacher_layer in states.items():
+            modules = [matching.module(student, student_layer), matching.module(teacher, teacher_layer)]
             patches.enter_context(kept_outputs(modules, matching.states))
         if {"attention", "attention_scores"} & set(pairs):
             heads = student.config.num_attention_heads, teacher.config.num_attention_heads
             if heads[0] != heads[1]:
-                what = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
-                raise ModelError(what, "match hidden states alone")
+                message = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
+                raise ModelError(message, "match hidden states only")
             scores = matching.reads_scores
-            of_student = kept_attention(student, "student", in_training_only=in_training_only, scores=scores)
-            matching.attention[student] = patches.enter_context(of_student)
+            student_maps = kept_attention(student, "student", in_training_only=in_training_only, scores=scores)
+            matching.attention[student] = patches.enter_context(student_maps)
             matching.attention[teacher] = patches.enter_context(kept_attention(teacher, "teacher", scores=scores))
         projections = {
-            _key(number): nn.Linear(*widths, bias=False)
-            for number in states
-            if (widths := (_width(student, number), _width(teacher, number)))[0] != widths[1]
+            _key(index): nn.Linear(*widths, bias=False)
+            for index in states
+            if (widths := (_width(student, index), _width(teacher, index)))[0] != widths[1]
         }
         if projections:
             setattr(student, _PROJECTIONS, nn.ModuleDict(projections).to(student.device))
@@ -202,7 +203,7 @@ def matched(
         yield matching
 
 
-def _width(model: Model, number: int) -> int:
-    """Return the width of a layer, or of the embeddings, which may have one of their own."""
-    own = getattr(model.config, "embedding_size", None) if number == _EMBEDDINGS else None
-    return own or model.config.hidden_size  # type: ignore[no-any-return]
+def _width(model: Model, index: int) -> int:
+    """Return the width of a layer, or of the embeddings, which can have another width."""
+    width = getattr(model.config, "embedding_size", None) if index == _EMBEDDINGS else None
+    return width or model.config.hidden_size  # type: ignore[no-any-return]

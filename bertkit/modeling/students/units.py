@@ -1,8 +1,7 @@
-"""The units of a model's layers, heads of attention and neurons of feed-forwards, and masks over them.
+"""Heads and feed-forward neurons of a model, and masks over them.
 
-Both kinds of units are the inputs of a linear layer: attention joins its heads in the input of its output projection,
-and a feed-forward its neurons in the input of its second product. So one mask before that layer serves every
-architecture, whatever computes what comes before.
+Both kinds of units are inputs of a linear layer: the heads are inputs of the output projection of attention, and the
+neurons are inputs of the second product of a feed-forward. So a mask before that layer works for every architecture.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import nn
 from bertkit.errors import ModelError
 from bertkit.modeling.info import Model
 
-# Names inside of a layer. Those of a feed-forward: what widens, and what narrows again.
+# Names of modules in a layer. In a feed-forward: the projections to the neurons, and the projection back.
 _FEED_FORWARD = (
     (("intermediate.dense",), "output.dense"),
     (("ffn.lin1",), "ffn.lin2"),
@@ -40,23 +39,23 @@ _ATTENTION_OUTPUT = (
 
 @dataclass(frozen=True)
 class FeedForward:
-    """The products of one layer's feed-forward."""
+    """Linear layers of the feed-forward of a layer."""
 
     widen: tuple[nn.Linear, ...]
-    """One, or two with a gate, or one whose outputs are both of these."""
+    """Projections to the neurons: one, or two with a gate; a single projection can compute both."""
     narrow: nn.Linear
 
     @property
     def width(self) -> int:
-        """The number of neurons."""
+        """Number of neurons."""
         return self.narrow.in_features
 
 
 def feed_forwards_of(model: Model) -> list[FeedForward]:
-    """Find the feed-forward of each layer of a model's encoder, in order; of layers that share weights, only one.
+    """Return the feed-forward of each layer of a model's encoder, in order; layers that share weights are one.
 
     Raises:
-        ModelError: its layers have other submodules than those that are known.
+        ModelError: If bertkit does not know the submodules of the layers.
     """
     forwards = []
     for layer in model.base_model.modules():
@@ -65,29 +64,29 @@ def feed_forwards_of(model: Model) -> list[FeedForward]:
             if all(isinstance(module, nn.Linear) for module in modules):
                 forwards.append(FeedForward(tuple(modules[:-1]), modules[-1]))  # type: ignore[arg-type]
                 break
-    return forwards or _refuse_model(model, "feed-forward")
+    return forwards or _raise_unknown(model, "feed-forward")
 
 
 def attention_outputs_of(model: Model) -> list[nn.Linear]:
-    """Find the output projection of each layer's attention, in order; of layers that share weights, only one.
+    """Return the output projection of each layer's attention, in order; layers that share weights are one.
 
     Raises:
-        ModelError: its layers have other submodules than those that are known.
+        ModelError: If bertkit does not know the submodules of the layers.
     """
     outputs = []
     for layer in model.base_model.modules():
         modules = (_submodule(layer, name) for name in _ATTENTION_OUTPUT)
         outputs += [module for module in modules if isinstance(module, nn.Linear)][:1]
-    return outputs or _refuse_model(model, "attention")
+    return outputs or _raise_unknown(model, "attention")
 
 
 @contextmanager
 def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
-    """Multiply the inputs of linear layers by masks of ones that get gradients, one number per row and unit.
+    """Multiply the inputs of linear layers by masks of ones that get gradients, one value per row and unit.
 
     Args:
-        layers: what the masks are put before.
-        units: how many of them the input of each layer holds, one after the other.
+        layers: Layers whose inputs are multiplied.
+        units: Number of units in the input of each layer; a unit is a slice of the input.
 
     Yields:
         the masks of each layer, (rows, 1, units), one per call.
@@ -107,19 +106,17 @@ def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
 
 
 def _multiply_units(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Multiply states (..., units * width) by a mask whose last axis is units."""
+    """Multiply states (..., units * width) by a mask (..., units)."""
     units = states.view(*states.shape[:-1], mask.shape[-1], -1)
     return (units * mask[..., None]).flatten(-2)
 
 
 def _submodule(layer: nn.Module, name: str) -> nn.Module | None:
-    module: object = layer
-    for part in name.split("."):
-        module = getattr(module, part, None)
-        if module is None:
-            return None
-    return module if isinstance(module, nn.Module) else None
+    try:
+        return layer.get_submodule(name)
+    except AttributeError:
+        return None
 
 
-def _refuse_model(model: Model, what: str) -> NoReturn:
-    raise ModelError(f"the {what} of a {model.config.model_type} model is not known", "prune its layers or vocabulary")
+def _raise_unknown(model: Model, part: str) -> NoReturn:
+    raise ModelError(f"the {part} of a {model.config.model_type} model is not known", "prune its layers or vocabulary")

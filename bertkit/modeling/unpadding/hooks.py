@@ -251,11 +251,11 @@ def _disentangled(
         query = query * scale
         if "c2p" in distances:
             # The distance from a query to the keys falls from key to key.
-            near = distances["c2p"][:, longest - length : longest + length].flip(1)
-            bias = bias + _at_distances(query, near)
+            nearby = distances["c2p"][:, longest - length : longest + length].flip(1)
+            bias = bias + _at_distances(query, nearby)
         if "p2c" in distances:
-            near = distances["p2c"][:, longest - length + 1 : longest + length + 1]
-            bias = bias + _at_distances(key, near * scale).transpose(2, 3)
+            nearby = distances["p2c"][:, longest - length + 1 : longest + length + 1]
+            bias = bias + _at_distances(key, nearby * scale).transpose(2, 3)
         attended.append(_attend(module.dropout, (query, key, value), bias, mask, scale=1.0))
     joined = attended[0] if attention is None else attention.join(attended)
     return joined.flatten(2), None
@@ -277,14 +277,14 @@ def _project_distances(module: DisentangledSelfAttention, embeddings: torch.Tens
         distances = make_log_bucket_position(distances, module.position_buckets, module.max_relative_positions)
     # Far distances share an embedding, so only the embeddings that occur are projected, and then looked up.
     rows = (distances.long() + span).clamp(0, 2 * span - 1)
-    known = module.pos_dropout(embeddings[rows[0] : rows[-1] + 1])[None]
+    embeddings_in_use = module.pos_dropout(embeddings[rows[0] : rows[-1] + 1])[None]
     projections: dict[str, Any] = (
         {"c2p": module.key_proj, "p2c": module.query_proj}
         if module.share_att_key
         else {"c2p": getattr(module, "pos_key_proj", None), "p2c": getattr(module, "pos_query_proj", None)}
     )
     return {
-        kind: split_heads(project(known), module.attention_head_size)[0].index_select(1, rows - rows[0])
+        kind: split_heads(project(embeddings_in_use), module.attention_head_size)[0].index_select(1, rows - rows[0])
         for kind, project in projections.items()
         if kind in module.pos_att_type
     }

@@ -128,7 +128,7 @@ class IndexMap:
         is_empty = torch.ones(size, dtype=torch.bool)
         is_empty[indices] = False
         maps = (indices, sources, is_empty.nonzero()[:, 0])
-        self.indices, self.sources, self.empty = (each.to(device, non_blocking=True) for each in maps)
+        self.indices, self.sources, self.empty = (tensor.to(device, non_blocking=True) for tensor in maps)
 
     def gather(self, values: torch.Tensor, size: int) -> torch.Tensor:
         """Gather rows of the longer matrix, (all rows, ...), followed by rows of zeros: (size, ...)."""

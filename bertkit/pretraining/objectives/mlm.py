@@ -11,7 +11,7 @@ from bertkit.metrics import Numbers
 from bertkit.modeling.architectures import architecture_of, first_position
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import (
     PretrainSetup,
@@ -114,7 +114,7 @@ def losses(model: Model, batch: Batch) -> Sums:
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     outputs, labels = run_at_masked(model, batch, rounded=True)
-    return masked_totals(outputs.logits, labels)
+    return read_numbers(masked_sums(outputs.logits, labels))
 
 
 def score(totals: Totals) -> dict[str, float]:

@@ -15,7 +15,7 @@ from bertkit.hardware.tensors import derive, select
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.checkpoint import load_config
-from bertkit.modeling.info import LoadingInfo, Model, get_loading_info, set_loading_info
+from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_numbers, sum_of_losses
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
@@ -77,7 +77,7 @@ def load_model(setup: PretrainSetup) -> Model:
     generator = load_for_pretraining(ElectraForMaskedLM, generator_folder, smaller)
     model = ElectraPair(discriminator, generator)
     new_weights = (name for part in (discriminator, generator) for name in get_loading_info(part).new_weights)
-    set_loading_info(model, LoadingInfo(tuple(new_weights)))
+    model.loading_info = LoadingInfo(tuple(new_weights))
     return model
 
 

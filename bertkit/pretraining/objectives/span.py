@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.modeling.info import LoadingInfo, Model, get_loading_info, set_loading_info
+from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
 from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import choose_spans, corrupt
 from bertkit.pretraining.objectives import (
@@ -50,7 +50,7 @@ def load_model(setup: PretrainSetup) -> Model:
         add_span_boundary(model)
         if setup.model_folder is not None:
             new_weights = get_loading_info(model).new_weights
-            set_loading_info(model, LoadingInfo((*new_weights, "span_boundary")))
+            model.loading_info = LoadingInfo((*new_weights, "span_boundary"))
     return model
 
 

@@ -10,7 +10,7 @@ import typer
 
 from bertkit.cli.commands.pretrain import print_estimate, print_pretrained, print_tokenizer
 from bertkit.cli.main import app
-from bertkit.modeling.sizes import size_names
+from bertkit.modeling.sizes import read_sizes
 from bertkit.recipe import recipe_names
 from bertkit.workflows.pretrain_plan import Estimate
 from bertkit.workflows.pretrain_results import Pretrained
@@ -35,7 +35,7 @@ def test_what_the_tokenizer_does_to_held_out_text(capsys):
 
 def test_every_size_has_a_line(run):
     lines = run("pretrain", "sizes").out.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == list(size_names())
+    assert [line.split()[0] for line in lines[2:]] == list(read_sizes())
     assert max(map(len, lines)) <= 80
 
 

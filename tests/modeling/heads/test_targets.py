@@ -96,5 +96,5 @@ def test_a_family_that_says_nothing_has_its_highest_logit_explained():
     targets = targets_of_logits([{"logits": LOGITS[0]}], SimpleNamespace(labels=("a", "b", "c")), "own.task")
     assert [target.name for target in targets if target.chosen] == ["c"]
     assert targets_of_logits([{"logits": LOGITS[0, :1]}], SimpleNamespace(labels=()), "own.task")[0].name == "value"
-    with pytest.raises(RecipeError, match=r"own\.task does not say what there is to explain"):
+    with pytest.raises(RecipeError, match=r"own\.task does not define explanation targets"):
         targets_of_logits([{"logits": LOGITS}], SimpleNamespace(labels=()), "own.task")

@@ -52,7 +52,7 @@ def plain_vectors(model, batch) -> torch.Tensor:
 # logits of all texts at once, or of two; gradients as a CPU computes them, or an accelerator
 @pytest.mark.parametrize(("tokens", "is_cpu"), [(2**10, True), (24, True), (24, False)])
 def test_vectors_and_gradients_are_those_of_all_logits(masked_model, monkeypatch, tokens, is_cpu):
-    monkeypatch.setattr("bertkit.modeling.sentence.sparse._TOKENS", tokens)
+    monkeypatch.setattr("bertkit.modeling.sentence.sparse._MAX_TOKENS", tokens)
     monkeypatch.setattr(Device, "is_cpu", is_cpu)
     batch, missing = make_batch(), LENGTHS == 1
     loss = SparseLoss("mnrl", 0.01, 0.02)

@@ -61,15 +61,15 @@ def test_options_come_before_the_folder(folder):
 def test_prompts_that_are_not_pooled_are_refused(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "include_prompt": False}))
-    with pytest.raises(ModelError, match="its pooling leaves out the tokens of prompts"):
+    with pytest.raises(ModelError, match="its pooling excludes the tokens of prompts"):
         encode_rows([["a", "b"]], setup_of(copy))
 
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("dimensions", [64, 64], "give a list of whole numbers, such as [384, 128, 64]"),
-        ("dimensions", 64, "give a list of whole numbers"),
+        ("dimensions", [64, 64], "give a list of integers, such as [384, 128, 64]"),
+        ("dimensions", 64, "give a list of integers"),
         ("prompts", "query: ", "give texts by name, such as"),
         ("normalize", "yes", "give true or false"),
         ("pooling", "average", "there are: mean, cls, max"),
@@ -94,7 +94,7 @@ def test_a_model_without_dropout_gets_some_or_does_not_learn_from_it(still_model
 
 @pytest.mark.parametrize("numbers", [2**23, 50])  # products of all documents at once, or of one or two
 def test_scores_are_those_of_a_loop_over_tokens(monkeypatch, numbers):
-    monkeypatch.setattr("bertkit.modeling.sentence.texts._NUMBERS", numbers)
+    monkeypatch.setattr("bertkit.modeling.sentence.texts._MAX_PRODUCTS", numbers)
     expected = [[score_by_loop(query, document) for document in DOCUMENTS] for query in QUERIES]
     np.testing.assert_allclose(max_sim(QUERIES, DOCUMENTS), expected, rtol=1e-5)
 

@@ -293,7 +293,7 @@ def test_a_teacher_needs_a_head_over_tokens(tmp_path):
 
 def test_a_teacher_of_another_type_is_refused(tmp_path):
     folder = save_teacher(tmp_path / "albert", "albert")
-    with pytest.raises(ModelError, match="no student can be made of the layers of a teacher of type 'albert'"):
+    with pytest.raises(ModelError, match="a student cannot copy layers of a teacher of type 'albert'"):
         distil.check(make_setup(folder))
 
 

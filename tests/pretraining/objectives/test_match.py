@@ -94,7 +94,7 @@ def test_only_the_student_learns_and_projections_are_dropped(teacher_of, tmp_pat
     assert all(weights.grad is not None for weights in model.parameters())  # also those of the projections
     assert not any(weights.requires_grad for weights in teacher.parameters())
     assert not teacher.training
-    model.teacher.release()
+    model.teacher.hooks.close()
     assert set(plain.state_dict()) - set(model.state_dict()) == {"pooler.dense.weight", "pooler.dense.bias"}
     assert set(model.state_dict()) < set(plain.state_dict())
     match.encoder(model, setup).save_pretrained(tmp_path)
@@ -142,7 +142,7 @@ def test_a_student_of_the_layers_of_any_type_learns_and_is_saved(teacher_of, tmp
     sums = objective.losses(model, make_batch(setup, objective))
     sum(sums.values()).backward()
     assert all(value.isfinite() for value in sums.values())
-    model.teacher.release()
+    model.teacher.hooks.close()
     objective.encoder(model, setup).save_pretrained(tmp_path)
     assert load_config(tmp_path).model_type == ARCHITECTURES[model_type].student_type
     loaded = type(model).from_pretrained(tmp_path).state_dict()
@@ -167,7 +167,7 @@ def test_a_student_of_the_layers_of_any_type_learns_and_is_saved(teacher_of, tmp
         ),
         ("albert", {"student_layers": 1}, "layers of a teacher of type 'albert': they share their weights"),
         ("roberta", {"student_size": "tiny", "packing": "documents"}, "a student of type bert cannot keep documents"),
-        ("modernbert", {"student_layers": [1]}, "the first layer of a modernbert has a form of its own"),
+        ("modernbert", {"student_layers": [1]}, "the first layer of a modernbert model differs from the others"),
     ],
 )
 def test_students_that_cannot_be_made_are_refused(teacher_of, model_type, options, message):
