@@ -170,7 +170,7 @@ class Gain(NamedTuple):
 def classes_of(gold: Sequence[Any]) -> list[int] | None:
     """Return the gold values as classes: labels, or numbers above and below their median.
 
-    Returns None if there is only one class or more than 20, or values are neither labels nor numbers.
+    The result is None if there is one class or more than 20, or a value is not a label or number.
     """
     if len(gold) < _MIN_ROWS:
         return None

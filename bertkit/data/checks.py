@@ -147,7 +147,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
 
 
 def find_skew(train: Split, gold: str) -> tuple[str, int] | None:
-    """Return the label of most training rows and its number of rows, or None if there is no such label."""
+    """Return the label of most training rows and its number of rows, or None if labels are balanced."""
     rows = len(train.rows)
     if rows < _MIN_ROWS or not all(isinstance(value, str) for value in train.column(gold)):
         return None

@@ -201,7 +201,7 @@ def draw_training_rows(split: Split, recipe: Recipe, gold: str = "", labels: Seq
     """Return the training rows that the recipe draws, or all of them.
 
     Raises:
-        DataError: As in `draw_per_label` and `draw_rows`.
+        DataError: If there are fewer rows than the recipe draws; see `draw_per_label` and `draw_rows`.
     """
     data, seed = recipe.data, recipe.training.seed
     if data.per_class:

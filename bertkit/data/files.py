@@ -290,7 +290,7 @@ def _ending(path: Path, data: Data) -> str:
 
 
 def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
-    """Return the first `limit` items, or all of them if it is None.
+    """Return the first `limit` items; without a limit, return all items.
 
     Raises:
         UsageError: If the limit is not a positive number.

@@ -66,7 +66,7 @@ def guess_recipe(file: str) -> Guess:
 
 
 def _guess_tags(values: dict[str, list[Any]], rows: int) -> Guess | None:
-    """Guess the columns of words with tags or of a text with spans, or return None if there are no such columns."""
+    """Guess the columns of words with tags or of a text with spans, or return None without such columns."""
     lists = [name for name, column in values.items() if column and all(isinstance(value, list) for value in column)]
     words = next((name for name in lists if all(isinstance(word, str) for row in values[name] for word in row)), None)
     for spans in SPAN_COLUMNS:

@@ -44,7 +44,7 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: Columns | None = 
         columns: Columns of the task family; required with `inputs`.
 
     Raises:
-        DataError: If a row is none of these, lacks a column, or has text that cannot be tokenized, with its number.
+        DataError: If a row has another type, lacks a column, or has text that cannot be tokenized, with its number.
     """
     row_values: Iterable[Any]
     if is_dataframe(rows):
@@ -83,11 +83,11 @@ def map_given(names: Sequence[str], canonical_names: Iterable[str], data: Data) 
 
 def add_columns(dataframe: DataFrameT, columns: Mapping[str, list[Any]]) -> DataFrameT:
     """Return a dataframe with further columns."""
-    frame: Any = dataframe
-    if hasattr(frame, "assign"):  # pandas
-        added: DataFrameT = frame.assign(**columns)
+    table: Any = dataframe
+    if hasattr(table, "assign"):  # pandas
+        added: DataFrameT = table.assign(**columns)
         return added
-    added = frame.hstack(type(frame)(columns))
+    added = table.hstack(type(table)(columns))
     return added
 
 

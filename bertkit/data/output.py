@@ -287,7 +287,7 @@ def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
 def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequence[dict[str, Any]]]:
     """Read all records, and return column -> type -> sample value, and the records.
 
-    The columns and their types are known only after the last record, so records wait on disk until then.
+    The columns and their types are known only after the last record, so all records are first stored on disk.
     """
     types_by_column: dict[str, dict[_ValueType, Any]] = {}
 

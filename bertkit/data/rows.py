@@ -79,7 +79,7 @@ class Split:
     rows: Sequence[Row]
     lines: Sequence[int]
     is_held_out: bool = False
-    """Whether one split was divided, of which this is the training or the validation part."""
+    """Whether it is the training or the validation part of a divided split."""
     training_rows: frozenset[int] = frozenset()
     """Indices of the rows that the model to score was trained on."""
     nearly_trained: int = 0
@@ -90,7 +90,7 @@ class Split:
     """Warnings about its rows, such as gold values that no model can predict."""
 
     def first(self, count: int | None) -> Split:
-        """Return the first `count` rows, or all rows if it is None."""
+        """Return the first `count` rows; without a count, return all rows."""
         return self if count is None else replace(self, rows=spool(islice(self.rows, count)), lines=self.lines[:count])
 
     def select(self, indices: Iterable[int]) -> Split:

@@ -197,7 +197,7 @@ def single_file(data: Data | Corpus) -> Path | None:
 
 
 def unsplit_file(data: Data) -> Path | None:
-    """Return the single file of a source without a split column, some of whose rows are held out, or None."""
+    """Return the single file of a source without a split column, or None; some of its rows are held out."""
     return single_file(data) if data.split_column is None else None
 
 

@@ -62,7 +62,7 @@ def writing(file: Path) -> Iterator[Path]:
             yield temporary
     except OSError as error:
         if error.errno and not error.filename:
-            # The error of a write has no file name, and the caller would report the name of its own output.
+            # The error of a write has no file name, and the caller would report the name of its output.
             error.filename = str(file)
         raise
     sweep(file.parent)

@@ -261,7 +261,7 @@ def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
     """Convert the errors of failed writes, which depend on the library, to ResourceError.
 
     Args:
-        folder: Folder to which the block writes.
+        folder: Folder that the block writes.
         needed: Bytes to write, or 0 if unknown.
 
     Raises:
@@ -335,7 +335,7 @@ def _try_to_write(folder: Path) -> int | None:
 
 
 def free_space(file: Path) -> tuple[int | None, int | None]:
-    """Return the free bytes and the number of files that can be created near a path; each is None if unknown."""
+    """Return the free bytes and the number of files that can be created near a path, or None if unknown."""
     while not file.exists() and file != file.parent:
         file = file.parent
     try:

@@ -59,7 +59,7 @@ def _read_entities(file: Path, data: Data, unread: Counter[str]) -> Iterator[dic
 
 
 def read_spacy(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the documents with ``text`` and ``spans``, which are None if a document has no annotated entities.
+    """Yield the documents with ``text`` and ``spans``, with None as `spans` for documents without annotated entities.
 
     Raises:
         UnavailableError: If spaCy is not installed.

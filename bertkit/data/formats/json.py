@@ -193,7 +193,7 @@ def check_objects(items: Iterator[JsonItem], name: str, *, same_keys: bool = Tru
             check_strings(value, name, row)
         if shape is None:
             types = dict.fromkeys(value)
-        # Most rows have the same keys and types. Comparing these as one tuple is faster than key by key.
+        # Rows usually have the same keys and types. Comparing these as one tuple is faster than key by key.
         row_shape = (*value, *map(type, value.values()))
         if row_shape != shape:
             if same_keys:

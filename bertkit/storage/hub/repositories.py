@@ -92,7 +92,7 @@ def _look_up(repo_type: str, name: str, revision: str) -> Repository:
         files = {sibling["rfilename"]: sibling for sibling in answer["siblings"]}
         return Repository(repo_type, name, revision, answer["sha"], files)
     except (ValueError, KeyError, TypeError):
-        message = f"{constants.ENDPOINT} does not answer as a hub does"
+        message = f"{constants.ENDPOINT} does not answer like the Hub"
         raise UnavailableError(message, "check HF_ENDPOINT and the proxy") from None
 
 
@@ -183,9 +183,7 @@ def _check_download(repository: Repository, name: str) -> None:
     if actual != (sha256 or about.get("blobId", actual)):
         file.resolve().unlink()
         file.unlink(missing_ok=True)
-        message = (
-            f"{repository.name}, {name}: what has arrived is damaged (its checksum is not the hub's), and is deleted"
-        )
+        message = f"{repository.name}, {name}: what has arrived is damaged (checksum mismatch) and is deleted"
         raise UnavailableError(message, REPEAT)
 
 
@@ -300,7 +298,7 @@ def create_repository(name: str, *, private: bool) -> None:
     """Create an empty model repository.
 
     Raises:
-        UnavailableError: As in `find_repository`.
+        UnavailableError: If the Hub cannot be reached, or rejects the request.
     """
     from huggingface_hub import HfApi
 

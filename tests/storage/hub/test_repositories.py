@@ -113,7 +113,7 @@ def test_an_address_that_is_no_hub(loopback):
     loopback.main["models", "me/one"] = "0" * 40
     loopback.commits["models", "me/one"] = {"0" * 40: {}}
     loopback.fail("*", 200)
-    with pytest.raises(UnavailableError, match="does not answer as a hub does - check HF_ENDPOINT and the proxy"):
+    with pytest.raises(UnavailableError, match="does not answer like the Hub - check HF_ENDPOINT and the proxy"):
         hub.look_up("model", "me/one")
 
 
