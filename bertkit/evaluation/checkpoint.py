@@ -140,9 +140,7 @@ class SavedCheckpoint:
             model = self.task.load_model(self.folder, setup, new_head=False)
             loaded = Checkpoint(model.to(machine.device), self.task, setup, machine)
         # An option that the recipe sets comes first.
-        options = self._without_recipe_options(
-            {} if calibration is None else calibration.options() | calibration.promised
-        )
+        options = self._keep_unset({} if calibration is None else calibration.options() | calibration.promised)
         if calibration is None or not options:
             return loaded
         log.info(calibration.describe())
@@ -156,12 +154,12 @@ class SavedCheckpoint:
         trained = min(training.get("max_length", length), limit)
         if trained != length:
             log.info(f"trained with max_length {trained}, used with {length}")
-        tuned = self._without_recipe_options(self.record.get("tuned", {}))
+        tuned = self._keep_unset(self.record.get("tuned", {}))
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
         return with_options(setup, self._find_long_text() | tuned)
 
-    def _without_recipe_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _keep_unset(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options without those that the recipe sets itself."""
         return {name: value for name, value in options.items() if name not in self.recipe.options}
 
@@ -201,7 +199,7 @@ class SavedCheckpoint:
         other_members = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
         members = (first, *other_members)
         tuned = [saved.record.get("tuned", {}) for saved in self.members]
-        means = self._without_recipe_options({name: fmean(values[name] for values in tuned) for name in tuned[0]})
+        means = self._keep_unset({name: fmean(values[name] for values in tuned) for name in tuned[0]})
         return replace(first, setup=with_options(first.setup, means), members=members)
 
     def _detect_hardware(self) -> Machine:
@@ -225,9 +223,7 @@ class SavedCheckpoint:
         if chosen is not None or trained == "head":
             return {}
         log.info(f"as in its run: long_text {trained}")
-        return self._without_recipe_options(
-            {name: run_options[name] for name in truncation.OPTIONS if name in run_options}
-        )
+        return self._keep_unset({name: run_options[name] for name in truncation.OPTIONS if name in run_options})
 
     def kept(self, recipe: Recipe) -> Recipe:
         """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.

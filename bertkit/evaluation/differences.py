@@ -225,7 +225,7 @@ def _slice_units(scorer: Scorer, metric: str, groups: Groups, sides: Sides, outc
     for by, values in groups.items():
         for value, units in values.items():
             scores = _mean_scores(
-                scorer, metric, [[take(arrays, np.array(units)) for arrays in side.judged] for side in sides]
+                scorer, metric, [[take(run, np.array(units)) for run in side.judged] for side in sides]
             )
             won, lost = (len(unit_set.intersection(units)) for unit_set in outcome)
             slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
@@ -242,8 +242,7 @@ def _slice_entities(scorer: Scorer, metric: str, sides: Sides) -> list[Slice]:
     slices = []
     for index, name in enumerate(entity_types(scorer.labels)):
         type_scores = [
-            [{**arrays, **{name: arrays[name][:, [index]] for name in _BY_TYPE}} for arrays in side.judged]
-            for side in sides
+            [{**run, **{name: run[name][:, [index]] for name in _BY_TYPE}} for run in side.judged] for side in sides
         ]
         errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in type_scores]
         # Most rows do not contain the type and carry no information about it.

@@ -156,12 +156,10 @@ def judge_systems(
     """
     if gate is None:
         return []
-    first, *other_names = sides
+    first, *rivals = sides
     metrics, units = gate.choose(scorer, sides[first]), count_units(sides[first].judged[0])
     tested = [
-        GatedDifference(name, metric, metric, units, differences[name][metric])
-        for name in other_names
-        for metric in metrics
+        GatedDifference(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics
     ]
     # Other metrics need not be computed in each resample of each slice.
     if set(metrics) <= set(scorer.recipe.metrics):
@@ -169,7 +167,7 @@ def judge_systems(
     # Slices make many tests, so their p values are corrected separately from the tests on all rows.
     tested_slices = []
     slices = slice_values(scorer, rows, group_rows(scorer, rows, sides[first]), extra)
-    for by, name in ((by, name) for by in extra for name in other_names):
+    for by, name in ((by, name) for by in extra for name in rivals):
         for value, members in slices.get(by, {}).items():
             tested_here: dict[str, Difference] = {}
             if len(members) >= MIN_UNITS:

@@ -153,21 +153,16 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
 def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
     is_named = not split.is_held_out and split.name not in (ALL, "train")
-    message, near_count = (
-        f"{share_of(len(seen), count)} rows to score are training rows of the model",
-        split.nearly_trained,
-    )
-    if near_count:
-        message += (
-            f" ({f'{near_count:,} of them ' if near_count < len(seen) else ''}if case and whitespace are ignored)"
-        )
+    message, folded = f"{share_of(len(seen), count)} rows to score are training rows of the model", split.nearly_trained
+    if folded:
+        message += f" ({f'{folded:,} of them ' if folded < len(seen) else ''}if case and whitespace are ignored)"
     drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
     is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
         raise DataError(message, remedy, **split.place(min(seen))._asdict())
     if choice != "drop" or not seen:
-        if near_count:
+        if folded:
             log.info(message)
         return split
     log.info(f"{message}: they are left out")

@@ -321,13 +321,11 @@ def _get_probability(test: BehaviorTest, label: str, prediction: Prediction) -> 
     """
     if isinstance(prediction["prediction"], float):
         return float(prediction["prediction"])
-    probabilities = prediction.get("probabilities")
-    if not isinstance(probabilities, Mapping) or label not in probabilities:
+    scores = prediction.get("probabilities")
+    if not isinstance(scores, Mapping) or label not in scores:
         message = f"{test.name}: the answers have no probability of {label!r}"
-        raise RecipeError(
-            message, closest(label, probabilities) if probabilities else "rises and falls are for labels and numbers"
-        )
-    return float(probabilities[label])
+        raise RecipeError(message, closest(label, scores) if scores else "rises and falls are for labels and numbers")
+    return float(scores[label])
 
 
 def _sum_up(

@@ -171,10 +171,7 @@ def find_labels(points: Sequence[Occurrence], vectors: Numbers, clusters: int | 
     if clusters is not None:
         numbers = fit_clusters(vectors, "kmeans", clusters, seed=seed)[1]
         words = find_words([point.text for point in points], numbers)
-        names = {
-            number: f"{number}  {', '.join(cluster_words[:_CLUSTER_WORDS])}".rstrip()
-            for number, cluster_words in enumerate(words)
-        }
+        names = {number: f"{number}  {', '.join(top[:_CLUSTER_WORDS])}".rstrip() for number, top in enumerate(words)}
         return Labeling([names[number] for number in numbers.tolist()], numbers, names, are_clusters=True)
     labels = [point.label for point in points]
     ranked = Counter(label for label in labels if label is not None).most_common()

@@ -149,9 +149,7 @@ def choose_rows(splits: Mapping[str, Split], limit: int) -> tuple[list[Row], lis
     """
     validation = next((split for name, split in splits.items() if is_validation(name)), None)
     if "train" not in splits or validation is None:
-        message = (
-            f"probes need rows to learn from and others to be scored on; there is {', '.join(splits) or 'no split'}"
-        )
+        message = f"probes need training rows and held-out rows; there is {', '.join(splits) or 'no split'}"
         raise DataError(message, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
 
     def draw(split: Split, count: int, left_out: Collection[bytes]) -> tuple[list[Row], list[bytes], int]:

@@ -108,10 +108,8 @@ def draw_control(
     rng = np.random.default_rng([_SEED, 1])
     if control == "types":
         types = sorted({*groups, *scored_groups})
-        type_labels = dict(zip(types, rng.choice(labels, size=len(types)).tolist(), strict=True))
-        return np.array([type_labels[group] for group in groups]), np.array(
-            [type_labels[group] for group in scored_groups]
-        )
+        by_type = dict(zip(types, rng.choice(labels, size=len(types)).tolist(), strict=True))
+        return np.array([by_type[group] for group in groups]), np.array([by_type[group] for group in scored_groups])
     members = np.array(groups) if len(groups) else np.zeros(len(labels), dtype=np.int64)
     shuffled = labels.copy()
     for group in np.unique(members):

@@ -148,11 +148,9 @@ def fit_temperatures(decisions: Decisions) -> Temperature:
         return overall
     temperatures = dict[str, float]()
     for name in np.unique(decisions.types):
-        type_decisions = decisions.select(decisions.types == name)
-        is_enough = len(type_decisions.gold) >= MIN_TYPE_DECISIONS
-        temperatures[str(name)] = (
-            fit_temperature(type_decisions.probabilities, type_decisions.gold) if is_enough else overall
-        )
+        part = decisions.select(decisions.types == name)
+        is_enough = len(part.gold) >= MIN_TYPE_DECISIONS
+        temperatures[str(name)] = fit_temperature(part.probabilities, part.gold) if is_enough else overall
     return temperatures
 
 

@@ -130,7 +130,7 @@ def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> csr_array:
     return DictVectorizer().fit([dict.fromkeys(names, 1.0)]).transform(features)
 
 
-def max_training_rows(outputs: int) -> int:
+def row_limit(outputs: int) -> int:
     """Return the number of rows to fit a model with `outputs` outputs to, such that it takes some seconds."""
     return min(_MAX_ROWS, max(1000, _MAX_TARGETS // outputs))
 

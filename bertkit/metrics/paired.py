@@ -295,13 +295,10 @@ def compare_seeds(
     resampled = [[[score(take(judged, rows)) for rows in draws] for judged in system] for system in systems]
     compared = {}
     for name in _comparable(observed[0][0], metrics):
-        scores = [np.array([seed_scores[name] for seed_scores in system]) for system in observed]
+        scores = [np.array([seed[name] for seed in system]) for system in observed]
         # (seeds, resamples)
-        resampled_means = [
-            np.array([[sample_scores[name] for sample_scores in seed_scores] for seed_scores in system])
-            for system in resampled
-        ]
-        compared[name] = _describe_difference(scores, resampled_means, units)
+        means = [np.array([[sample[name] for sample in seed] for seed in system]) for system in resampled]
+        compared[name] = _describe_difference(scores, means, units)
     return compared
 
 
@@ -326,16 +323,14 @@ class _Variance:
         return self.total**2 / sum(part**2 / degrees for part, degrees in parts)
 
 
-def _describe_difference(
-    scores: Sequence[np.ndarray], resampled_scores: Sequence[np.ndarray], units: int
-) -> Difference:
+def _describe_difference(scores: Sequence[np.ndarray], resampled: Sequence[np.ndarray], units: int) -> Difference:
     first, second = (float(values.mean()) for values in scores)
     difference = second - first
     undefined = Difference(first, second, difference, None, None, _TEST)
-    finite = np.isfinite(resampled_scores[0]).all(axis=0) & np.isfinite(resampled_scores[1]).all(axis=0)
+    finite = np.isfinite(resampled[0]).all(axis=0) & np.isfinite(resampled[1]).all(axis=0)
     if not math.isfinite(difference) or finite.sum() < 2:
         return undefined
-    variance = _estimate_variance(scores, [values[:, finite] for values in resampled_scores], units)
+    variance = _estimate_variance(scores, [values[:, finite] for values in resampled], units)
     if variance.total <= _SEEDS_ROUNDING:
         return undefined
     from scipy import special
@@ -358,16 +353,16 @@ def _describe_difference(
     )
 
 
-def _estimate_variance(scores: Sequence[np.ndarray], resampled_scores: Sequence[np.ndarray], units: int) -> _Variance:
-    """Estimate the parts of the variance; `scores` have shape (seeds,), `drawn` (seeds, resamples), per system."""
+def _estimate_variance(scores: Sequence[np.ndarray], resampled: Sequence[np.ndarray], units: int) -> _Variance:
+    """Estimate the parts of the variance; `scores` have shape (seeds,), `resampled` (seeds, resamples), per system."""
     unbiased = units / (units - 1)  # a resample varies less than a sample does
     seeds = tuple(float(values.var(ddof=1)) / len(values) for values in scores)
     interaction = 0.0
-    for values in resampled_scores:
+    for values in resampled:
         # Deviation of each seed from the mean of the seeds as rows change: the interaction, less its mean.
         deviations = values - values.mean(axis=0)
         interaction += float(deviations.var(axis=1).mean()) * unbiased / (len(values) - 1)
-    rows = float((resampled_scores[1].mean(axis=0) - resampled_scores[0].mean(axis=0)).var()) * unbiased
+    rows = float((resampled[1].mean(axis=0) - resampled[0].mean(axis=0)).var()) * unbiased
     return _Variance(rows, (seeds[0], seeds[1]), interaction)
 
 

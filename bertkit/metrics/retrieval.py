@@ -187,9 +187,7 @@ def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[Numbers, list[list[fl
     read = counts.transform([text for texts in row_texts for text in texts]).tocsr()
     starts = np.cumsum([0, *map(len, row_texts)])
     positives = read[starts[:-1]]
-    ranks = partner_ranks(
-        rows, lambda anchor_rows, positive_rows: (anchors[anchor_rows] @ positives[positive_rows].T).toarray()
-    )
+    ranks = partner_ranks(rows, lambda first, second: (anchors[first] @ positives[second].T).toarray())
     lines = np.repeat(np.arange(len(rows)), np.diff(starts))
     shared = np.asarray(anchors[lines].multiply(read).sum(axis=1)).ravel()
     return ranks, [row_scores.tolist() for row_scores in np.split(shared, starts[1:-1])]

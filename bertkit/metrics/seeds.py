@@ -95,9 +95,7 @@ def resample_mean(
         for numbers in (rng.integers(0, rows, size=rows) for _ in range(samples))
     ]
     return {
-        metric: np.array([[scores[metric] for scores in run_scores] for run_scores in scored], dtype=np.float64).mean(
-            axis=1
-        )
+        metric: np.array([[scores[metric] for scores in runs] for runs in scored], dtype=np.float64).mean(axis=1)
         for metric in scored[0][0]
     }
 
@@ -220,8 +218,7 @@ def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> floa
         return None
     member = np.array([names.index(group) for group in groups])
     within = sum(
-        float(((members := values[member == number]) - members.mean()) @ (members - members.mean()))
-        for number in range(len(names))
+        float(((part := values[member == number]) - part.mean()) @ (part - part.mean())) for number in range(len(names))
     )
     noise = within / (len(values) - len(names))
     return max(0.0, (total - within - (len(names) - 1) * noise) / total)

@@ -165,18 +165,17 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     width, height = _PANEL * min(len(layers), _PER_ROW), (_PANEL + 40) * rows + 24 * len(listed) + 8
     panels = []
     for number, layer in enumerate(layers):
-        left_edge, top = number % _PER_ROW * _PANEL, number // _PER_ROW * (_PANEL + 40)
+        edge, top = number % _PER_ROW * _PANEL, number // _PER_ROW * (_PANEL + 40)
         scaled = _scale_points(layer.points[chosen])
         places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
         group_paths = []
         for group in sorted(counts):
             # Draw strokes of length zero, whose round ends appear as points.
             path = "".join(
-                f"M{left_edge + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0"
-                for x, y in places[groups == group]
+                f"M{edge + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0" for x, y in places[groups == group]
             )
             group_paths.append((color_of(group), path))
-        panels.append({"layer": layer, "left": left_edge, "top": top, "paths": group_paths})
+        panels.append({"layer": layer, "left": edge, "top": top, "paths": group_paths})
     first = (_PANEL + 40) * rows + 16
     legend = [(color_of(group), text, first + 24 * number) for number, (group, text) in enumerate(listed)]
     picture = load_template("map.svg.j2", escaped=escape_text)
@@ -213,13 +212,11 @@ def _number_labels(groups: Sequence[int], labels: Mapping[int, str]) -> tuple[li
 
 def _pack_texts(points: Sequence[MapPoint], length: int) -> tuple[bytes, int]:
     """Return the texts with their marks and ids, compressed, and how many of them are shortened."""
-    shortened_texts = [shorten_around(point.text, point.span, length) for point in points]
+    texts = [shorten_around(point.text, point.span, length) for point in points]
     ids = [point.id if isinstance(point.id, int) else str(point.id) for point in points]
     content = {
-        "texts": [text for text, _ in shortened_texts],
-        "marks": [_units(text, span) for text, span in shortened_texts]
-        if any(span for _, span in shortened_texts)
-        else None,
+        "texts": [text for text, _ in texts],
+        "marks": [_units(text, span) for text, span in texts] if any(span for _, span in texts) else None,
         "ids": None if ids == list(range(len(ids))) else ids,
     }
     packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 9)

@@ -121,10 +121,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, dimension): another row may have had more
-        anchor, *candidates = texts.to_compare(output["vectors"][: len(texts_of(row))], dot=dot)
-        decoded.append(
-            make_record([float(anchor @ candidate) for candidate in candidates], _vectors=(anchor, candidates[0]))
-        )
+        anchor, *rest = texts.to_compare(output["vectors"][: len(texts_of(row))], dot=dot)
+        decoded.append(make_record([float(anchor @ text) for text in rest], _vectors=(anchor, rest[0])))
     return decoded
 
 

@@ -261,8 +261,8 @@ def _choose_answer(
 
 def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a question's n-best list as the question-answering script of transformers writes it."""
-    context, columns, span_slice = prediction["_spans"]
-    values = [columns[name][span_slice] for name in ("start", "end", "probability", "start_logit", "end_logit")]
+    context, columns, part = prediction["_spans"]
+    values = [columns[name][part] for name in ("start", "end", "probability", "start_logit", "end_logit")]
     listed = [
         {"text": context[start:end], "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
         for start, end, probability, start_logit, end_logit in zip(*values, strict=True)
@@ -278,12 +278,8 @@ def _best_text(prediction: Mapping[str, Any]) -> str:
     """Return the text of the best span, whether or not it was chosen; a baseline has only its prediction."""
     if "_spans" not in prediction:
         return str(prediction["prediction"])
-    context, columns, span_slice = prediction["_spans"]
-    return (
-        str(context[columns["start"][span_slice.start] : columns["end"][span_slice.start]])
-        if span_slice.start < span_slice.stop
-        else ""
-    )
+    context, columns, part = prediction["_spans"]
+    return str(context[columns["start"][part.start] : columns["end"][part.start]]) if part.start < part.stop else ""
 
 
 def _by_first_word(rows: Rows, compared: Mapping[str, Any]) -> list[dict[str, Any]]:

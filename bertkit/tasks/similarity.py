@@ -96,9 +96,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     dimensions = read_option(OPTIONS, setup.recipe, "dimensions")
     table = []
     for count in sorted(dimensions, reverse=True):
-        pairs = [
-            [texts.to_compare(vector[:count], dot=False) for vector in record["_vectors"]] for record in predictions
-        ]
+        pairs = [[texts.to_compare(item[:count], dot=False) for item in record["_vectors"]] for record in predictions]
         shorter = [{"prediction": float(first @ second)} for first, second in pairs]
         table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
     return Details({"by dimension": table} if table else {})

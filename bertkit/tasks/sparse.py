@@ -103,11 +103,9 @@ def as_matrix(values: Numbers, tokens: Numbers, width: int) -> csr_array:
     """Build a sparse matrix (texts, width) of values and their tokens, (texts, most of any text)."""
     from scipy.sparse import csr_array
 
-    is_active = values > 0
-    starts = np.cumsum([0, *is_active.sum(axis=1)])
-    return csr_array(
-        (values[is_active].astype(np.float64), tokens[is_active].astype(np.int64), starts), (len(values), width)
-    )
+    above = values > 0
+    starts = np.cumsum([0, *above.sum(axis=1)])
+    return csr_array((values[above].astype(np.float64), tokens[above].astype(np.int64), starts), (len(values), width))
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from bertkit.metrics.linear import (
     describe_pairs,
     fit_linear,
     fit_tfidf,
-    max_training_rows,
+    row_limit,
     sample,
     score_linear,
     score_tfidf,
@@ -262,7 +262,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     frequent = [number for number, count in counts.items() if count * 2 > len(training)]
     learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if several else counts.most_common(1)[0][0]}
     # Use enough rows for a good model of the words; the time grows with rows times labels.
-    rows = sample(training, max_training_rows(len(setup.labels)))
+    rows = sample(training, row_limit(len(setup.labels)))
     gold_labels = [row["label"] if several else [row["label"]] for row in rows]
     learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, setup.labels))
     if len(setup.labels) <= _MAX_LABELS and not several:

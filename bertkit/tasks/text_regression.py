@@ -19,7 +19,7 @@ from bertkit.metrics.linear import (
     find_scale,
     fit_linear,
     fit_tfidf,
-    max_training_rows,
+    row_limit,
     sample,
     score_linear,
     score_tfidf,
@@ -90,14 +90,13 @@ def collator(setup: Setup) -> Collator:
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the model's number for each row; with windows, their mean or maximum."""
-    strategy, logits = truncation.long_text(setup.recipe), [output["logits"] for output in outputs]
-    if strategy in truncation.WINDOWS:
+    mode, logits = truncation.long_text(setup.recipe), [output["logits"] for output in outputs]
+    if mode in truncation.WINDOWS:
         counts = [int(output["windows"]) for output in outputs]
         logits = [
-            truncation.combine_windows(window_values[:count], strategy)
-            for window_values, count in zip(logits, counts, strict=True)
+            truncation.combine_windows(values[:count], mode) for values, count in zip(logits, counts, strict=True)
         ]
-    return [{"prediction": float(window_values[0])} for window_values in logits]
+    return [{"prediction": float(values[0])} for values in logits]
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
@@ -123,10 +122,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     labels = [float(row["label"]) for row in training]
     mean, scale = find_scale(labels)
     learned: dict[str, Any] = {_MEAN: float(np.mean(labels)), _SCALE: [mean, scale]}
-    rows, targets = (
-        sample(training, max_training_rows(1)),
-        (np.array(sample(labels, max_training_rows(1))) - mean) / scale,
-    )
+    rows, targets = sample(training, row_limit(1)), (np.array(sample(labels, row_limit(1))) - mean) / scale
     learned[TFIDF] = fit_tfidf(rows, targets[:, None])
     if pairs := describe_pairs(rows):
         learned[_SHARED] = fit_linear(pairs[_SHARED], targets.tolist())

@@ -172,16 +172,11 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """
     tokenizer, template = setup.tokenizer, find_template(setup.tokenizer, pair=True)
     budget, is_one_pass = token_budget(setup, template), bool(_option(setup.recipe, "one_pass"))
-    parts_asked = [_questions_to_read(row, setup.recipe) for row in rows]
-    texts = (
-        text
-        for questions in parts_asked
-        for _, question in questions
-        for text in (question.instructions, *question.texts)
-    )
+    asked_parts = [_questions_to_read(row, setup.recipe) for row in rows]
+    texts = (text for questions in asked_parts for _, part in questions for text in (part.instructions, *part.texts))
     ids, states = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
     features: list[Feature] = []
-    for number, (row, questions) in enumerate(zip(rows, parts_asked, strict=True)):
+    for number, (row, questions) in enumerate(zip(rows, asked_parts, strict=True)):
         parts = [lay_out(index, question, row["state"], ids, tokenizer.mask_token_id) for index, question in questions]
         if long := next((part for part in parts if len(part.ids) + _MIN_STATE > budget), None):
             message = f"question {long.question.name!r} and its options take {len(long.ids)} of {budget} tokens"
@@ -334,9 +329,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
         for _, question in _questions_to_read(row, setup.recipe):
             answer = question.options[row["answers"][question.name]]
             counts.setdefault(question.name, Counter())[answer] += 1
-    return {
-        _FREQUENT: {name: [answer for answer, _ in name_counts.most_common()] for name, name_counts in counts.items()}
-    }
+    return {_FREQUENT: {name: [answer for answer, _ in tally.most_common()] for name, tally in counts.items()}}
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
@@ -345,10 +338,8 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     for row in rows:
         chosen = {}
         for question in _questions_of(row, setup.recipe):
-            frequent_answers = learned[_FREQUENT].get(question.name, ())
-            option = next(
-                (question.options.index(answer) for answer in frequent_answers if answer in question.options), 0
-            )
+            ranked = learned[_FREQUENT].get(question.name, ())
+            option = next((question.options.index(answer) for answer in ranked if answer in question.options), 0)
             chosen[question.name] = question.value(option)
         predicted.append({"prediction": chosen})
     return {_FREQUENT: predicted}
@@ -390,9 +381,7 @@ def _questions_of(row: Row, recipe: Recipe) -> list[Question]:
 def _questions_to_read(row: Row, recipe: Recipe) -> list[tuple[int, Question]]:
     """Return the questions of a row with their indices; if the row has answers, only the answered questions."""
     questions = enumerate(_questions_of(row, recipe))
-    return [
-        (index, question) for index, question in questions if "answers" not in row or question.name in row["answers"]
-    ]
+    return [(index, item) for index, item in questions if "answers" not in row or item.name in row["answers"]]
 
 
 @lru_cache(4096)  # Most rows repeat the questions of another row.

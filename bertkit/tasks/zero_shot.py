@@ -95,9 +95,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     if _find_entailment(_folder(setup)) is None:
         return texts.encode_rows([[text] for text in read], setup)
     described = _describe_labels(setup)
-    features = encode_texts(
-        [{"text": text, "text_pair": description} for text in read for description in described], setup
-    )
+    features = encode_texts([{"text": text, "text_pair": pair} for text in read for pair in described], setup)
     return [{**feature, "row": number // len(described)} for number, feature in enumerate(features)]
 
 
@@ -147,11 +145,8 @@ def _load_encoder(folder: Path, setup: Setup) -> Model:
 
 def _describe_labels(setup: Setup) -> list[str]:
     """Return a description of each label: the recipe's own, or the label in its template."""
-    template, descriptions = (
-        read_option(OPTIONS, setup.recipe, "hypothesis_template"),
-        _custom_descriptions(setup.recipe),
-    )
-    return [descriptions.get(label, template.replace("{}", label)) for label in setup.labels]
+    template, custom = read_option(OPTIONS, setup.recipe, "hypothesis_template"), _custom_descriptions(setup.recipe)
+    return [custom.get(label, template.replace("{}", label)) for label in setup.labels]
 
 
 def _custom_descriptions(recipe: Recipe) -> dict[str, str]:
