@@ -82,7 +82,7 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     check_model(folder)
     record: RunRecord = runs.read_record(folder) or {}
     if "files" not in record:
-        raise ModelError("the run has no checksums, so its model files are unknown", remedy, file=folder)
+        raise ModelError("not a run folder with checksums, so its model files are unknown", remedy, file=folder)
     exports.compare_files(folder, record["files"], "restore it, or train again")
     card, recipe = hub_card(folder / CARD, name), read_values(str(folder / FOLDER_RECIPE))
     missing_keys = [key for key in ("license", "language") if getattr(card.data, key) is None]

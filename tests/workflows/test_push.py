@@ -147,7 +147,7 @@ def test_what_cannot_be_pushed_ends_in_one_line(hub, run, trained, finished, tin
 
     assert "'toy' is not the name of a model on the Hub - write YOUR_NAME/NAME" in line(2, trained, "toy")
     assert "no such run: nowhere" in line(4, "nowhere", "me/toy")
-    assert "no run of bertkit with checksums" in line(4, tiny_model, "me/toy")
+    assert "not a run folder with checksums" in line(4, tiny_model, "me/toy")
     assert "an exported model" in line(4, tmp_path / "exported", "me/toy")
     assert "me/public exists already, and is public" in line(2, trained, "me/public", "--private")
     hub.fail("POST /api/repos/create", 403, times=1)
