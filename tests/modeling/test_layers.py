@@ -45,7 +45,7 @@ def test_choices_of_hidden_states(name, numbers):
     [
         (
             {"freeze": 6},
-            "training.freeze 6: this model has 6 layers - choose fewer, or `encoder`, which trains the head",
+            "training.freeze 6: this model has 6 layers - choose fewer, or `encoder`, which trains only the head",
         ),
         ({"reinit_layers": 7}, "training.reinit_layers 7: this model has 6 layers - choose fewer"),
         ({"freeze": 4, "reinit_layers": 3}, "training.reinit_layers 3: with training.freeze 4, new layers would never"),
