@@ -22,7 +22,7 @@ log = logging.getLogger("bertkit")
 class Progress(Protocol):
     """Receiver of the progress of stages, one at a time."""
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
+    def start(self, name: str, total: int, done: int = 0) -> None:
         """Start a stage of `total` steps, `done` of them already finished.
 
         A total of 0 means work of unknown length, whose name is shown. Work of one step is mostly short, so it is shown
@@ -42,7 +42,7 @@ class Progress(Protocol):
 class Silent:
     """Progress that shows nothing."""
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
+    def start(self, name: str, total: int, done: int = 0) -> None:
         """Show nothing."""
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
@@ -64,12 +64,12 @@ class Bars(Silent):
     def __init__(self) -> None:
         self.open: list[Any] = []
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
+    def start(self, name: str, total: int, done: int = 0) -> None:
         """Start a stage; stages can be nested."""
         # Ignore the warning about missing widgets in a notebook.
         with warnings.catch_warnings(action="ignore"):
             from tqdm.auto import tqdm
-        self.open.append(tqdm(desc=what, total=total or None, initial=done, delay=1, leave=False))
+        self.open.append(tqdm(desc=name, total=total or None, initial=done, delay=1, leave=False))
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Move the bar of the innermost stage, and show figures next to it."""
@@ -128,9 +128,9 @@ class ProgressWrapper:
     def __init__(self) -> None:
         self.progress = get_progress()
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
+    def start(self, name: str, total: int, done: int = 0) -> None:
         """Start a stage."""
-        self.progress.start(what, total, done)
+        self.progress.start(name, total, done)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Report the number of finished steps."""
@@ -159,14 +159,14 @@ class Events(ProgressWrapper):
 
 
 @contextmanager
-def stage(what: str, total: int = 0, done: int = 0) -> Iterator[Callable[[int], None]]:
+def stage(name: str, total: int = 0, done: int = 0) -> Iterator[Callable[[int], None]]:
     """Show a stage inside the block; without a total, only its name is shown.
 
     Yields:
         Function to call with the number of steps since its last call.
     """
     progress = get_progress()
-    progress.start(what, total, done)
+    progress.start(name, total, done)
 
     def tick(steps: int) -> None:
         nonlocal done

@@ -38,8 +38,8 @@ class Kept(Silent):
     def __init__(self) -> None:
         self.stages: list[str] = []
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
-        self.stages.append(what)
+    def start(self, name: str, total: int, done: int = 0) -> None:
+        self.stages.append(name)
 
 
 def test_stages_are_shown_by_the_progress_in_use_which_ends_with_its_block():

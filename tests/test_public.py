@@ -27,8 +27,8 @@ Record = dict[str, object]
 class Shown:
     """A progress of one's own."""
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
-        print(what, total, done)
+    def start(self, name: str, total: int, done: int = 0) -> None:
+        print(name, total, done)
 
     def update(self, done: int, figures: dict[str, object]) -> None:
         print(done, figures)

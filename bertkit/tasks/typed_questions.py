@@ -329,7 +329,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
         for _, question in _questions_to_read(row, setup.recipe):
             answer = question.options[row["answers"][question.name]]
             counts.setdefault(question.name, Counter())[answer] += 1
-    return {_FREQUENT: {name: [answer for answer, _ in tally.most_common()] for name, tally in counts.items()}}
+    return {_FREQUENT: {name: [answer for answer, _ in answers.most_common()] for name, answers in counts.items()}}
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:

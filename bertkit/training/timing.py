@@ -51,7 +51,7 @@ class _Stopwatch(ProgressWrapper):
         self.is_open = False
         self.marks: list[Any] = []
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
+    def start(self, name: str, total: int, done: int = 0) -> None:
         """Start counting steps."""
         self.is_open, self.start_time = True, time.perf_counter()
         self.progress.start(self.title, self.last)

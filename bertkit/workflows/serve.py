@@ -98,9 +98,9 @@ class JsonFormatter(logging.Formatter):
 class LoggedProgress(Silent):
     """Progress that logs the start of each stage."""
 
-    def start(self, what: str, total: int, done: int = 0) -> None:  # dialect: ok, as in the base class
+    def start(self, name: str, total: int, done: int = 0) -> None:
         """Log the name of the stage."""
-        log.info(f"{what} ...")
+        log.info(f"{name} ...")
 
 
 def log_json_lines() -> None:

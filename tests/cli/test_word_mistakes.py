@@ -133,7 +133,7 @@ MISTAKES = {
         "choose",
         "d.jsonl",
         lines({"context": "a", "choices": ["b", "c"], "label": 2}),
-        "label '2' is none of the 2 choices (d.jsonl:1, column 'label') - count them from 0 to 1",
+        "label '2' is not one of the 2 choices (d.jsonl:1, column 'label') - count them from 0 to 1",
     ),
     "one choice": (
         "choose",

@@ -251,7 +251,7 @@ def test_words_are_explained_as_the_command_does(run, trained, model):
         ([{"text": "a"}, {"text": None}], r"None is not text \(row:2, column 'text'\)"),
         (pandas.DataFrame({"text": ["a", None]}), r"nan is not text \(row:2, column 'text'\)"),
         (["a", "b\0"], r"a NUL character \(row:2, column 'text'\)"),
-        ([("a", "b")], r"2 values \(row:1\) - give text, in this order, or a dictionary of columns"),
+        ([("a", "b")], r"2 values \(row:1\) - pass text, in this order, or a dictionary of columns"),
         (7, "7 is not a row - pass texts, tuples, dictionaries or a DataFrame"),
         ([{"text": "a", "prediction": 1}], r"the rows have a column that predictions have too \(row, column"),
     ],

@@ -204,7 +204,7 @@ def test_a_setting_that_training_refuses_is_told_as_there(tiny_model, rows):
     class Balanced:
         opened = 0
 
-        def start(self, what: str, total: int, done: int = 0) -> None:
+        def start(self, name: str, total: int, done: int = 0) -> None:
             self.opened += 1
 
         def update(self, done: int, figures: dict) -> None:
