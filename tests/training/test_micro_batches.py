@@ -144,7 +144,7 @@ def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_
     monkeypatch.setattr(micro_batches, "has_separate_memory", lambda device: True)
     ended = finetune(run, model, toy_data, *settings, "--output", "tried")
     assert ended.code == 0
-    assert ("fits into" if limit == 16 else "so micro-batches have at most 4 of them") in ended.err
+    assert ("fits into" if limit == 16 else "micro-batches have at most 4 rows") in ended.err
     losses = [[entry.get("loss") for entry in read_lines(Path(name, "metrics.jsonl"))] for name in ("plain", "tried")]
     assert losses[1] == (losses[0] if limit == 16 else pytest.approx(losses[0], abs=1e-5))
     manifest = json.loads(Path("tried/checkpoint-6/bertkit-manifest.json").read_text())
