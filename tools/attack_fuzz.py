@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.server.test_questions import OPENAI, STATE, TYPESAFE
+from tests.server.test_decisions import OPENAI, STATE, TYPESAFE
 
 from tests.server.conftest import Client, Reply, make_sentence_folder
 from tests.server.test_run import served
