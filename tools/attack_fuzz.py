@@ -22,9 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.server.test_decisions import OPENAI, STATE, TYPESAFE
-
 from tests.server.conftest import Client, Reply, make_sentence_folder
+from tests.server.test_decisions import OPENAI, STATE, TYPESAFE
 from tests.server.test_run import served
 from tools.attack_targets import Target, all_targets, try_target, warm_up
 from tools.attack_yard import Yard, find_crash
