@@ -15,7 +15,7 @@ from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe.records import Data
 from bertkit.storage.files import disk_errors, make_ignored_folder
-from bertkit.storage.outputs import refuse_existing, staged
+from bertkit.storage.outputs import check_empty, staged
 
 _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
 _REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a label"}
@@ -31,7 +31,7 @@ def find_sources(data: Data, folder: Path) -> dict[str, Path]:
     Raises:
         UsageError: If the folder is not empty, a split has several files or none, or rows are limited.
     """
-    refuse_existing(folder)
+    check_empty(folder)
     if data.limit is not None:
         raise UsageError("--fix with --limit", "leave the limit out: only rows that are checked can go")
     if file := single_file(data) if data.source != "demo" else None:

@@ -12,10 +12,10 @@ import numpy as np
 
 from bertkit.checks import EXAMPLES, Finding, places_of
 from bertkit.data.checks import (
+    check_swapped,
     find_odd_columns,
     find_rare_names,
     find_unseen_names,
-    refuse_swapped,
     rows_by_label,
     types_of,
 )
@@ -163,7 +163,7 @@ def find_odd_values(train: Split, columns: Columns, data: Data, *, finds_names: 
     findings = [Finding("warn", "rows", "unread_columns", text) for text in unread]
     if finds_names and train.rows:
         try:
-            refuse_swapped(train, columns, data)
+            check_swapped(train, columns, data)
         except DataError as error:
             findings.append(describe_refusal(error, "labels", "swapped_columns"))
     if train.rows and columns.gold:

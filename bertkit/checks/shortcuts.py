@@ -170,7 +170,7 @@ class Gain(NamedTuple):
 def classes_of(gold: Sequence[Any]) -> list[int] | None:
     """Return the gold values as classes: labels, or numbers above and below their median.
 
-    The result is None if there is one class or more than 20, or a value is not a label or number.
+    Too few rows, other values, one class or more than 20 classes give None, because no comparison is possible.
     """
     if len(gold) < _MIN_ROWS:
         return None

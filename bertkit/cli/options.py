@@ -302,7 +302,7 @@ def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> di
     return {key: value for key, value in settings.items() if value not in (None, [])} | dict(changes)
 
 
-def refuse_options(options: Mapping[str, object], reason: str, remedy: str) -> None:
+def check_unused_options(options: Mapping[str, object], reason: str, remedy: str) -> None:
     """Raise an error for the first option that has a value.
 
     Raises:

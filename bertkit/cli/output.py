@@ -66,14 +66,14 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def print_gated(result: Any, show: Callable[[Any], object], gates: Sequence[Case], **page: Any) -> None:
     """Print a result as `print_result` does, and its gates; exit with code 8 if a gate is not passed."""
-    from bertkit.reports.cases import refuse_failed
+    from bertkit.reports.cases import failed_gates_error
 
     def show_with_gates(value: Any) -> None:
         show(value)
         for case in gates:
             print_text(f"  gate {case.outcome}: {case.group}, {case.name}: {case.text}")
 
-    print_result(result, show_with_gates, error=refuse_failed(gates), **page)
+    print_result(result, show_with_gates, error=failed_gates_error(gates), **page)
 
 
 def print_next(*commands: str) -> None:

@@ -30,7 +30,7 @@ _BALANCED_METRICS = ("f1_macro", "balanced_accuracy", "matthews_correlation")
 _TYPO = 100  # times rarer than the intended label
 
 
-def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
+def check_swapped(train: Split, columns: Columns, data: Data) -> None:
     """Check that the column of texts does not hold the labels, and the column of labels the texts.
 
     Raises:

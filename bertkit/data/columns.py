@@ -201,7 +201,7 @@ def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns
     return DataError(f"no header: the first line looks like data ({excerpt})", remedy, file=source, row=1)
 
 
-def refuse_clash(row: Mapping[str, Any], names: Iterable[str], whose: str, file: object) -> None:
+def check_clash(row: Mapping[str, Any], names: Iterable[str], whose: str, file: object) -> None:
     """Check that no column of a row has one of these names, which the output needs.
 
     Raises:

@@ -22,7 +22,7 @@ from bertkit.recipe.records import Data
 from bertkit.recipe.sections import typed_path
 from bertkit.storage.disk import spool
 from bertkit.storage.files import disk_error, is_disk_error, replacing, to_json
-from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries
+from bertkit.storage.outputs import check_not_inputs, claimed, sweep_temporaries
 
 if TYPE_CHECKING:
     import pyarrow
@@ -117,7 +117,7 @@ def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, 
     """
     file = typed_path(output)
     writer_for(file)
-    refuse_inputs(file, inputs)
+    check_not_inputs(file, inputs)
     with claimed(file):
         return write_records(records, file)
 

@@ -213,7 +213,7 @@ def _undecodable(error: UnicodeDecodeError, encoding: str, read: int) -> tuple[s
     return f"byte 0x{byte:02x} at offset {offset} is not {encoding}", remedy
 
 
-def refuse_nul(line: str, name: str, row: int) -> None:
+def check_nul(line: str, name: str, row: int) -> None:
     """Check that a line has no NUL character.
 
     Raises:
@@ -223,7 +223,7 @@ def refuse_nul(line: str, name: str, row: int) -> None:
         raise DataError("a NUL character", nul_remedy(line), file=name, row=row)
 
 
-def refuse_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> None:
+def check_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> None:
     """Check that no two columns have the same name.
 
     Raises:
@@ -245,7 +245,7 @@ def name_columns(names: list[str], file: str | Path) -> list[str]:
     """
     if names.count("") > 1:
         names = [name or f"Unnamed: {index}" for index, name in enumerate(names)]
-    refuse_duplicates(names, "rename one of them", file)
+    check_duplicates(names, "rename one of them", file)
     return names
 
 

@@ -51,7 +51,7 @@ class ScoredBaselines:
 
 def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup: Setup) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
-    # Convert to JSON and back, so that scores equal those of `eval`, which reads the file.
+    # Convert to JSON and back, because `eval` reads the file and must compute equal scores.
     learned = json.loads(to_json(task.fit_baselines(training, setup)))
     judged = {name: judge_baselines(task, learned, rows, setup) for name, rows in splits.items()}
     scores = {name: score_baselines(task, split_baselines, setup) for name, split_baselines in judged.items()}

@@ -169,8 +169,8 @@ def thresholds_for(
             options["abstain_below"][name] = decision.threshold
             lines.append(
                 f"precision {precision:g}{suffix}, shown with 95% confidence: abstains below "
-                f"{decision.threshold:.4f}; of the {rows}, {decision.coverage:.1%} are answered, "
-                f"{decision.precision:.1%} of these right"
+                f"{decision.threshold:.4f}; {decision.coverage:.1%} of the {rows} remain, "
+                f"and {decision.precision:.1%} of these are right"
             )
         elif precision is not None:
             lines.append(f"precision {precision:g}{suffix} is not shown on the {rows}: abstains from all of them")

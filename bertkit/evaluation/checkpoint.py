@@ -272,7 +272,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     """Find the checkpoint that a recipe names as its model, or the ensemble of all finished runs of a folder of seeds.
 
     Raises:
-        ModelError: As `find_checkpoint`; also if the seeds are unfinished or the task family has no ensembles.
+        ModelError: If `find_checkpoint` raises it, the seeds are unfinished, or the task family has no ensembles.
     """
     folder = typed_path(recipe.model)
     if not is_seeds_folder(folder):

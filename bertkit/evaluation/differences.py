@@ -244,9 +244,9 @@ def _slice_entities(scorer: Scorer, metric: str, sides: Sides) -> list[Slice]:
         type_scores = [
             [{**run, **{name: run[name][:, [index]] for name in _BY_TYPE}} for run in side.judged] for side in sides
         ]
-        errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in type_scores]
-        # Most rows do not contain the type and carry no information about it.
-        occurs = np.any([count_errors(judged)[1] > 0 for side in type_scores for judged in side], axis=0)
+        errors = [np.mean([count_errors(run)[0] for run in side], axis=0) for side in type_scores]
+        # Rows without the type carry no information about it.
+        occurs = np.any([count_errors(run)[1] > 0 for side in type_scores for run in side], axis=0)
         if occurs.any():
             won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))
             scores = _mean_scores(scorer, metric, type_scores)

@@ -16,7 +16,7 @@ from bertkit.storage import runs
 from bertkit.storage.exports import MANIFEST, is_exported
 from bertkit.storage.files import make_ignored_folder, write_text
 from bertkit.storage.fingerprints import file_fingerprint, list_files, read_signed, write_signed
-from bertkit.storage.outputs import refuse_inputs
+from bertkit.storage.outputs import check_not_inputs
 from bertkit.storage.runs import RunRecord, without_folder
 
 RECORD = "evaluation.json"
@@ -27,7 +27,7 @@ _ANOTHER = "choose another --output"
 
 
 def read_evaluation(folder: Path) -> RunRecord | None:
-    """Read the record of the evaluation in a folder, or return None if there is none.
+    """Read the record of the evaluation in a folder, or return None for a folder without a record.
 
     Raises:
         DataError: If the record is damaged.
@@ -46,7 +46,7 @@ def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
     if (folder / runs.RECORD).is_file():
         raise UsageError("the folder of a run, whose predictions would be lost", _ANOTHER, file=folder)
     for name, split in splits.items():
-        refuse_inputs(folder / predictions_file(name), [("the file with the rows to score", Path(split.source))])
+        check_not_inputs(folder / predictions_file(name), [("the file with the rows to score", Path(split.source))])
     try:
         make_ignored_folder(folder)
     except OSError as error:

@@ -48,7 +48,7 @@ _NEVER = -500.0
 
 @dataclass(frozen=True)
 class Result:
-    """Scores of a checkpoint on one split; undefined scores are None."""
+    """Result of a checkpoint on one split: its scores, with None for undefined scores, and their intervals."""
 
     recipe: str
     model: str

@@ -75,7 +75,7 @@ class Device:
 
     @property
     def memory(self) -> int | None:
-        """Bytes of its own memory, or None if it uses the memory of the system without a limit."""
+        """Bytes of device memory, or None if the device uses all memory of the system."""
         if self.type == "mps":
             return int(self._module.recommended_max_memory())
         get_properties = None if self.is_cpu else getattr(self._module, "get_device_properties", None)
@@ -289,7 +289,7 @@ def check_asked_device(**reruns: object) -> None:
     used = next((name.replace("__", ".") for name, value in reruns.items() if value), None)
     if asked_device() != "cpu" and (used or asked_device() != "auto"):
         device = find_device()
-        refuse_processes(device)
+        check_single_process(device)
         if used and device.type == "xla":
             raise UnavailableError(f"{used}: torch runs no layer twice in a step on XLA", "leave it out")
 
@@ -321,8 +321,8 @@ def _is_on(variable: str) -> bool:
     return os.environ.get(variable, "").lower() in ("1", "true", "yes")
 
 
-def refuse_processes(device: Device) -> None:
-    """Check that only one process trains on XLA, where one process uses all devices of a machine.
+def check_single_process(device: Device) -> None:
+    """Check that only one process trains on XLA: a process uses all XLA devices of its machine.
 
     Raises:
         UnavailableError: If there are several.
@@ -343,13 +343,13 @@ def use_local_device() -> None:
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def lead_accelerate(device: str) -> None:
+def set_accelerate_device(device: str) -> None:
     """Make Accelerate use this device, even if it would choose another one from its list of known devices.
 
     Raises:
         UnavailableError: If there are several processes on XLA.
     """
-    refuse_processes(Device(device))
+    check_single_process(Device(device))
     from accelerate import PartialState
 
     # The variable would override the CPU.
@@ -398,7 +398,7 @@ def missing_operation(error: BaseException) -> UnavailableError | None:
 
 
 def _xla_is_accelerator() -> bool:
-    """Return whether torch_xla computes on another device than the CPU, where torch without it is faster."""
+    """Return whether torch_xla computes on another device than the CPU. On a CPU, torch without XLA is faster."""
     if not importlib.util.find_spec("torch_xla") or os.environ.get("PJRT_DEVICE", "").upper() == "CPU":
         return False
     return str(_xla_runtime().device_type()) != "CPU"

@@ -18,7 +18,7 @@ def use_shard(shard: str | None) -> None:
     _shard = shard
 
 
-def refuse_launch(problem: str, remedy: str) -> None:
+def check_not_launched(problem: str, remedy: str) -> None:
     """Check that this process does not divide its work with others.
 
     Raises:

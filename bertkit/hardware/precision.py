@@ -30,7 +30,7 @@ _MIN_ROUNDS, _MAX_ROUNDS, _SECONDS, _LONG = 6, 20, 0.08, 0.4
 _PARTS, _EMULATED = 8, 1 / 3
 # For smaller hidden sizes, the time of a product is mostly overhead, so a trial would measure noise.
 _NARROW = 128
-_WIDTHS = (768, 3072)  # of BERT base, if the widths of a model are unknown
+_WIDTHS = (768, 3072)  # BERT base; for models whose widths are unknown
 # Maximum relative error: fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3.
 _FP32_ERROR = 1e-5
 

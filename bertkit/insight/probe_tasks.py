@@ -339,7 +339,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     gold = task.COLUMNS.gold
     unit = _UNITS.get((task.COLUMNS.given, gold))
     if unit is None or recipe.options.get("multi_label"):
-        reason = "has several labels per row" if unit else f"is of the family {recipe.task}"
+        reason = "has several labels per row" if unit else f"belongs to the family {recipe.task}"
         message = f"{recipe.name} {reason}, and probes read one label of a text, a pair or a word"
         raise RecipeError(message, "name a recipe of text classification, regression, tags or senses")
     metric = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)

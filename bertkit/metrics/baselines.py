@@ -71,8 +71,8 @@ def find_unbeaten(scores: Scores, baselines: Baselines, metric: str) -> str | No
 def predict_by_length(lengths: Sequence[tuple[int, int]], labels: Sequence[int]) -> float | None:
     """Compute the accuracy of a decision tree that knows only both lengths of a pair, by 5-fold cross-validation.
 
-    Pairs with the same two lengths, in either order, share a fold, so no pair is predicted from its equals. The result
-    is None if a label, or the number of different lengths, is too small for five folds.
+    Pairs with the same two lengths, in either order, share a fold, so no pair is predicted from its equals.
+    Five folds need five different pairs of lengths and enough pairs per label; otherwise, the result is None.
     """
     from sklearn.model_selection import GroupKFold, cross_val_predict
     from sklearn.tree import DecisionTreeClassifier

@@ -55,7 +55,7 @@ Temperature = float | dict[str, float]
 
 
 class Decisions(NamedTuple):
-    """Decisions between labels to which a calibration is fitted; a row can have several decisions."""
+    """Decisions between labels, for fitting a calibration; a row can have several decisions."""
 
     probabilities: Numbers
     """Probabilities of the labels, (decisions, labels)."""
@@ -284,7 +284,7 @@ def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
 
 
 def measure_sets(probabilities: Numbers, gold: Numbers, rows: Numbers, coverage: float) -> dict[str, Any]:
-    """Measure prediction sets for a coverage on rows to which neither temperature nor threshold were fitted.
+    """Measure prediction sets for a coverage on rows that fitted neither the temperature nor the threshold.
 
     The arguments are the fields of `Decisions`, with one decision per row.
 

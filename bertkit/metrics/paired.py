@@ -102,7 +102,7 @@ def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[s
 
 def swap(first: Judged, second: Judged, numbers: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return copies of both sides whose units at `numbers` have changed sides."""
-    first_copy, second_copy = ({name: values.copy() for name, values in judged.items()} for judged in (first, second))
+    first_copy, second_copy = ({name: values.copy() for name, values in side.items()} for side in (first, second))
     for name in first_copy:
         first_copy[name][numbers], second_copy[name][numbers] = second[name][numbers], first[name][numbers]
     return first_copy, second_copy

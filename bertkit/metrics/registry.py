@@ -404,8 +404,7 @@ def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> 
     try:
         scores = metric.compute(references=gold, predictions=predicted)
         return {key: float(value) for key, value in scores.items() if isinstance(value, (int, float, np.number))}
-    except Exception as error:
-        # scipy raises a ValueError for a single row.
+    except Exception as error:  # The library or a script can raise any error; scipy a ValueError for a single row.
         if isinstance(error, ValueError) and not Path(name).exists():
             message = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {error}"
             raise DataError(message, "score more rows, or use another metric") from None

@@ -119,8 +119,8 @@ def describe_entities(
     described = []
     spans = find_spans(tags)
     for (_, first, last), (entity_type, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
-        known = [probability for probability in probabilities[first:last] if probability is not None]
-        mean = float(np.mean(known)) if known else None
+        word_probabilities = [value for value in probabilities[first:last] if value is not None]
+        mean = float(np.mean(word_probabilities)) if word_probabilities else None
         entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
         described.append(entity)
     return described
@@ -189,7 +189,7 @@ def count_errors(compared: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
 def show_wrong_words(
     words: Sequence[str], gold: Sequence[str | None], tags: Sequence[str], probabilities: Sequence[float | None]
 ) -> tuple[str, str, bool, float | None]:
-    """Return the wrongly tagged words with gold and with predicted tags, whether there are none, and the confidence.
+    """Return wrongly tagged words with gold and with predicted tags, whether all tags are right, and the confidence.
 
     The confidence is the highest probability of a wrong tag, or None if no probability is known.
     """

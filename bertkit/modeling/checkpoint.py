@@ -19,7 +19,7 @@ from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, na
 from bertkit.modeling.info import Config
 from bertkit.progress import log
 from bertkit.storage.checkpoints import newest_model
-from bertkit.storage.exports import refuse_exported
+from bertkit.storage.exports import check_not_exported
 from bertkit.storage.fingerprints import feed_file
 from bertkit.storage.hub.models import WEIGHTS, bytes_left_out
 
@@ -50,7 +50,7 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
         raise ModelError("no config.json", f"name its newest checkpoint: {newest}" if newest else remedy, file=folder)
     config = read_json_object(file)
     check_config(config, file)
-    refuse_exported(folder)
+    check_not_exported(folder)
     if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
         raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):

@@ -38,7 +38,7 @@ class Case:
     text: str
 
 
-def refuse_failed(cases: Sequence[Case]) -> GateError | None:
+def failed_gates_error(cases: Sequence[Case]) -> GateError | None:
     """Return the error that names the first failed gates, or None if all passed."""
     failed = [case for case in cases if case.outcome == "failed"]
     if not failed:

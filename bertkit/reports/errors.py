@@ -25,9 +25,9 @@ def write_mistakes(file: Path, result: Any) -> None:
         for mistake in result.mistakes[:MAX_ROWS]
     ]
     # The differences of the first slices from the rest, with their intervals, next to zero.
-    shown = [group for group in result.slices if group.interval is not None][:_MAX_SPANS]
-    names = (f"{group.by}: {group.value}{' *' if group.is_beyond_chance else ''}" for group in shown)
-    pairs = zip(names, shown, strict=True)
+    groups = [group for group in result.slices if group.interval is not None][:_MAX_SPANS]
+    names = (f"{group.by}: {group.value}{' *' if group.is_beyond_chance else ''}" for group in groups)
+    pairs = zip(names, groups, strict=True)
     picture = svg.difference_strip("the rest", pairs, name="difference of each slice from the rest")
     scores = [(with_direction(name), score_text(value)) for name, value in result.scores.items()]
     facts = {"page": result, "columns": columns, "rows": rows, "picture": picture, "scores": scores}

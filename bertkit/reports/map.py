@@ -80,7 +80,7 @@ class ShownMap(NamedTuple):
 
     points: int
     characters: int
-    """Maximum length to which texts are shortened."""
+    """Maximum number of characters of a text; longer texts are shortened."""
     shortened: int
     """Number of shortened texts."""
 

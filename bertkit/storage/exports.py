@@ -111,7 +111,7 @@ def compare_files(folder: Path, listed: Mapping[str, Any], remedy: str) -> None:
             raise ModelError("the file does not match its checksum", remedy, file=file)
 
 
-def refuse_exported(folder: Path) -> None:
+def check_not_exported(folder: Path) -> None:
     """Check that a folder has weights for torch.
 
     Raises:

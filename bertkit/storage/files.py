@@ -118,7 +118,7 @@ def split_lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def refuse_links(folder: Path) -> None:
+def check_links(folder: Path) -> None:
     """Check that no link in a folder leads out of it, because writing or publishing it would affect a file elsewhere.
 
     Raises:

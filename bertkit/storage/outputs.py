@@ -20,7 +20,7 @@ REPORT_MARK = "<!-- generator: bertkit -->"
 _ANOTHER = "choose another --output"
 
 
-def refuse_inputs(output: Path, inputs: Iterable[tuple[str, Path]]) -> None:
+def check_not_inputs(output: Path, inputs: Iterable[tuple[str, Path]]) -> None:
     """Check that an output file is not an input file, also if links lead to it.
 
     Args:
@@ -38,7 +38,7 @@ def refuse_inputs(output: Path, inputs: Iterable[tuple[str, Path]]) -> None:
 
 
 def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> Path:
-    """Return the path of a page to write; `inputs` are as in `refuse_inputs`.
+    """Return the path of a page to write; `inputs` are as in `check_not_inputs`.
 
     Raises:
         UsageError: If its ending is not .html, it is an input, or bertkit did not write the existing file.
@@ -48,7 +48,7 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
     if file.suffix.lower() not in (".html", ".htm"):
         raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
     check_folder_of(file)
-    refuse_inputs(file, inputs)
+    check_not_inputs(file, inputs)
     if file.exists() and not is_own(file):
         raise UsageError("the file exists already, and is no page of bertkit's", _ANOTHER, file=file)
     return file
@@ -128,21 +128,21 @@ def staged(folder: Path) -> Iterator[Path]:
         UsageError: If the output is a file, or a folder that is not empty.
         OSError: If a write fails.
     """
-    refuse_existing(folder)
+    check_empty(folder)
     real = folder.resolve()
     staging = real.with_name(f".{real.name}.building")
     shutil.rmtree(staging, ignore_errors=True)  # leftovers of a killed process
     try:
         staging.mkdir()
         yield staging
-        refuse_existing(folder)
+        check_empty(folder)
         staging.rename(real)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     sync_folder(real.parent)
 
 
-def refuse_existing(folder: Path, *outputs: Path) -> None:
+def check_empty(folder: Path, *outputs: Path) -> None:
     """Check that a folder does not exist, or is empty.
 
     Args:

@@ -205,7 +205,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
         # Without a checkpoint there is nothing to resume and nothing to lose.
         return None
     if record is not None:
-        files.refuse_links(folder)
+        files.check_links(folder)
         if record.get("identity_version") != IDENTITY_VERSION:
             message = "the folder holds a run of another version of bertkit"
             remedy = f"use that version to resume it, or --output {free_name(folder)} for a new run"

@@ -384,6 +384,6 @@ def _questions_to_read(row: Row, recipe: Recipe) -> list[tuple[int, Question]]:
     return [(index, item) for index, item in questions if "answers" not in row or item.name in row["answers"]]
 
 
-@lru_cache(4096)  # Most rows repeat the questions of another row.
+@lru_cache(4096)  # Rows usually repeat the questions of other rows.
 def _read_once(questions: str) -> list[Question]:
     return read_questions(questions)

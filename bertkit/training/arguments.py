@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, TrainingArguments
 
 from bertkit.errors import RecipeError, closest
-from bertkit.hardware.device import Device, check_accelerate, lead_accelerate
+from bertkit.hardware.device import Device, check_accelerate, set_accelerate_device
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
 from bertkit.progress import log
@@ -43,7 +43,7 @@ def make_arguments(training: CommonTraining, machine: Machine, folder: Path, row
         UnavailableError: If Accelerate uses another device, or XLA has several processes.
     """
     check_extra(training)
-    lead_accelerate(machine.device)
+    set_accelerate_device(machine.device)
     decided = {
         "output_dir": str(folder),
         "num_train_epochs": training.epochs,

@@ -16,7 +16,7 @@ from typing import Any
 from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
-from bertkit.hardware.launch import refuse_launch
+from bertkit.hardware.launch import check_not_launched
 from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.process import is_memory_error, peak_memory, restart_peak_memory
 from bertkit.modeling.architectures import detect_machine
@@ -113,7 +113,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     """
     if steps < 1:
         raise UsageError(f"--steps {steps}", "give at least 1")
-    refuse_launch("bench measures one process", "start it without torchrun or accelerate launch")
+    check_not_launched("bench measures one process", "start it without torchrun or accelerate launch")
     with stage("reading the data", total=1):
         data = read_finetune_data(recipes[0], None)
     with stage("loading torch and transformers"):

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import refuse_clash
+from bertkit.data.columns import check_clash
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
 from bertkit.insight.map import project
 from bertkit.progress import log, stage
 from bertkit.storage.files import disk_errors
-from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged
+from bertkit.storage.outputs import check_empty, check_not_inputs, claimed, claimed_folder, staged
 from bertkit.vectors.clusters import (
     Labels,
     SavedClusters,
@@ -164,11 +164,11 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
 def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:
     """Check that nothing that is read, or that exists as a folder of clusters, would be overwritten."""
     if save is not None:
-        refuse_existing(save, *([] if output is None else [output]))
+        check_empty(save, *([] if output is None else [output]))
     if output is not None:
         writer_for(output)
         vectors = [("the file with the vectors", file) for file in source.files]
-        refuse_inputs(output, [("the file to cluster", texts.path), *vectors])
+        check_not_inputs(output, [("the file to cluster", texts.path), *vectors])
 
 
 def _read_texts(texts: TextFile) -> list[str]:
@@ -180,7 +180,7 @@ def _read_texts(texts: TextFile) -> list[str]:
     contents: list[str] = []
     for row in texts:
         if not contents:
-            refuse_clash(row.record, ("cluster", "topic"), "the output has", texts.path)
+            check_clash(row.record, ("cluster", "topic"), "the output has", texts.path)
         contents.append(row.text)
     empty = sum(not text for text in contents)
     if empty == len(contents):

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records, writer_for
 from bertkit.errors import UsageError
-from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.outputs import check_not_inputs, claimed
 from bertkit.vectors import duplicates as found_rows
 from bertkit.vectors.duplicates import Duplicate, ScannedRows, group_rows, measure_similarity
 from bertkit.vectors.text_files import Rows, TextFile, VectorSource
@@ -128,7 +128,7 @@ def _check_outputs(
     reads += [("a file with vectors", file) for file in (source.files if source else ())]
     for file in outputs:
         writer_for(file)
-        refuse_inputs(file, reads)
+        check_not_inputs(file, reads)
     # Links are resolved: the second output would overwrite the first.
     if len({file.resolve() for file in outputs}) < len(outputs):
         raise UsageError("two outputs have the same name", "name different files")

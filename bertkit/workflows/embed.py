@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 import bertkit
-from bertkit.data.columns import refuse_clash
+from bertkit.data.columns import check_clash
 from bertkit.data.files import read_records
 from bertkit.data.remote import find_source
 from bertkit.errors import DataError, UsageError, closest, located
-from bertkit.hardware.launch import Launch, refuse_launch
+from bertkit.hardware.launch import Launch, check_not_launched
 from bertkit.progress import log, stage
 from bertkit.recipe.records import Data
 from bertkit.recipe.sections import typed_path
-from bertkit.storage.outputs import refuse_inputs
+from bertkit.storage.outputs import check_not_inputs
 from bertkit.storage.parts import PartFolder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.text_files import Part, TextSource, read_row_parts, text_of
@@ -47,7 +47,7 @@ def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iter
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
-    refuse_launch("several processes without an --output", "name the file that all of them work on")
+    check_not_launched("several processes without an --output", "name the file that all of them work on")
     unit_kind, parts = _open_rows(embedder, source, unit)
     _load_embedder(embedder)
     for part in parts:
@@ -86,7 +86,7 @@ def embed_to_file(
     launch = Launch.join()
     unit_kind, row_parts = _open_rows(embedder, source, unit)
     for file in files:
-        refuse_inputs(file, _input_files(source, embedder))
+        check_not_inputs(file, _input_files(source, embedder))
 
     def load(precision: str | None) -> str:
         # All parts have the precision of the first process, or of the parts that exist already.
@@ -205,7 +205,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
             if not text.strip():
                 raise DataError("no text", "fill it in, or remove the row", file=file, row=line, column=column)
             texts.append(text)
-        refuse_clash(row, [_RESULT], "results have", file)
+        check_clash(row, [_RESULT], "results have", file)
         yield row, texts[0], texts[1]
 
 

@@ -39,11 +39,11 @@ from bertkit.runtime.model import ExportedModel
 from bertkit.runtime.sessions import check_backend, graph_file
 from bertkit.runtime.tokenizer import tokenizer_settings
 from bertkit.storage import hub, runs
-from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
+from bertkit.storage.exports import MANIFEST, Export, check_not_exported, write_export
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
-from bertkit.storage.outputs import building, refuse_existing
+from bertkit.storage.outputs import building, check_empty
 from bertkit.storage.run_list import count_bytes
 from bertkit.storage.runs import take
 
@@ -125,8 +125,8 @@ def export(
     is_exact, is_int8 = precision == "fp32", precision == "int8"
     check_backend(to, quantizes=is_int8)
     folder = typed_path(output)
-    refuse_existing(folder)
-    refuse_exported(hub.find_model(str(model)))
+    check_empty(folder)
+    check_not_exported(hub.find_model(str(model)))
     saved = open_trained(str(model), recipe, {"data.source": data, "data.limit": limit})
     split, notes = find_split(saved, required=data is not None or not is_exact)
     training_rows = _read_training_rows(saved, rows) if is_int8 else []

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.checks import (
+    check_swapped,
     describe_skew,
     describe_unseen,
     find_odd_columns,
     find_odd_rows,
     find_unseen_names,
-    refuse_swapped,
 )
 from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import check_draw, draw_training_rows, oversample
@@ -249,7 +249,7 @@ def _find_checked_labels(
     finds_names = task.NAMED and not recipe.labels
     is_checked = data.source != "demo"
     if finds_names:
-        refuse_swapped(splits["train"], columns, data)
+        check_swapped(splits["train"], columns, data)
     if unread := find_unread(splits):
         say_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread)}")
     odd = describe_unread(unread, data, columns.optional)

@@ -31,7 +31,7 @@ from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
 from bertkit.recipe.sections import typed_path
 from bertkit.storage.files import disk_errors, write_text
-from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks, was_interrupted
+from bertkit.storage.outputs import check_not_inputs, claimed, is_own, sweep_locks, was_interrupted
 from bertkit.vectors.text_files import TextSource
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
     page = outputs[0]
     replaces = fresh or was_interrupted(page)  # The page is written last, so other files may be left without it.
     for file in outputs:
-        refuse_inputs(file, [("the file to map", typed_path(source.file))] if source.file is not None else [])
+        check_not_inputs(file, [("the file to map", typed_path(source.file))] if source.file is not None else [])
         is_kept = file.exists() or file.is_symlink()
         if is_kept and not replaces and not (file == page and is_own(file)):
             sweep_locks(outputs)

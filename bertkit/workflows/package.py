@@ -26,7 +26,7 @@ from bertkit.runtime.sessions import PACKAGES
 from bertkit.storage.exports import Export, is_exported, listed_files, read_export, write_export
 from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.outputs import building, refuse_existing
+from bertkit.storage.outputs import building, check_empty
 from bertkit.storage.run_list import count_bytes
 from bertkit.tasks import example_row
 from bertkit.workflows.export import export, find_license
@@ -87,7 +87,7 @@ def package(
         BertkitError: Any other error; see `bertkit.errors`.
     """
     folder = typed_path(output)
-    refuse_existing(folder)
+    check_empty(folder)
     saved = open_trained(str(model), recipe)
     _check_packageable(saved, to)
     with tempfile.TemporaryDirectory() as staging:

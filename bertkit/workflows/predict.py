@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.columns import refuse_clash
+from bertkit.data.columns import check_clash
 from bertkit.data.output import (
     PLAIN,
     FileLayout,
@@ -29,11 +29,11 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_memb
 from bertkit.evaluation.folder import describe_maker
 from bertkit.evaluation.rows_to_predict import Chunk, find_input_files, open_rows, read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import answer_rows
-from bertkit.hardware.launch import Launch, refuse_launch
+from bertkit.hardware.launch import Launch, check_not_launched
 from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, typed_path
-from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.outputs import check_not_inputs, claimed
 from bertkit.storage.parts import PartFolder, read_part, write_part
 from bertkit.tasks import Prediction
 
@@ -60,7 +60,7 @@ def predict(
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
-    refuse_launch("several processes without an --output", "name the file that all of them work on")
+    check_not_launched("several processes without an --output", "name the file that all of them work on")
     saved, records = open_rows(find_members(recipe), source, row)
     return answer(saved, read_chunks(saved, records, str(source or "--row")))
 
@@ -93,7 +93,7 @@ def predict_to_file(
     writer_for(output)
     layout = check_layout(layout, output)
     saved = find_members(recipe)
-    refuse_inputs(output, find_input_files(source, saved))
+    check_not_inputs(output, find_input_files(source, saved))
     launch = Launch.join()
     if launch.size > 1 and (source is None or str(source) == "-"):
         raise UsageError("several processes without a file to predict", "name a FILE, which each of them reads")
@@ -145,7 +145,7 @@ def _check_first(
     first = next(chunks)
     example = first.originals[0]
     predicted = _as_fields(_predicted_fields(saved), columns and replace(columns, digits=None))
-    refuse_clash(example, predicted, "predictions have", first.source)
+    check_clash(example, predicted, "predictions have", first.source)
     if warns:
         warn_of_unread(example, saved)
     return itertools.chain([first], chunks)
@@ -190,7 +190,7 @@ def _answer_chunk(checkpoint: Checkpoint, chunk: Chunk, columns: FileLayout | No
     for index, (original, row, prediction) in enumerate(answered, chunk.start):
         fields = _as_fields(prediction, columns)
         # Some predictions have fields that the first one lacks, so every row is checked.
-        refuse_clash(original, fields, "predictions have", chunk.source)
+        check_clash(original, fields, "predictions have", chunk.source)
         yield {**_id_field(index, original, row.get("id"), columns), **original, **fields}
 
 

@@ -32,7 +32,7 @@ from bertkit.recipe.sections import typed_path
 from bertkit.reports.cases import Case
 from bertkit.storage import hub
 from bertkit.storage.files import check_space, disk_errors
-from bertkit.storage.outputs import building, refuse_existing
+from bertkit.storage.outputs import building, check_empty
 from bertkit.tasks import load_task
 from bertkit.tokens.feature_cache import encode_split
 
@@ -91,7 +91,7 @@ def prune(
     # 1. Read and check everything before anything heavy is imported.
     with stage("reading the data", total=1):
         folder = typed_path(output)
-        refuse_existing(folder)
+        check_empty(folder)
         source = hub.find_model(model)
         shape = check_shape(shape, read_config(source))
         if shape.vocabulary:

@@ -20,7 +20,7 @@ from bertkit.recipe.sections import typed_path
 from bertkit.reports.card import hub_card
 from bertkit.reports.templates import name_paths
 from bertkit.storage import exports, hub, runs
-from bertkit.storage.files import refuse_links, write_text
+from bertkit.storage.files import check_links, write_text
 from bertkit.storage.fingerprints import describe_file, read_signed, write_signed
 from bertkit.storage.hub.models import check_model
 from bertkit.storage.runs import RunRecord, take
@@ -77,8 +77,8 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     folder, remedy = typed_path(run), "name a run folder; `bertkit runs list` shows those below runs/"
     if not folder.is_dir():
         raise ModelError(f"no such run: {folder}", remedy)
-    exports.refuse_exported(folder)
-    refuse_links(folder)
+    exports.check_not_exported(folder)
+    check_links(folder)
     check_model(folder)
     record: RunRecord = runs.read_record(folder) or {}
     if "files" not in record:

@@ -29,7 +29,7 @@ from typing import IO, Any, ClassVar, NoReturn
 
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError, UsageError
 from bertkit.hardware.device import DEVICE, asked_device, find_device
-from bertkit.hardware.launch import refuse_launch
+from bertkit.hardware.launch import check_not_launched
 from bertkit.hardware.process import fitting_threads
 from bertkit.progress import log, stage
 from bertkit.storage import files, runs
@@ -132,7 +132,7 @@ class RunSet:
         """
         if jobs < 1:
             raise UsageError(f"--jobs {jobs}", "give the number of runs to train at the same time")
-        refuse_launch("several runs under torchrun", "start the command once, or launch its runs one by one")
+        check_not_launched("several runs under torchrun", "start the command once, or launch its runs one by one")
         if fresh and join:
             raise UsageError("--fresh and --join are both given", "--fresh starts over, --join shares a set of runs")
         runs.check_writable(self.folder, runs.SEVERAL)

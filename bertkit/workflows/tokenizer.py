@@ -14,7 +14,7 @@ from bertkit.progress import log
 from bertkit.recipe.records import Corpus
 from bertkit.recipe.sections import typed_path
 from bertkit.storage.files import disk_errors
-from bertkit.storage.outputs import claimed_folder, refuse_existing, staged
+from bertkit.storage.outputs import check_empty, claimed_folder, staged
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
@@ -56,7 +56,7 @@ def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: str | Path) ->
         DataError: If there is no text, or too little.
     """
     folder = typed_path(output)
-    refuse_existing(folder)
+    check_empty(folder)
     with claimed_folder(folder):
         source = find_corpus(data)
         # Duplicates and held-out documents are the same as in pretraining, so that held-out text stays unseen.

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from bertkit.data.checks import describe_skew, find_odd_columns, find_odd_rows, refuse_swapped
+from bertkit.data.checks import check_swapped, describe_skew, find_odd_columns, find_odd_rows
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
@@ -139,7 +139,7 @@ def test_texts_that_are_numbers_are_asked_about():
 def test_swapped_columns_are_refused_with_the_command_that_swaps_them():
     swapped = [{"text": row["label"], "label": row["text"]} for row in texts(40)]
     with pytest.raises(DataError) as refused:
-        refuse_swapped(split(swapped), CLASSES, Data(columns={"text": "a", "label": "b c"}))
+        check_swapped(split(swapped), CLASSES, Data(columns={"text": "a", "label": "b c"}))
     assert str(refused.value) == (
         "'a' looks like labels ('negative'), 'b c' like texts (train.csv:2) - "
         "--set 'data.columns.text=b c' --set data.columns.label=a; "
@@ -160,7 +160,7 @@ def test_swapped_columns_are_refused_with_the_command_that_swaps_them():
     ],
 )
 def test_columns_that_are_not_swapped_are_not_refused(rows):
-    refuse_swapped(split(rows), CLASSES, Data())
+    check_swapped(split(rows), CLASSES, Data())
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def log(caplog):
 def test_a_precision_and_a_coverage_become_options(log):
     options = thresholds_for(ONE, load_recipe("classify"), 0.95, 0.8)
     assert 0.6 < options["abstain_below"] <= 0.9 and options["set_above"] == 0.4
-    assert "of the 200 rows, 75.0% are answered, 100.0% of these right" in log.messages[0]
+    assert "75.0% of the 200 rows remain, and 100.0% of these are right" in log.messages[0]
     assert log.messages[1] == "coverage 0.8: prediction_set has each label of probability 0.4000 or more"
 
 
@@ -86,7 +86,7 @@ def test_each_type_of_question_has_a_promise_of_its_own(log):
     assert typed.describe().endswith("temperature choice 1.5, score 2")
     options = thresholds_for(typed, load_recipe("decide"), 0.95, 0.8)
     assert options == {"abstain_below": {"choice": 0.0}, "set_above": {"choice": 0.9, "score": 0.4}}
-    assert "of the 150 choice answers, 100.0% are answered" in log.messages[0]
+    assert "100.0% of the 150 choice answers remain" in log.messages[0]
     assert log.messages[2] == "precision 0.95 of score is not shown on the 50 score answers: abstains from all of them"
     with pytest.raises(DataError, match=r"no threshold has shown a precision of 0.999"):
         thresholds_for(typed, load_recipe("decide"), 0.999, None)

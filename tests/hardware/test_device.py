@@ -145,7 +145,7 @@ def test_accelerate_is_told_where_it_would_take_another(monkeypatch, torch_xla, 
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", before or "")
     if before is None:
         monkeypatch.delenv("ACCELERATE_TORCH_DEVICE")
-    door.lead_accelerate(device)
+    door.set_accelerate_device(device)
     assert os.environ.get("ACCELERATE_TORCH_DEVICE") == after
 
 

@@ -145,7 +145,7 @@ def test_texts_pairs_and_similar_texts():
 
 @pytest.mark.parametrize("name", ["squad", "choose", "rerank", "similarity-triples"])
 def test_other_families_are_refused(name):
-    with pytest.raises(RecipeError, match=r"is of the family .*, and probes read one label"):
+    with pytest.raises(RecipeError, match=r"belongs to the family .*, and probes read one label"):
         read(name)
     with pytest.raises(RecipeError, match="has several labels per row"):
         read("classify", **{"options.multi_label": True})

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as tree
 import pytest
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.reports.cases import Case, check_report, refuse_failed, write_cases
+from bertkit.reports.cases import Case, check_report, failed_gates_error, write_cases
 from tests.junit import read_junit
 
 CASES = [
@@ -96,8 +96,8 @@ def test_a_report_has_one_of_two_endings_and_a_folder(tmp_path):
 
 
 def test_the_error_names_the_first_that_failed():
-    assert refuse_failed([CASES[0], CASES[2]]) is None
-    error = refuse_failed([CASES[1]] * 5)
+    assert failed_gates_error([CASES[0], CASES[2]]) is None
+    error = failed_gates_error([CASES[1]] * 5)
     assert error.exit_code == 8
     assert str(error).startswith("5 gates were not passed: validation, f1 <macro>: 0.1")
     assert str(error).endswith("and 2 more")

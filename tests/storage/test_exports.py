@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bertkit.errors import ModelError
-from bertkit.storage.exports import MANIFEST, is_exported, read_export, refuse_exported
+from bertkit.storage.exports import MANIFEST, check_not_exported, is_exported, read_export
 from bertkit.storage.hub import find_model
 from tests.runtime.hand_made import make_export, write_exported
 
@@ -54,6 +54,6 @@ def test_a_manifest_of_another_release_is_refused(folder):
 
 def test_it_is_refused_where_weights_are_needed(folder, tmp_path):
     with pytest.raises(ModelError, match="has no weights for torch"):
-        refuse_exported(folder)
-    refuse_exported(tmp_path)
+        check_not_exported(folder)
+    check_not_exported(tmp_path)
     assert make_export().record == {}

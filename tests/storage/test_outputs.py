@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.outputs import building, claimed, claimed_folder, refuse_inputs
+from bertkit.storage.outputs import building, check_not_inputs, claimed, claimed_folder
 
 
 @pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
@@ -19,8 +19,8 @@ def test_an_output_that_is_an_input_is_refused(here, link):
     if link is not None:
         getattr(output, link)(here / "in.csv")
     with pytest.raises(UsageError, match=rf"--output is the file to predict \({output}\) - nothing was written"):
-        refuse_inputs(output, [("something else", Path("nowhere.csv")), ("the file to predict", Path("./in.csv"))])
-    refuse_inputs(Path("new.csv"), [("the file to predict", Path("in.csv"))])
+        check_not_inputs(output, [("something else", Path("nowhere.csv")), ("the file to predict", Path("./in.csv"))])
+    check_not_inputs(Path("new.csv"), [("the file to predict", Path("in.csv"))])
 
 
 def test_a_second_process_is_refused_by_the_name_of_the_first(here):

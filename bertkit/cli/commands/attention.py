@@ -11,9 +11,9 @@ from bertkit.cli.options import (
     PageOption,
     PairOption,
     argument,
+    check_unused_options,
     option,
     read_data_options,
-    refuse_options,
     set_option,
 )
 from bertkit.cli.output import format_interval, format_rows, print_file, print_result, print_table, print_text
@@ -55,7 +55,7 @@ def show_attention(
     from bertkit.workflows.attention import show
 
     if layer is None:
-        refuse_options({"--head": head}, "without --layer", "name the layer too")
+        check_unused_options({"--head": head}, "without --layer", "name the layer too")
     attended = show(text, model, pair=pair, max_tokens=max_length, at=(layer or 0, head or 0), output=output)
     if output is not None:
         print_file(output, 1)

@@ -11,10 +11,10 @@ from bertkit.cli.options import (
     PromptOption,
     PromptTextOption,
     argument,
+    check_unused_options,
     option,
     output_option,
     read_data_options,
-    refuse_options,
 )
 from bertkit.cli.output import format_rows, print_line, print_result, print_text
 from bertkit.errors import shorten
@@ -71,7 +71,7 @@ def command(
     # Clusters that are assigned exist already: what would make others is refused.
     if assign is not None:
         given = {"--clusters": clusters, "--save": save}
-        refuse_options(given, "with --assign", "the clusters are those of the folder; leave it out")
+        check_unused_options(given, "with --assign", "the clusters are those of the folder; leave it out")
     data = read_data_options(column, changes)
     files = () if vectors is None else (typed_path(vectors),)
     source = VectorSource(model, files, prompt, prompt_text)

@@ -11,9 +11,9 @@ from bertkit.cli.options import (
     PredictionsSplitOption,
     ReportOption,
     argument,
+    check_unused_options,
     flag,
     option,
-    refuse_options,
 )
 from bertkit.cli.output import (
     difference_cells,
@@ -90,7 +90,7 @@ def command(
         gate = WorseGate(metric or (), margin, undecided)
     else:
         given = {"--margin": margin or None, "--metric": metric, "--undecided": undecided == "pass"}
-        refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
+        check_unused_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import compare, write_page
 

@@ -12,10 +12,10 @@ from bertkit.cli.options import (
     RowOption,
     TextOption,
     TrainedArgument,
+    check_unused_options,
     option,
     parse_row,
     recipe_options,
-    refuse_options,
 )
 from bertkit.cli.output import (
     format_count,
@@ -77,7 +77,7 @@ def command(
             message = "more than one of --text or --row, --data, --mistakes"
         raise UsageError(message, "give --text, --row column=value, --data FILE or --mistakes N")
     if data is None:
-        refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
+        check_unused_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     loaded = load_recipe(recipe or recipe_of(run), {"model": run, **changes})
     settings = {"targets": target or (), "max_steps": integration_steps}
     rows = explain.explain(loaded, source=data, row=single, mistakes=mistakes, limit=limit, **settings)

@@ -16,11 +16,11 @@ from bertkit.cli.options import (
     RecordsOption,
     TextLengthOption,
     argument,
+    check_unused_options,
     flag,
     option,
     output_option,
     read_data_options,
-    refuse_options,
 )
 from bertkit.cli.output import format_count, format_signed, print_records, print_result, print_table, print_text
 from bertkit.errors import UsageError
@@ -85,7 +85,7 @@ def build_index(
     """
     if not passages:
         given = {"--passage-tokens": passage_tokens, "--overlap": overlap}
-        refuse_options(given, "without --passages", "add --passages")
+        check_unused_options(given, "without --passages", "add --passages")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import build

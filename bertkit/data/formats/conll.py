@@ -10,12 +10,12 @@ from typing import Any
 from bertkit.data.text import (
     Record,
     Source,
+    check_duplicates,
+    check_nul,
     empty_file,
     excerpt,
     is_blank_line,
     read_lines,
-    refuse_duplicates,
-    refuse_nul,
     source_column,
 )
 from bertkit.errors import DataError
@@ -68,7 +68,7 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
             if len(fields) != len(sample[0]) or (is_odd and len(fields) > 1):
                 comments.append(row)
                 continue
-        refuse_nul(line, name, row)
+        check_nul(line, name, row)
         check_fields(fields, line, name, row)
         if not names:
             names, first = _name_columns(line, len(fields), sample, data, name, row), row
@@ -122,7 +122,7 @@ def _name_columns(line: str, count: int, sample: list[list[str]], data: Data, na
     if count > 1 + is_numbered and not (is_numbered and len(tagged) > 1):
         names[tagged[0] if is_numbered and tagged else -1] = source_column("tags", data)
     names = data.header or (_CONLL_2003 if count == 4 and not is_numbered else names)
-    refuse_duplicates(names, "--set data.header=[...]", name)
+    check_duplicates(names, "--set data.header=[...]", name)
     return names
 
 
@@ -176,7 +176,7 @@ def parse_conllu(lines: Iterable[str], data: Data, name: str) -> Iterator[Record
                 yield start, {"id": comments.get("sent_id") or str(count), "text": text, **columns}
             words, comments = [], {}
         elif line.startswith("#"):
-            refuse_nul(line, name, row)
+            check_nul(line, name, row)
             if comment := _COMMENT.match(line):
                 comments[comment[1]] = comment[2].strip()
         elif fields := _split_line(line, len(words) + 1, name, row):
@@ -188,7 +188,7 @@ def parse_conllu(lines: Iterable[str], data: Data, name: str) -> Iterator[Record
 
 def _split_line(line: str, expected_id: int, name: str, row: int) -> list[str]:
     """Return the columns of a word after its id, or an empty list if the line is not a syntactic word."""
-    refuse_nul(line, name, row)
+    check_nul(line, name, row)
     fields = line.rstrip("\r\n").split("\t")
     if len(fields) != 10:
         width = f"{len(fields)} column{'s' * (len(fields) > 1)} instead of 10: {excerpt(line)}"

@@ -14,11 +14,11 @@ from bertkit.data.text import (
     MAX_CHARS,
     Record,
     Source,
+    check_duplicates,
     excerpt,
     name_columns,
     nul_remedy,
     read_lines,
-    refuse_duplicates,
     starts_with_mark,
     warn_of_lines,
     without_compression,
@@ -53,7 +53,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     record_lines: list[str] = []
     reader = csv.reader(_watch_lines(chain(head, lines), record_lines), **dialect, strict=True)
     names = data.header or []
-    refuse_duplicates(names, "rename one of them", name)
+    check_duplicates(names, "rename one of them", name)
     row, blank, joined, is_empty = 1, list[int](), list[int](), True
     try:
         for fields in reader:

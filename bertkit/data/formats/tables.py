@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.text import Record, Source, empty_file, name_columns, refuse_duplicates
+from bertkit.data.text import Record, Source, check_duplicates, empty_file, name_columns
 from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe.plugins import import_extra
@@ -53,7 +53,7 @@ def _read_table(items: Iterator[Any], name: str, remedy: str) -> Iterator[Record
     row = 0
     try:
         schema = next(items)
-        refuse_duplicates(schema.names, "rename one of them", name)
+        check_duplicates(schema.names, "rename one of them", name)
         labels = _read_features(schema.metadata or {}, name)
         structs = [field.name for field in schema if "struct<" in str(field.type)]
         for row, record in enumerate(chain.from_iterable(batch.to_pylist() for batch in items), 1):

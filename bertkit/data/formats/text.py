@@ -14,10 +14,10 @@ from bertkit.data.text import (
     MAX_CHARS,
     Record,
     Source,
+    check_nul,
     empty_file,
     read_lines,
     read_text,
-    refuse_nul,
     source_column,
     without_compression,
 )
@@ -70,7 +70,7 @@ def parse_texts(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]
     column, row = source_column("text", data), 0
     blank: list[Record] = []  # held back until a text follows them
     for row, line in enumerate(lines, 1):
-        refuse_nul(line, name, row)
+        check_nul(line, name, row)
         blank.append((row, {column: line.rstrip("\r\n")}))
         if line.strip():
             yield from blank
@@ -109,7 +109,7 @@ def read_document(file: Path, data: Data) -> str:
         DataError: If it is empty, too long, or not text in this encoding.
     """
     text = "".join(read_text(file, data.encoding, str(file))).replace("\r\n", "\n").replace("\r", "\n")
-    refuse_nul(text, str(file), 1)
+    check_nul(text, str(file), 1)
     if len(text) > MAX_CHARS:
         raise DataError(f"a document of more than {MAX_CHARS:,} characters", "split the file", file=file)
     if _ending(file) in _WEB:

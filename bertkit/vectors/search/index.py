@@ -29,7 +29,7 @@ import numpy as np
 from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError, pip_install
 from bertkit.metrics import Numbers
 from bertkit.progress import log
-from bertkit.storage.files import disk_errors, make_ignored_folder, refuse_links, sync_folder, to_json
+from bertkit.storage.files import check_links, disk_errors, make_ignored_folder, sync_folder, to_json
 from bertkit.storage.fingerprints import (
     feed_file,
     file_fingerprint,
@@ -209,7 +209,7 @@ class Index:
             ResourceError: If the disk refuses a write.
             UsageError: If a file of the index is a link.
         """
-        refuse_links(self.folder)
+        check_links(self.folder)
         with disk_errors(self.folder):
             # 1. Append the rows. 2. Count the words of all rows. 3. Let the manifest count both. 4. Delete old words.
             added = self._append_rows(chunks, source)

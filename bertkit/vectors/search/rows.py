@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.data.columns import refuse_clash
+from bertkit.data.columns import check_clash
 from bertkit.data.files import format_of, read_records
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe.records import Data
@@ -152,7 +152,7 @@ class TextRows:
 
     def _check_columns(self, values: Mapping[str, Any]) -> None:
         reserved = _RESULT_FIELDS + (_PASSAGE_FIELDS if self.splitter else ())
-        refuse_clash(values, reserved, "results have", self.file)
+        check_clash(values, reserved, "results have", self.file)
         if self.column != "text" and "text" in values:
             message = f"the rows have a column 'text' next to {self.column!r}"
             raise DataError(message, "rename or remove it, so that nothing is lost", file=self.file, column="text")
