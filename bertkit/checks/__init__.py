@@ -14,7 +14,6 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Digests, Place, Split
 from bertkit.data.text import normalize
-from bertkit.metrics import Numbers
 from bertkit.recipe.sections import Row
 from bertkit.vectors.minhash import digest_text
 
@@ -57,7 +56,7 @@ def level_of(share: float, *, warn: float, fail: float = 2.0) -> Level:
     return "fail" if share >= fail else "warn" if share >= warn else "good"
 
 
-def predict_unseen(model: Any, features: Any, labels: Numbers, folds: Any, method: str = "predict") -> Numbers:
+def predict_unseen(model: Any, features: Any, labels: np.ndarray, folds: Any, method: str = "predict") -> np.ndarray:
     """Return predictions for all items, each by a model of scikit-learn that was fitted to the other folds.
 
     Args:

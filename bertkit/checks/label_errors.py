@@ -19,7 +19,6 @@ from bertkit.checks import EXAMPLES, Finding, level_of, predict_unseen, read_tex
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Place, Split
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.modeling.checkpoint import read_json_object
 from bertkit.modeling.layers import count_layers
@@ -77,12 +76,12 @@ class _Labeled(NamedTuple):
 
     rows: list[tuple[Split, int]]
     """Split and index of each row."""
-    row_of: Numbers
+    row_of: np.ndarray
     """Position in `rows`, (items,)."""
-    labels: Numbers
+    labels: np.ndarray
     """Index in `names` of the label of each item, (items,); -1 for a word without a tag."""
     names: list[str]
-    probabilities: Numbers
+    probabilities: np.ndarray
     """Shape (items, names)."""
     texts: list[str]
     """Text of each row."""
@@ -174,7 +173,7 @@ def _predict_words(splits: Mapping[str, Split], columns: Columns, embedder: Embe
     )
 
 
-def count_errors(labels: Numbers, probabilities: Numbers) -> ErrorCount:
+def count_errors(labels: np.ndarray, probabilities: np.ndarray) -> ErrorCount:
     """Estimate the number of wrong labels from the rows with the most confident predictions.
 
     If a prediction is certain, a different label is an error. So the fraction of different labels among the most
@@ -193,7 +192,7 @@ def count_errors(labels: Numbers, probabilities: Numbers) -> ErrorCount:
     return ErrorCount(*(round(rate * len(labels)) for rate in min(rates_by_size, key=lambda rates: rates[2])))
 
 
-def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers) -> Numbers:
+def predict_labels(texts: Sequence[str], vectors: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the probability of each label for each row, from models that were not trained on the row.
 
     It is the mean of two logistic regressions: on the vectors, which represent the meaning of words, and on the words
@@ -208,7 +207,9 @@ def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers) -> N
     return _mean_probabilities([(scaled, 0.1), (words, 10.0)], labels, folds, 300)
 
 
-def _mean_probabilities(features: Sequence[tuple[Any, float]], labels: Numbers, folds: Any, iterations: int) -> Numbers:
+def _mean_probabilities(
+    features: Sequence[tuple[Any, float]], labels: np.ndarray, folds: Any, iterations: int
+) -> np.ndarray:
     """Return the mean probability of each label for each item, from a logistic regression per kind of features.
 
     The features come with the strength of a regression on them.
@@ -220,7 +221,7 @@ def _mean_probabilities(features: Sequence[tuple[Any, float]], labels: Numbers, 
     return np.asarray(sum(predicted) / len(predicted))
 
 
-def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder) -> Numbers:
+def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder) -> np.ndarray:
     """Return a vector per row: the concatenated vectors of its texts and, for a pair, their difference and product."""
     columns = list(texts[0])
     vectors = [_embed_column([row_texts.get(name, "") for row_texts in texts], embedder) for name in columns]
@@ -231,7 +232,7 @@ def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder) -> Numbers:
     return np.concatenate(vectors, axis=1)
 
 
-def _embed_column(texts: Sequence[str], embedder: Embedder) -> Numbers:
+def _embed_column(texts: Sequence[str], embedder: Embedder) -> np.ndarray:
     """Compute the vectors of texts, or read them from the cache of an earlier check."""
     digest = hashlib.sha256(f"{embedder.describe()}".encode())
     for text in texts:
@@ -249,7 +250,7 @@ _LAYERS = 4
 _WIDTH = 128  # principal components of a vector
 
 
-def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> Numbers:
+def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> np.ndarray:
     """Return a vector for each word of each row, (words of all rows, dimension), or zeros for a word without tokens."""
     config = read_json_object(embedder.folder / embedder.modules.subfolder / "config.json")
     layers = f"mean_last_{min(_LAYERS, count_layers(config) or 1)}"
@@ -260,7 +261,9 @@ def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> Numbers:
     return vectors
 
 
-def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers, row_of: Numbers) -> Numbers:
+def predict_tags(
+    words: Sequence[Sequence[str]], vectors: np.ndarray, tags: np.ndarray, row_of: np.ndarray
+) -> np.ndarray:
     """Return the probability of each tag for each word, from models that were not trained on its row.
 
     It is the mean of two logistic regressions: on the vectors of a word and its neighbors, and on the words themselves.
@@ -291,7 +294,7 @@ def _tags(row: Mapping[str, Any]) -> Sequence[str | None]:
     return list(row.get("tags") or ())
 
 
-def _shift_values(values: Numbers, row_numbers: Numbers, by: int) -> Numbers:
+def _shift_values(values: np.ndarray, row_numbers: np.ndarray, by: int) -> np.ndarray:
     """Return for each word the values of a neighbor in its row, or zeros if it has no such neighbor.
 
     >>> _shift_values(np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1]), -1).tolist()  # two rows of two words

@@ -14,7 +14,6 @@ from bertkit.checks import Finding, Level, level_of, places_of, predict_unseen, 
 from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
-from bertkit.metrics import Numbers
 from bertkit.metrics.linear import draw_rows, find_words
 from bertkit.metrics.paired import LEVEL, permutation_test
 from bertkit.metrics.registry import is_lower_better
@@ -100,7 +99,7 @@ def _words_of(row: Row, columns: Columns) -> set[str]:
     return {word if name == first else f"{name}:{word}" for name, text in texts.items() for word in find_words(text)}
 
 
-def _lengths(rows: Sequence[Row], columns: Columns) -> Numbers:
+def _lengths(rows: Sequence[Row], columns: Columns) -> np.ndarray:
     """Return the number of words and of characters of each text, shape (rows, 2 * texts)."""
     names = list(dict.fromkeys(name for row in rows[:100] for name in read_texts(row, columns)))
     texts = [read_texts(row, columns) for row in rows]
@@ -194,7 +193,7 @@ def measure_words(features: Sequence[Iterable[str]], classes: Sequence[int]) -> 
     return _gain(_predict_words(features, gold, "predict"), gold)
 
 
-def _predict_words(features: Sequence[Iterable[str]], classes: Numbers, method: str) -> Numbers:
+def _predict_words(features: Sequence[Iterable[str]], classes: np.ndarray, method: str) -> np.ndarray:
     """Return predictions for each row from its features by a model that was fitted to other rows."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -208,7 +207,7 @@ def _predict_words(features: Sequence[Iterable[str]], classes: Numbers, method: 
     return predict_unseen(model, rows, classes, StratifiedKFold(_FOLDS, shuffle=True, random_state=42), method)
 
 
-def measure_numbers(values: Numbers, classes: Sequence[int]) -> Gain:
+def measure_numbers(values: np.ndarray, classes: Sequence[int]) -> Gain:
     """Predict classes from a few numbers, an array (rows, numbers), by a decision tree."""
     from sklearn.model_selection import StratifiedKFold
     from sklearn.tree import DecisionTreeClassifier
@@ -218,7 +217,7 @@ def measure_numbers(values: Numbers, classes: Sequence[int]) -> Gain:
     return _gain(predict_unseen(tree, values, gold, StratifiedKFold(_FOLDS, shuffle=True, random_state=0)), gold)
 
 
-def _gain(predicted: Numbers, gold: Numbers) -> Gain:
+def _gain(predicted: np.ndarray, gold: np.ndarray) -> Gain:
     return Gain(float((predicted == gold).mean()), float(np.bincount(gold).max() / len(gold)), len(gold))
 
 

@@ -8,16 +8,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from typing import TYPE_CHECKING
 
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.labels import spelled_names
 from bertkit.data.rows import Split, digest_text, feed_row
 from bertkit.errors import DataError, RecipeError, closest
-from bertkit.metrics import Numbers
 from bertkit.recipe.records import Data, Recipe
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -27,20 +30,20 @@ class _Groups:
     For rows with the draws 7, 3, 7, `order` is 1, 0, 2 and `starts` is 0, 1, 3.
     """
 
-    draws: Numbers
+    draws: np.ndarray
     """Draw of each row, two 64-bit integers, (rows, 2)."""
-    order: Numbers
+    order: np.ndarray
     """Indices of the rows, group by group, (rows,)."""
-    starts: Numbers
+    starts: np.ndarray
     """Start of each group in `order`, and the end of the last group, (groups + 1,)."""
-    names: Numbers
+    names: np.ndarray
     """Index in `sets` of the labels of each row, (rows,)."""
     sets: Sequence[frozenset[str]]
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def rows(self, group: int) -> Numbers:
+    def rows(self, group: int) -> np.ndarray:
         """Return the indices of the rows of a group, in order."""
         return self.order[self.starts[group] : self.starts[group + 1]]
 
@@ -116,7 +119,7 @@ def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> _Group
     return _Groups(draws, order, np.append(starts, len(order)), np.array(names), list(index_by_set))
 
 
-def _order_digests(digests: Iterable[bytes]) -> tuple[Numbers, Numbers]:
+def _order_digests(digests: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Return digests of 16 bytes as two numbers each, (rows, 2), and the indices that sort them, (rows,)."""
     import numpy as np
 

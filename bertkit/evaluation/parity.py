@@ -14,7 +14,6 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import forward, sorted_batches
 from bertkit.evaluation.scoring import Scored, find_intervals, measure_ece, score_split
 from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_fast
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, Judged
 from bertkit.metrics.paired import Difference, compare_paired
 from bertkit.runtime.model import ExportedModel
@@ -90,7 +89,7 @@ def compare_outputs(before: Compute, after: Compute, batches: Sequence[Arrays]) 
     return largest, min(cosines, default=None)
 
 
-def _real(values: Numbers, batch: Arrays) -> Numbers:
+def _real(values: np.ndarray, batch: Arrays) -> np.ndarray:
     """Return the values at tokens other than padding, if values belong to tokens."""
     mask = batch["attention_mask"] > 0
     return values[mask] if values.shape[: mask.ndim] == mask.shape else values

@@ -30,7 +30,6 @@ from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.hardware.precision import compute_as_stored
 from bertkit.insight.syntax import ParsedRow
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.attention import attention_weights
 from bertkit.modeling.checkpoint import load_config, read_config
@@ -486,7 +485,7 @@ def find_hits(attention: Tensor, words: Sequence[int], heads: Sequence[int]) -> 
 
 
 def _score_halves(
-    head_hits: Numbers, offset_hits: Numbers, rows: Numbers
+    head_hits: np.ndarray, offset_hits: np.ndarray, rows: np.ndarray
 ) -> tuple[dict[str, float], dict[str, Interval]]:
     """Return the accuracies of a head, of an offset and their difference, and the interval of each."""
     distinct, owners = np.unique(rows, return_inverse=True)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.metrics import Numbers
 from bertkit.modeling.embeddings import mixed_embeddings
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import Collator, Feature
@@ -39,7 +38,7 @@ class ExplainedInput:
     """Tokens of the text; without special tokens such as [CLS], the model would read another kind of input."""
 
     @cached_property
-    def is_replaceable(self) -> Numbers:
+    def is_replaceable(self) -> np.ndarray:
         """Whether each token belongs to the text, (texts, tokens) with the padding that the model reads."""
         ids = self._batch(1)["input_ids"]
         mask = np.zeros(ids.reshape(-1, ids.shape[-1]).shape, dtype=bool)
@@ -47,7 +46,7 @@ class ExplainedInput:
             mask[position] = True
         return mask
 
-    def compute(self, shares: Numbers) -> Numbers:
+    def compute(self, shares: np.ndarray) -> np.ndarray:
         """Compute the number for inputs whose tokens are mixed with the baseline, (inputs,).
 
         Args:
@@ -60,7 +59,7 @@ class ExplainedInput:
                     scores.append(self._run_model(len(chunk)).cpu().double().numpy())
         return np.concatenate(scores)
 
-    def integrate(self, steps: int) -> Numbers:
+    def integrate(self, steps: int) -> np.ndarray:
         """Integrate gradients along the line from the baseline to the input, (texts, tokens).
 
         The integral is a Gauss-Legendre sum, which is far more exact than equal widths with the same number of steps.
@@ -96,7 +95,7 @@ class ExplainedInput:
 class Gradients:
     """Integrated gradients of each token, and how well they add up."""
 
-    values: Numbers
+    values: np.ndarray
     """Shape (texts, tokens)."""
     score: float
     baseline_score: float
@@ -132,7 +131,7 @@ def integrated_gradients(explained: ExplainedInput, max_steps: int) -> Gradients
         steps = min(2 * steps, max_steps)
 
 
-def occlusion(explained: ExplainedInput, groups: Sequence[Sequence[Position]]) -> Numbers:
+def occlusion(explained: ExplainedInput, groups: Sequence[Sequence[Position]]) -> np.ndarray:
     """Compute by how much the score drops if the tokens of each group are replaced by the baseline, (groups,)."""
     # The first input is complete; each of the others lacks one group.
     shares = np.ones((1 + len(groups), *explained.is_replaceable.shape))
@@ -143,7 +142,7 @@ def occlusion(explained: ExplainedInput, groups: Sequence[Sequence[Position]]) -
     return np.asarray(scores[0] - scores[1:])
 
 
-def _chunks(values: Numbers, size: int = 0) -> list[Numbers]:
+def _chunks(values: np.ndarray, size: int = 0) -> list[np.ndarray]:
     """Split inputs (inputs, ...) so that a chunk has few tokens; `size` is the number of tokens of an input."""
     count = max(1, _MAX_TOKENS // (size or values[0].size))
     return [values[first : first + count] for first in range(0, len(values), count)]

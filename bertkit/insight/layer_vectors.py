@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
-from bertkit.metrics import Numbers
 from bertkit.modeling.checkpoint import load_config
 from bertkit.progress import SILENT, get_progress, stage, use_progress
 from bertkit.recipe.sections import Row
@@ -31,11 +30,11 @@ _PAIRS_AT_ONCE = 32  # pairs whose hidden states of all tokens are in memory at 
 class LayerVectors:
     """Vectors at every layer, and the unit of each vector."""
 
-    vectors: Numbers
+    vectors: np.ndarray
     """(vectors, layers + 1, width), float32, mapped into memory; layer 0 is the output of the embeddings."""
-    rows: Numbers
+    rows: np.ndarray
     """(vectors,): which of the rows each belongs to, in ascending order."""
-    index: Numbers
+    index: np.ndarray
     """(vectors,): which word of its row it is; 0 for texts and pairs."""
 
     @property
@@ -43,7 +42,7 @@ class LayerVectors:
         """The number of layers, without the embeddings."""
         return int(self.vectors.shape[1]) - 1
 
-    def at(self, layer: int) -> Numbers:
+    def at(self, layer: int) -> np.ndarray:
         """Return the vectors of one layer, (vectors, width), in memory; layer 0 is the output of the embeddings."""
         return np.ascontiguousarray(self.vectors[:, layer])
 
@@ -112,7 +111,7 @@ class LayerReader:
                     get_progress().update(min(first + _ROWS_AT_ONCE, len(inputs)), {})
                 writer.finish({})
 
-        def encode_rows(first: int) -> dict[str, Numbers]:
+        def encode_rows(first: int) -> dict[str, np.ndarray]:
             with use_progress(SILENT):
                 encoded = encode(self.embedder, inputs[first : first + _ROWS_AT_ONCE])
             index = encoded.columns.get("index", [0] * len(encoded.rows))

@@ -16,7 +16,6 @@ import numpy as np
 from bertkit.data.rows import is_blank
 from bertkit.errors import DataError, UnavailableError, UsageError, closest, pip_install
 from bertkit.insight.layer_vectors import LayerVectors
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
@@ -144,7 +143,7 @@ class Labeling:
     """The label of each point."""
 
     labels: Sequence[str | None]
-    numbers: Numbers
+    numbers: np.ndarray
     """(points,): the number of each point's label; -1 without one."""
     names: dict[int, str]
     """Number -> label, the most frequent first."""
@@ -156,7 +155,7 @@ class Labeling:
         return {name: counts[number] for number, name in self.names.items()}
 
 
-def find_labels(points: Sequence[Occurrence], vectors: Numbers, clusters: int | None, seed: int = 42) -> Labeling:
+def find_labels(points: Sequence[Occurrence], vectors: np.ndarray, clusters: int | None, seed: int = 42) -> Labeling:
     """Return the labels of points, or the clusters of their vectors by k-means, named by their words.
 
     Args:
@@ -191,13 +190,13 @@ _UMAP_NEIGHBORS = 15  # default of the paper
 class Plane(NamedTuple):
     """Points in a plane, centered."""
 
-    points: Numbers
+    points: np.ndarray
     """(points, 2), float64."""
     explained: tuple[float, float] | None
     """Share of the variance that each of the two principal components has, or None for UMAP."""
 
 
-def project(vectors: Numbers, method: str = "pca", seed: int = 42) -> Plane:
+def project(vectors: np.ndarray, method: str = "pca", seed: int = 42) -> Plane:
     """Compute points in a plane for vectors, which have length 1 first, so that near ones are near by cosine.
 
     Args:
@@ -243,7 +242,7 @@ def align(planes: Sequence[Plane]) -> list[Plane]:
     return aligned
 
 
-def _pca(vectors: Numbers) -> Plane:
+def _pca(vectors: np.ndarray) -> Plane:
     """Compute the first two principal components; components that few or flat vectors lack are zeros."""
     from sklearn.decomposition import PCA
 
@@ -255,7 +254,7 @@ def _pca(vectors: Numbers) -> Plane:
     return Plane(np.pad(points, ((0, 0), (0, missing))), (first, second))
 
 
-def _umap(vectors: Numbers, seed: int) -> Numbers:
+def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
     # UMAP warns that a seed means one thread, and numba has warnings, too.
     with warnings.catch_warnings(action="ignore"):
         try:
@@ -288,7 +287,7 @@ class Separation:
     """The 95% interval of `nearest` (Wilson)."""
 
 
-def choose_points(labels: Sequence[str | None], seed: int = 42) -> Numbers:
+def choose_points(labels: Sequence[str | None], seed: int = 42) -> np.ndarray:
     """Return the numbers of the points to compare, in order: those with a label, or as many of them as are compared."""
     labeled = np.flatnonzero([label is not None for label in labels])
     return np.asarray(labeled[draw_rows(len(labeled), MAX_COMPARED, seed)])
@@ -300,7 +299,7 @@ def most_frequent_share(labels: Sequence[str | None]) -> float | None:
     return counts.most_common(1)[0][1] / counts.total() if counts else None
 
 
-def separate(vectors: Numbers, labels: Sequence[str]) -> Separation:
+def separate(vectors: np.ndarray, labels: Sequence[str]) -> Separation:
     """Compute the separation of labels.
 
     Args:

@@ -11,7 +11,6 @@ import numpy as np
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import Side, Units, as_text, count_words, group_rows
 from bertkit.evaluation.stored import Scorer, StoredRun
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import count_units, take
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
@@ -44,9 +43,9 @@ class Outcomes:
 
     what: str
     """Name of the rate, such as ``share of wrong rows``."""
-    errors: Numbers
+    errors: np.ndarray
     """Error of each unit, (units,)."""
-    decisions: Numbers
+    decisions: np.ndarray
     """Number of answers of each unit, (units,)."""
     units: Units
     answers: Sequence[RowAnswer]
@@ -92,7 +91,7 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     return Outcomes(rate_name, errors, decisions, units, answers)
 
 
-def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example]) -> tuple[str, Numbers]:
+def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example]) -> tuple[str, np.ndarray]:
     """Return the error of each row: 1 or 0, or the size of the error of a number."""
     if all(example.right is not None for example in examples):
         return "share of wrong rows", np.array([float(not example.right) for example in examples])
@@ -105,7 +104,7 @@ def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example])
     return _score_units(scorer, compared)
 
 
-def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, Numbers]:
+def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, np.ndarray]:
     """Return 1 minus the score of each unit, by a metric that is the mean over units.
 
     Raises:

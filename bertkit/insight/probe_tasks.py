@@ -20,7 +20,6 @@ from bertkit.data.sources import is_validation, read_splits
 from bertkit.errors import DataError, RecipeError, located
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.insight.syntax import depth_of, read_column, read_heads
-from bertkit.metrics import Numbers
 from bertkit.metrics.registry import REGRESSION, is_lower_better
 from bertkit.metrics.reliability import quantile_bins
 from bertkit.recipe.records import Recipe
@@ -48,7 +47,7 @@ class ProbeItems:
     rows: list[Row]
     unit: str
     """Unit of a vector, as `bertkit.insight.layer_vectors.LayerReader.read` takes it."""
-    addresses: Numbers
+    addresses: np.ndarray
     """(items, vectors, 2): index in `rows` and index of the word for each vector."""
     labels: Sequence[Any]
     """Names, or numbers for regression."""
@@ -57,7 +56,7 @@ class ProbeItems:
     combination: Combination = "alone"
 
     @property
-    def owners(self) -> Numbers:
+    def owners(self) -> np.ndarray:
         """Row of each item, (items,), ascending; items of one row are drawn together."""
         return np.asarray(self.addresses[:, 0, 0])
 
@@ -65,7 +64,7 @@ class ProbeItems:
         """Return the number of items."""
         return len(self.labels)
 
-    def select(self, indices: Numbers) -> ProbeItems:
+    def select(self, indices: np.ndarray) -> ProbeItems:
         """Return some of the items."""
         labels = [self.labels[index] for index in indices.tolist()]
         groups = [self.groups[index] for index in indices.tolist()] if len(self.groups) else []

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from bertkit.insight.layer_vectors import LayerVectors
 from bertkit.insight.probe_tasks import Combination, Control, ProbeItems, ProbeTask
-from bertkit.metrics import Numbers, registry
+from bertkit.metrics import registry
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.progress import stage
 
@@ -42,11 +42,11 @@ class ItemVectors:
     """The vectors of items at all layers."""
 
     vectors: LayerVectors
-    indices: Numbers
+    indices: np.ndarray
     """Index in `vectors` of each vector of an item, (items, vectors)."""
     combination: Combination
 
-    def features(self, layer: int, selected: Numbers | slice = slice(None)) -> Numbers:
+    def features(self, layer: int, selected: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Return the features of items at a layer, float32 of shape (items, features)."""
         layer_vectors = self.vectors.at(layer)
         first, *rest = (layer_vectors[column] for column in self.indices[selected].T)
@@ -73,7 +73,7 @@ def find_vectors(items: ProbeItems, vectors: LayerVectors) -> tuple[ProbeItems, 
 # --- Draws: rows stay together ---
 
 
-def draw_training_items(items: ProbeItems, max_items: int) -> tuple[Numbers, Numbers]:
+def draw_training_items(items: ProbeItems, max_items: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw rows to learn from, and return at most `max_items` of their items, and the items of the other rows."""
     rng = np.random.default_rng(_SEED)
     owners, first = np.unique(items.owners, return_index=True)
@@ -85,7 +85,7 @@ def draw_training_items(items: ProbeItems, max_items: int) -> tuple[Numbers, Num
     return fitting[subset], tuning[:_MAX_TUNING_ITEMS]
 
 
-def draw_test_items(items: ProbeItems, max_items: int) -> Numbers:
+def draw_test_items(items: ProbeItems, max_items: int) -> np.ndarray:
     """Return the items to score: all, or the items of as many random rows as have at most `max_items` together."""
     if len(items) <= max_items:
         return np.arange(len(items))
@@ -96,8 +96,8 @@ def draw_test_items(items: ProbeItems, max_items: int) -> Numbers:
 
 
 def draw_control(
-    labels: Numbers, groups: Sequence[str], scored: Numbers, scored_groups: Sequence[str], control: Control
-) -> tuple[Numbers, Numbers]:
+    labels: np.ndarray, groups: Sequence[str], scored: np.ndarray, scored_groups: Sequence[str], control: Control
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels of the control task, for training items and for the items to score.
 
     ``types`` gives each group, a word type, one label at random, with the probabilities that labels have in training; a
@@ -118,7 +118,7 @@ def draw_control(
     return shuffled, scored
 
 
-def most_frequent(labels: Numbers, groups: Sequence[str], test_groups: Sequence[str]) -> tuple[int, Numbers]:
+def most_frequent(labels: np.ndarray, groups: Sequence[str], test_groups: Sequence[str]) -> tuple[int, np.ndarray]:
     """Return the most frequent training label, and for each item to score the most frequent label of its group."""
     majority = int(Counter(labels.tolist()).most_common(1)[0][0])
     counts: dict[str, Counter[int]] = {}
@@ -131,7 +131,7 @@ def most_frequent(labels: Numbers, groups: Sequence[str], test_groups: Sequence[
 # --- Probes ---
 
 
-def fit_probe(features: Numbers, targets: Numbers, strength: float, *, is_regression: bool) -> Any:
+def fit_probe(features: np.ndarray, targets: np.ndarray, strength: float, *, is_regression: bool) -> Any:
     """Fit logistic or ridge regression of scikit-learn on standardized features."""
     if is_regression:
         return Ridge(alpha=strength).fit(features, targets)
@@ -142,7 +142,9 @@ def fit_probe(features: Numbers, targets: Numbers, strength: float, *, is_regres
         return LogisticRegression(C=1 / strength, solver="lbfgs", max_iter=_MAX_STEPS).fit(features, targets)
 
 
-def choose_strength(fitting: Numbers, targets: Numbers, tuning: Numbers, held_out: Numbers, **options: bool) -> float:
+def choose_strength(
+    fitting: np.ndarray, targets: np.ndarray, tuning: np.ndarray, held_out: np.ndarray, **options: bool
+) -> float:
     """Return the penalty with which other items are predicted best: by squared error, or by the log loss."""
     losses: dict[float, float] = {}
     for strength in _STRENGTHS:
@@ -159,7 +161,7 @@ def choose_strength(fitting: Numbers, targets: Numbers, tuning: Numbers, held_ou
     return min(losses, key=lambda strength: losses[strength])
 
 
-def find_center_of_gravity(layers: Numbers, targets: Numbers, strength: float, *, is_regression: bool) -> float:
+def find_center_of_gravity(layers: np.ndarray, targets: np.ndarray, strength: float, *, is_regression: bool) -> float:
     """Return the mean layer, weighted by the shares of a probe that mixes all layers (Tenney et al. 2019, section 3).
 
     A softmax weight per layer is learned together with the probe over the weighted sum, from equal weights.
@@ -259,7 +261,7 @@ def probe_layers(task: ProbeTask, train: ItemVectors, test: ItemVectors, *, max_
     targets = train_labels[fitting]
     groups = task.train.select(fitting).groups
     control, control_gold = draw_control(targets, groups, gold, task.test.groups, task.control)
-    score: Callable[[Numbers, Numbers], float] = getattr(registry, task.metric)
+    score: Callable[[np.ndarray, np.ndarray], float] = getattr(registry, task.metric)
     options = {"is_regression": task.is_regression}
 
     # 2. Train and score a probe per layer, and a probe of the control task with the same penalty.
@@ -309,7 +311,7 @@ def probe_layers(task: ProbeTask, train: ItemVectors, test: ItemVectors, *, max_
     return ProbedLayers(layer_scores, best, baselines, intervals["above"], *counts, center, notes)
 
 
-def encode_labels(task: ProbeTask) -> tuple[Numbers, Numbers]:
+def encode_labels(task: ProbeTask) -> tuple[np.ndarray, np.ndarray]:
     """Return the values or the label ids of the items of both splits, (items,).
 
     A label that no training item has gets an id after the ids of training labels.
@@ -323,7 +325,7 @@ def encode_labels(task: ProbeTask) -> tuple[Numbers, Numbers]:
 
 
 def _find_intervals(
-    task: ProbeTask, gold: Numbers, predictions: Sequence[Numbers], constant: Numbers | None, best: int
+    task: ProbeTask, gold: np.ndarray, predictions: Sequence[np.ndarray], constant: np.ndarray | None, best: int
 ) -> dict[str, Interval]:
     """Return intervals over rows, which are resampled alike for all layers, so that layers are compared fairly.
 
@@ -335,7 +337,7 @@ def _find_intervals(
     owners, first = np.unique(task.test.owners, return_index=True)
     members = np.split(np.arange(len(gold)), first[1:])
 
-    def score_rows(rows: Numbers) -> dict[str, float]:
+    def score_rows(rows: np.ndarray) -> dict[str, float]:
         items = np.concatenate([members[row] for row in rows])
         scores = [float(score(gold[items], predicted[items])) for predicted in predictions]
         return {

@@ -21,7 +21,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.probabilities import softmax
 from bertkit.recipe.records import Option
@@ -57,23 +56,23 @@ Temperature = float | dict[str, float]
 class Decisions(NamedTuple):
     """Decisions between labels, for fitting a calibration; a row can have several decisions."""
 
-    probabilities: Numbers
+    probabilities: np.ndarray
     """Probabilities of the labels, (decisions, labels)."""
-    gold: Numbers
+    gold: np.ndarray
     """Label indices, (decisions,)."""
-    rows: Numbers
+    rows: np.ndarray
     """Row index of each decision, (decisions,)."""
     per: Literal["row", "label", "word", "question"] = "row"
     """Item that a decision is about."""
     types: Any = None
     """Type name of each decision, (decisions,), if types are calibrated separately."""
 
-    def select(self, indices: Numbers) -> Decisions:
+    def select(self, indices: np.ndarray) -> Decisions:
         """Return the decisions at some indices, or where a mask is true."""
         probabilities, gold, rows = (values[indices] for values in self[:3])
         return Decisions(probabilities, gold, rows, self.per, None if self.types is None else self.types[indices])
 
-    def by_type(self) -> dict[str, Numbers]:
+    def by_type(self) -> dict[str, np.ndarray]:
         """Return the indices of independent decisions per type; without types, there is one type with an empty name.
 
         If a row has several questions of one type, one of them is drawn. The result is empty for labels of a row and
@@ -90,7 +89,7 @@ class Decisions(NamedTuple):
         return parts
 
 
-def temper(probabilities: Numbers, temperature: float | Numbers) -> Numbers:
+def temper(probabilities: np.ndarray, temperature: float | np.ndarray) -> np.ndarray:
     """Divide the logits behind probabilities by a temperature (Guo et al. 2017, section 4.2); 1 changes nothing."""
     if np.all(temperature == 1):
         return probabilities
@@ -98,7 +97,7 @@ def temper(probabilities: Numbers, temperature: float | Numbers) -> Numbers:
         return softmax(np.log(probabilities) / np.asarray(temperature)[..., None])
 
 
-def temper_decisions(decisions: Decisions, temperature: Temperature | Numbers) -> Numbers:
+def temper_decisions(decisions: Decisions, temperature: Temperature | np.ndarray) -> np.ndarray:
     """Apply `temper` with the temperature of each decision's type; a type without a temperature is unchanged."""
     if isinstance(temperature, dict):
         temperature = np.array([temperature.get(name, 1.0) for name in decisions.types])
@@ -112,17 +111,17 @@ def describe_temperature(temperature: Temperature) -> str:
     return f"{temperature:.4g}"
 
 
-def temper_each(probabilities: Numbers, temperature: float) -> Numbers:
+def temper_each(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Apply `temper` to probabilities of labels that are independent of each other."""
     return probabilities if temperature == 1 else temper(as_pairs(probabilities), temperature)[..., 1]
 
 
-def as_pairs(probabilities: Numbers) -> Numbers:
+def as_pairs(probabilities: np.ndarray) -> np.ndarray:
     """Return probabilities of yes-or-no labels as rows of two: (..., 2)."""
     return np.stack([1 - probabilities, probabilities], axis=-1)
 
 
-def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
+def fit_temperature(probabilities: np.ndarray, gold: np.ndarray) -> float:
     """Find the temperature with the lowest negative log likelihood of gold labels, between 0.05 and 20.
 
     Args:
@@ -157,14 +156,14 @@ def fit_temperatures(decisions: Decisions) -> Temperature:
 class Fold(NamedTuple):
     """Part of the decisions, with the temperature and thresholds fitted to all others."""
 
-    is_held_out: Numbers
+    is_held_out: np.ndarray
     """Whether a decision is in this part, (decisions,)."""
     temperature: Temperature
     thresholds: list[float]
     """Threshold of each label, if a row may have several labels."""
 
 
-def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
+def fit_folds(decisions: Decisions, groups: np.ndarray, labels: int) -> list[Fold]:
     """Fit a temperature, and a threshold per label, to all other folds of the decisions, for each fold.
 
     Decisions with equal `groups`, (decisions,), are in one fold. Several labels per row are ordered row by row.
@@ -178,7 +177,7 @@ def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
     return parts
 
 
-def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> Numbers:
+def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> np.ndarray:
     """Apply to each fold of the decisions the temperature that was fitted to the others."""
     tempered = np.empty_like(decisions.probabilities)
     for fold in fits:
@@ -186,20 +185,20 @@ def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> Numbers:
     return tempered
 
 
-def folds(groups: Numbers) -> list[Numbers]:
+def folds(groups: np.ndarray) -> list[np.ndarray]:
     """Split rows at random into folds of complete groups; return a mask per fold, (rows,)."""
     names, numbers = np.unique(groups, return_inverse=True)
     fold = np.random.default_rng(0).permutation(len(names)) % min(FOLDS, len(names))
     return [fold[numbers] == number for number in range(fold.max() + 1)]
 
 
-def gold_losses(probabilities: Numbers, gold: Numbers) -> Numbers:
+def gold_losses(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Compute the negative log likelihood of each gold label, (decisions,)."""
     likelihood = probabilities[np.arange(len(gold)), gold]
     return np.asarray(-np.log(np.maximum(likelihood, np.finfo(float).tiny)))
 
 
-def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:
+def tune_threshold(probabilities: np.ndarray, gold: np.ndarray) -> float:
     """Find the threshold on a label's probability with the best F1, as the middle of a gap, or 0.5 without gold rows.
 
     Args:
@@ -218,7 +217,7 @@ def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:
     return float(f"{(sorted_values[best] + below) / 2:.6g}")
 
 
-def tune_thresholds(probabilities: Numbers, gold: Numbers, labels: int) -> list[float]:
+def tune_thresholds(probabilities: np.ndarray, gold: np.ndarray, labels: int) -> list[float]:
     """Tune the threshold of each label, given the decisions of all labels, row by row; see `tune_threshold`."""
     yes, is_gold = (values.reshape(-1, labels) for values in (probabilities, gold))
     return [tune_threshold(yes[:, label], is_gold[:, label]) for label in range(labels)]
@@ -234,7 +233,7 @@ class Abstention(NamedTuple):
     """Fraction of the answers that are right."""
 
 
-def find_abstention(confidence: Numbers, right: Numbers, precision: float) -> Abstention | None:
+def find_abstention(confidence: np.ndarray, right: np.ndarray, precision: float) -> Abstention | None:
     """Find the threshold that answers most rows with at least this precision, wrong with probability .05 at most.
 
     Precision holds for new rows of the same distribution, with probability .95 over these rows. Twenty levels
@@ -258,7 +257,7 @@ def find_abstention(confidence: Numbers, right: Numbers, precision: float) -> Ab
     return None
 
 
-def risk_coverage(confidence: Numbers, right: Numbers, points: int = LEVELS) -> list[tuple[float, float, float]]:
+def risk_coverage(confidence: np.ndarray, right: np.ndarray, points: int = LEVELS) -> list[tuple[float, float, float]]:
     """Return (coverage, precision, threshold) for `points` levels of coverage, the most confident rows first."""
     order = np.argsort(-confidence, kind="stable")
     hits = np.cumsum(right[order])
@@ -266,13 +265,13 @@ def risk_coverage(confidence: Numbers, right: Numbers, points: int = LEVELS) -> 
     return [(end / len(order), float(hits[end - 1] / end), float(confidence[order][end - 1])) for end in ends]
 
 
-def area_under_risk(confidence: Numbers, right: Numbers) -> float:
+def area_under_risk(confidence: np.ndarray, right: np.ndarray) -> float:
     """Compute the mean fraction of wrong rows over all levels of coverage, in steps of a row (Geifman et al. 2019)."""
     hits = np.cumsum(right[np.argsort(-confidence, kind="stable")])
     return float(np.mean(1 - hits / np.arange(1, len(hits) + 1)))
 
 
-def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
+def set_threshold(gold_probabilities: np.ndarray, coverage: float) -> float:
     """Find the minimum probability of a label in a prediction set, such that sets hold the gold label often enough.
 
     Split conformal prediction with 1 - probability as the score (Sadinle et al. 2019): the set of a new row holds its
@@ -283,7 +282,7 @@ def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
     return 0.0 if rank > rows else float(np.sort(gold_probabilities)[::-1][rank - 1])
 
 
-def measure_sets(probabilities: Numbers, gold: Numbers, rows: Numbers, coverage: float) -> dict[str, Any]:
+def measure_sets(probabilities: np.ndarray, gold: np.ndarray, rows: np.ndarray, coverage: float) -> dict[str, Any]:
     """Measure prediction sets for a coverage on rows that fitted neither the temperature nor the threshold.
 
     The arguments are the fields of `Decisions`, with one decision per row.
@@ -313,7 +312,7 @@ def measure_sets(probabilities: Numbers, gold: Numbers, rows: Numbers, coverage:
     }
 
 
-def decide(probabilities: Numbers, names: Sequence[Any], option: Callable[[str], Any]) -> dict[str, Any]:
+def decide(probabilities: np.ndarray, names: Sequence[Any], option: Callable[[str], Any]) -> dict[str, Any]:
     """Return the fields that options add to a prediction: ``abstain``, and ``prediction_set``, most probable first."""
     added: dict[str, Any] = {}
     if option("abstain_below") is not None:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.metrics import Numbers
-
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
@@ -78,7 +76,7 @@ def sample(rows: Sequence[Any], max_rows: int = _MAX_ROWS) -> list[Any]:
     return [rows[number * len(rows) // count] for number in range(count)]
 
 
-def draw_rows(rows: int, max_rows: int, seed: int) -> Numbers:
+def draw_rows(rows: int, max_rows: int, seed: int) -> np.ndarray:
     """Draw at most `max_rows` row indices, in order, or return all of them if there are no more."""
     return np.sort(np.random.default_rng(seed).choice(rows, min(rows, max_rows), replace=False))
 
@@ -110,7 +108,7 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     return {"classes": classes, "intercept": intercept.tolist(), "weights": dict(zip(names, rounded, strict=True))}
 
 
-def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> Numbers:
+def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> np.ndarray:
     """Return the score of each class, shape (rows, classes), or the number of each row, shape (rows, 1)."""
     weights = np.array(list(model["weights"].values()))
     return np.asarray(_as_matrix(features, list(model["weights"])) @ weights + np.array(model["intercept"]))
@@ -135,7 +133,7 @@ def row_limit(outputs: int) -> int:
     return min(_MAX_ROWS, max(1000, _MAX_TARGETS // outputs))
 
 
-def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Numbers) -> dict[str, str] | None:
+def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: np.ndarray) -> dict[str, str] | None:
     """Fit a linear model that reads ``text``, and ``text_pair`` if rows have it.
 
     Args:
@@ -162,7 +160,7 @@ def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Numbers) -> dict[str, 
     return {name: base64.b64encode(learned[name].astype(dtype).tobytes()).decode() for name, dtype in _TYPES.items()}
 
 
-def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Numbers:
+def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
     """Return the score of each output, above 0 if it is more likely than not, or the numbers: (rows, outputs)."""
     from sklearn.feature_extraction.text import TfidfTransformer
 
@@ -178,7 +176,7 @@ def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     return np.concatenate(scores)
 
 
-def _fit_outputs(matrix: csr_array, targets: Numbers) -> tuple[Numbers, Numbers]:
+def _fit_outputs(matrix: csr_array, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fit ridge regression to floats, or else a support vector machine to each output against the others."""
     from sklearn.linear_model import Ridge
     from sklearn.svm import LinearSVC

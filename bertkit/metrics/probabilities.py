@@ -7,29 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.metrics.tags import most_probable_valid, repair
 
 
-def softmax(logits: Numbers) -> Numbers:
+def softmax(logits: np.ndarray) -> np.ndarray:
     """Compute probabilities that sum to 1 over the last axis, in double precision."""
     weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
-def sigmoid(logits: Numbers) -> Numbers:
+def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Compute the probability of each label separately, in double precision."""
     return np.asarray(1 / (1 + np.exp(-logits.astype(np.float64))))
 
 
-def choose_labels(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
+def choose_labels(probabilities: np.ndarray, thresholds: np.ndarray | None) -> np.ndarray:
     """Return a mask of each row's labels, (rows, labels): the most probable one, or all that reach their thresholds."""
     if thresholds is not None:
         return np.asarray(probabilities >= thresholds)
     return np.asarray(np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)])
 
 
-def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
+def vote(probabilities: np.ndarray, thresholds: np.ndarray | None) -> np.ndarray:
     """Return a mask of a row's labels, given its windows, (windows, labels): the majority, or all of at least half.
 
     Two of these three windows choose the first label, though the mean of all prefers the second:
@@ -37,7 +36,7 @@ def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     >>> vote(np.array([[0.6, 0.4], [0.6, 0.4], [0.1, 0.9]]), None).tolist()
     [True, False]
     """
-    votes: Numbers = choose_labels(probabilities, thresholds).mean(axis=0)
+    votes: np.ndarray = choose_labels(probabilities, thresholds).mean(axis=0)
     if thresholds is not None:
         return np.asarray(votes >= 0.5)
     # If labels have equally many windows, the mean decides: it is below 1, so it never outweighs a window.
@@ -45,18 +44,18 @@ def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     return np.asarray(choose_labels((votes + tie)[None], None)[0])
 
 
-def tag_probabilities(logits: Numbers, names: Sequence[str], temperature: float) -> Numbers:
+def tag_probabilities(logits: np.ndarray, names: Sequence[str], temperature: float) -> np.ndarray:
     """Compute the probability of each tag for each word, (words, tags), from logits divided by a temperature.
 
     A word without tokens, whose logits are NaN, is O with probability 1, so that it is a step on the path of Viterbi.
     """
     weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-    probabilities: Numbers = weights / weights.sum(axis=1, keepdims=True)
+    probabilities: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
     probabilities[np.isnan(logits).any(axis=1)] = [float(name == "O") for name in names]
     return probabilities
 
 
-def choose_tags(probabilities: Numbers, names: Sequence[str], decoding: str) -> tuple[list[str], list[float]]:
+def choose_tags(probabilities: np.ndarray, names: Sequence[str], decoding: str) -> tuple[list[str], list[float]]:
     """Choose the tag of each word of a text, and return the tags with the probabilities of those that were chosen.
 
     A temperature changes none of them: it divides the logits of all tags alike, also along the path of Viterbi.
@@ -111,6 +110,6 @@ def mean_of_each_label(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
     return {"logits": _log_mean(-np.logaddexp(0, -logits)) - _log_mean(-np.logaddexp(0, logits))}
 
 
-def _log_mean(logs: Numbers) -> Numbers:
+def _log_mean(logs: np.ndarray) -> np.ndarray:
     """Return the logarithm of a mean over the first axis, from the logarithms of its terms."""
     return np.asarray(np.logaddexp.reduce(logs, axis=0) - np.log(len(logs)))

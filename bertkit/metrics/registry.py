@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError, UnavailableError, closest
-from bertkit.metrics import Numbers, retrieval, squad, tags
+from bertkit.metrics import retrieval, squad, tags
 from bertkit.metrics.intervals import NOT_FINITE, PLAIN, Judged, Metric, computed_elsewhere, f1_of_share, ratio_metric
 from bertkit.recipe.plugins import custom_code_error, load_custom, untrusted_code_error
 from bertkit.recipe.records import Recipe
@@ -42,30 +42,30 @@ EVALUATE_PREFIX = "evaluate:"
 """Prefix of metrics of the `evaluate` package; families list it if these metrics are to have intervals."""
 
 
-def count_right(gold: Numbers, predicted: Numbers) -> tuple[int, int]:
+def count_right(gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int]:
     """Count the rows whose labels are all right, and all rows."""
     right = (gold == predicted).reshape(len(gold), -1).all(axis=1)
     return int(right.sum()), len(right)
 
 
-def accuracy(gold: Numbers, predicted: Numbers) -> float:
+def accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the fraction of rows whose labels are all right."""
     hits, rows = count_right(gold, predicted)
     return hits / rows
 
 
-def f1(gold: Numbers, predicted: Numbers) -> float:
+def f1(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the F1 of the second of two labels, the harmonic mean of its precision and recall."""
     hits, support, guesses = _count_positive("f1", gold, predicted)
     return 2 * hits / max(support + guesses, 1)
 
 
-def f1_macro(gold: Numbers, predicted: Numbers) -> float:
+def f1_macro(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the unweighted mean of the labels' F1: rare labels count as much as frequent ones."""
     return float(per_label(gold, predicted)["f1"].mean())
 
 
-def f1_micro(gold: Numbers, predicted: Numbers) -> float:
+def f1_micro(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the F1 over the decisions on all labels together."""
     if gold.ndim == 1:
         return accuracy(gold, predicted)
@@ -73,19 +73,19 @@ def f1_micro(gold: Numbers, predicted: Numbers) -> float:
     return float(2 * hits / max(2 * hits + (gold != predicted).sum(), 1))
 
 
-def f1_weighted(gold: Numbers, predicted: Numbers) -> float:
+def f1_weighted(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the mean of the labels' F1, weighted by how often each occurs."""
     scores = per_label(gold, predicted)
     return float(np.average(scores["f1"], weights=scores["support"])) if scores["support"].sum() else 0.0
 
 
-def balanced_accuracy(gold: Numbers, predicted: Numbers) -> float:
+def balanced_accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the mean recall of the labels that occur."""
     scores = per_label(gold, predicted)
     return float(scores["recall"][scores["support"] > 0].mean())
 
 
-def matthews_correlation(gold: Numbers, predicted: Numbers) -> float:
+def matthews_correlation(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the correlation of gold and predicted labels, from -1 to 1; 0 is chance level.
 
     For more than two labels this is R_K (Gorodkin 2004, equation 8), which for two is Matthews' coefficient.
@@ -98,13 +98,13 @@ def matthews_correlation(gold: Numbers, predicted: Numbers) -> float:
     return float((np.trace(table) * rows - gold_counts @ predicted_counts) / math.sqrt(spread)) if spread else 0.0
 
 
-def confusion_matrix(gold: Numbers, predicted: Numbers) -> Numbers:
+def confusion_matrix(gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """Count rows by gold label (down) and predicted label (across), shape ``(labels, labels)``."""
     size = int(max(gold.max(), predicted.max())) + 1
     return np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
 
 
-def per_label(gold: Numbers, predicted: Numbers) -> dict[str, Numbers]:
+def per_label(gold: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
     """Return precision, recall, F1 and support of each label that occurs or is predicted, 0 where undefined."""
     if gold.ndim > 1:
         hits, support, guesses = (gold & predicted).sum(axis=0), gold.sum(axis=0), predicted.sum(axis=0)
@@ -121,50 +121,50 @@ def per_label(gold: Numbers, predicted: Numbers) -> dict[str, Numbers]:
     }
 
 
-def pearsonr(gold: Numbers, predicted: Numbers) -> float:
+def pearsonr(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the linear correlation, from -1 to 1; undefined for one row, and if either side is constant."""
     return _correlate("pearsonr", gold, predicted)
 
 
-def spearmanr(gold: Numbers, predicted: Numbers) -> float:
+def spearmanr(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the rank correlation, from -1 to 1; undefined for one row, and if either side is constant."""
     return _correlate("spearmanr", gold, predicted)
 
 
-def mean_squared_error(gold: Numbers, predicted: Numbers) -> float:
+def mean_squared_error(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the mean squared difference."""
     return float(np.mean((gold - predicted) ** 2))
 
 
-def mean_absolute_error(gold: Numbers, predicted: Numbers) -> float:
+def mean_absolute_error(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the mean absolute difference."""
     return float(np.mean(np.abs(gold - predicted)))
 
 
-def r2(gold: Numbers, predicted: Numbers) -> float:
+def r2(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the explained fraction of the gold values' variance; below 0, predicting their mean is better."""
     spread = float(np.sum((gold - gold.mean()) ** 2))
     return 1 - float(np.sum((gold - predicted) ** 2)) / spread if spread else math.nan
 
 
-def _count_positive(name: str, gold: Numbers, predicted: Numbers) -> tuple[int, int, int]:
+def _count_positive(name: str, gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int, int]:
     """Count the rows with the second of two labels: right ones, gold ones and predicted ones."""
     if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
         raise RecipeError(f"{name} is for two labels, and this task has more", "use f1_macro or f1_micro")
     return int((gold & predicted).sum()), int(gold.sum()), int(predicted.sum())
 
 
-def _count_hits(name: str, gold: Numbers, predicted: Numbers) -> tuple[int, int]:
+def _count_hits(name: str, gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int]:
     """Count what precision, recall or F1 of the second label is a ratio of: hits and all that could be hits."""
     hits, support, guesses = _count_positive(name, gold, predicted)
     return hits, {"precision": guesses, "recall": support, "f1": support + guesses - hits}[name]
 
 
-def _count_decisions(gold: Numbers, predicted: Numbers) -> tuple[int, int] | None:
+def _count_decisions(gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int] | None:
     return count_right(gold, predicted) if gold.ndim == 1 else None
 
 
-def _correlate(name: str, gold: Numbers, predicted: Numbers) -> float:
+def _correlate(name: str, gold: np.ndarray, predicted: np.ndarray) -> float:
     """Compute a correlation of scipy, or return NaN if it is undefined."""
     if _why_no_correlation(gold, predicted) != NOT_FINITE:
         return math.nan
@@ -174,7 +174,7 @@ def _correlate(name: str, gold: Numbers, predicted: Numbers) -> float:
         return float(getattr(stats, name)(gold, predicted).statistic)
 
 
-def _why_no_correlation(gold: Numbers, predicted: Numbers) -> str:
+def _why_no_correlation(gold: np.ndarray, predicted: np.ndarray) -> str:
     if len(gold) < 2:
         return "one row has no correlation"
     for side, values in (("gold values", gold), ("predictions", predicted)):
@@ -183,7 +183,7 @@ def _why_no_correlation(gold: Numbers, predicted: Numbers) -> str:
     return NOT_FINITE
 
 
-def _by_values(function: Callable[[Numbers, Numbers], T]) -> Callable[[Judged], T]:
+def _by_values(function: Callable[[np.ndarray, np.ndarray], T]) -> Callable[[Judged], T]:
     """Return a function of gold and predicted values as one of the arrays that `Task.compare` returns."""
     return lambda compared: function(compared["gold"], compared["predicted"])
 
@@ -213,7 +213,7 @@ REGRESSION: Mapping[str, Metric] = {
 VALUES: Mapping[str, Metric] = {**CLASSIFICATION, **REGRESSION}
 
 
-def _by_answers(function: Callable[[Numbers, Numbers], float]) -> Callable[[Judged], float]:
+def _by_answers(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[Judged], float]:
     """Return a function of the answers to all questions of all rows, where -1 means a missing question."""
 
     def compute(compared: Judged) -> float:
@@ -294,7 +294,7 @@ def rank_step(score: float | None, loss: float | None, *, greater_is_better: boo
     return False, -loss if loss is not None and math.isfinite(loss) else -math.inf
 
 
-def compute_metrics(recipe: Recipe, gold: Numbers, predicted: Numbers) -> dict[str, float]:
+def compute_metrics(recipe: Recipe, gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """Compute the recipe's metrics of gold and predicted values, by name."""
     return compute_scores(VALUES, {"gold": gold, "predicted": predicted}, recipe)
 

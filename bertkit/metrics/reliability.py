@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.metrics.calibration import gold_losses
 from bertkit.metrics.intervals import bootstrap_intervals, half_sample_intervals
 
@@ -18,7 +17,7 @@ T = TypeVar("T")
 BINS = 15  # bins of the calibration errors
 
 
-def find_bins(confidence: Numbers) -> Numbers:
+def find_bins(confidence: np.ndarray) -> np.ndarray:
     """Return the bin of each decision, (decisions,): `BINS` of equal width over [0, 1], with their lower ends."""
     # A float32 softmax can end just above 1.
     return np.asarray(np.minimum((confidence * BINS).astype(int), BINS - 1))
@@ -35,7 +34,9 @@ class LabelScore:
     support: int
 
 
-def calibration_errors(confidence: Numbers, right: Numbers, weights: Numbers | None = None) -> dict[str, float]:
+def calibration_errors(
+    confidence: np.ndarray, right: np.ndarray, weights: np.ndarray | None = None
+) -> dict[str, float]:
     """Compute the differences between confidence and accuracy.
 
     ``ece`` has 15 bins of equal width (Guo et al. 2017), ``adaptive_ece`` 15 bins of equally many decisions (Nixon et
@@ -68,7 +69,7 @@ def calibration_errors(confidence: Numbers, right: Numbers, weights: Numbers | N
 
 
 def describe_calibration(
-    probabilities: Numbers, gold: Numbers, rows: Numbers, *, samples: int = 1000
+    probabilities: np.ndarray, gold: np.ndarray, rows: np.ndarray, *, samples: int = 1000
 ) -> dict[str, dict[str, Any]]:
     """Compute calibration errors and negative log likelihood, with 95% intervals over rows.
 
@@ -86,14 +87,14 @@ def describe_calibration(
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
     losses = gold_losses(probabilities, gold)
 
-    def weigh(row_indices: Numbers) -> Numbers:
+    def weigh(row_indices: np.ndarray) -> np.ndarray:
         # A row that is drawn twice counts twice, (decisions,); nothing is copied.
         return np.bincount(row_indices, minlength=len(names))[numbers].astype(float)
 
-    def score(row_indices: Numbers) -> dict[str, float]:
+    def score(row_indices: np.ndarray) -> dict[str, float]:
         return calibration_errors(confidence, right, weigh(row_indices))
 
-    def lose(row_indices: Numbers) -> dict[str, float]:
+    def lose(row_indices: np.ndarray) -> dict[str, float]:
         return {"nll": float(np.average(losses, weights=weigh(row_indices)))}
 
     all_rows = np.arange(len(names))

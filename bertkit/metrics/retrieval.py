@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Intervals, Judged, Metric, find_intervals, ratio_metric
 
 
@@ -133,7 +132,7 @@ Score = Callable[[Any, Any], Any]
 """Scores of some anchors with some positives, given their row numbers: (anchors, positives)."""
 
 
-def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> Numbers:
+def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> np.ndarray:
     """Rank each row's positive among the different positives of the rows, 1 for the best: (rows,).
 
     A positive of the same anchor in another row is not a candidate. More than 10,000 rows are ranked in blocks of
@@ -143,7 +142,7 @@ def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> Numbers:
     return np.concatenate(ranks)
 
 
-def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> Numbers:
+def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> np.ndarray:
     # A text that is the positive of several rows is one candidate, identified by the first row.
     first: dict[str, int] = {}
     first_rows = np.array([first.setdefault(row["positive"], number) for number, row in enumerate(rows)])
@@ -164,12 +163,12 @@ def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> Nu
     return np.concatenate(ranks)
 
 
-def chance_ranks(count: int) -> Numbers:
+def chance_ranks(count: int) -> np.ndarray:
     """Draw the ranks of random guessing among `count` candidates, the same ones in every call: (count,)."""
     return np.random.default_rng(0).integers(1, min(count, _MAX_ROWS) + 1, size=count)
 
 
-def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[Numbers, list[list[float]]]:
+def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[list[float]]]:
     """Rank positives by the words that they share with the anchor, rare ones weighing more (TF-IDF).
 
     Returns:

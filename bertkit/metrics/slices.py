@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import combine_intervals, wilson_interval
 from bertkit.metrics.paired import LEVEL, holm
 
 # Minimum size of a slice, and of the other units, for inexact tests, which hold for many units.
 MIN_UNITS = 20
 
-Compare = Callable[[Numbers, Numbers, Numbers], "SliceDifference"]
+Compare = Callable[[np.ndarray, np.ndarray, np.ndarray], "SliceDifference"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,9 @@ class SliceDifference:
         return self.p_holm is not None and self.p_holm < LEVEL
 
 
-def compare_slices(errors: Numbers, decisions: Numbers, slices: Sequence[Numbers]) -> list[SliceDifference | None]:
+def compare_slices(
+    errors: np.ndarray, decisions: np.ndarray, slices: Sequence[np.ndarray]
+) -> list[SliceDifference | None]:
     """Compare the error rate in each slice with the rate in all other units, and correct p for the number of slices.
 
     The rate is the errors of the units over their decisions: one decision per row for a class, one per entity for a
@@ -82,7 +83,7 @@ def compare_slices(errors: Numbers, decisions: Numbers, slices: Sequence[Numbers
     ]
 
 
-def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
+def choose_test(errors: np.ndarray, decisions: np.ndarray) -> tuple[str, Compare]:
     """Choose the test that fits the errors; return its name too.
 
     * Every unit is right or wrong: Fisher's exact test.
@@ -99,7 +100,7 @@ def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
     return "rank-sum test", _compare_numbers
 
 
-def _compare_binary(errors: Numbers, _: Numbers, is_inside: Numbers) -> SliceDifference:
+def _compare_binary(errors: np.ndarray, _: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
     inside, total = int(is_inside.sum()), len(errors)
     wrong, all_wrong = int(errors[is_inside].sum()), int(errors.sum())
     rest_size, other_wrong = total - inside, all_wrong - wrong
@@ -131,14 +132,14 @@ def fisher(wrong: int, inside: int, all_wrong: int, total: int) -> tuple[float, 
     return min(1.0, float(probabilities[observed:].sum())), min(1.0, float(probabilities[-1]))
 
 
-def _compare_numbers(errors: Numbers, decisions: Numbers, is_inside: Numbers) -> SliceDifference:
+def _compare_numbers(errors: np.ndarray, decisions: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
     welch = _compare_ratios(errors, decisions, is_inside)
     if welch.p is None:
         return welch
     return replace(welch, p=rank_sum(errors[is_inside], errors[~is_inside]))
 
 
-def rank_sum(first: Numbers, second: Numbers) -> float:
+def rank_sum(first: np.ndarray, second: np.ndarray) -> float:
     """Compute the p of the rank-sum test that the first numbers are higher, by its normal approximation with ties."""
     from scipy.stats import mannwhitneyu
 
@@ -147,7 +148,7 @@ def rank_sum(first: Numbers, second: Numbers) -> float:
     return float(mannwhitneyu(first, second, alternative="greater", method="asymptotic").pvalue)
 
 
-def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers) -> SliceDifference:
+def _compare_ratios(errors: np.ndarray, decisions: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
     from scipy import special
 
     sides = [(errors[chosen], decisions[chosen]) for chosen in (is_inside, ~is_inside)]
@@ -164,7 +165,7 @@ def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers) -> 
     return SliceDifference(units, rates[0], rates[1], difference, interval, above, min_p=0.0)
 
 
-def _ratio_error(sides: Sequence[tuple[Numbers, Numbers]], rates: Sequence[float]) -> tuple[float, float]:
+def _ratio_error(sides: Sequence[tuple[np.ndarray, np.ndarray]], rates: Sequence[float]) -> tuple[float, float]:
     """Compute the standard error of the difference of two ratios, and its degrees of freedom (Satterthwaite 1946)."""
     variances, counts = [], []
     for (errors, decisions), rate in zip(sides, rates, strict=True):

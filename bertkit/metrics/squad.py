@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Judged, Metric, percent
 from bertkit.recipe.sections import Row
 
@@ -59,13 +58,15 @@ def score_answer(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tu
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
-def score_answers(golds: Sequence[Sequence[str]], texts: Sequence[str], *, no_answer: bool) -> Numbers:
+def score_answers(golds: Sequence[Sequence[str]], texts: Sequence[str], *, no_answer: bool) -> np.ndarray:
     """Compute exact match and F1 of each question's text, shape (2, questions)."""
     pairs = zip(golds, texts, strict=True)
     return np.array([score_answer(gold, text, no_answer=no_answer) for gold, text in pairs]).reshape(-1, 2).T
 
 
-def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answer: Numbers) -> tuple[float, float]:
+def best_threshold(
+    scores: np.ndarray, empty: np.ndarray, null_odds: np.ndarray, has_answer: np.ndarray
+) -> tuple[float, float]:
     """Find the best threshold of `null_odds` above which to predict no answer (`evaluate-v2.0.py`, find_best_thresh).
 
     Each odds is a candidate, and so is a value below the lowest odds, at which no question is answered. The official
@@ -101,7 +102,7 @@ def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answ
 def _declare_mean(column: str, has_answer: bool | None = None) -> Metric:
     """Declare the mean of a column in percent, over all questions or over those with or without an answer."""
 
-    def select(compared: Judged) -> Numbers:
+    def select(compared: Judged) -> np.ndarray:
         values = compared[column]
         return values if has_answer is None else values[compared["has_answer"] == has_answer]
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Judged, Metric
 
 Span = tuple[str, int, int]
@@ -171,7 +170,7 @@ def list_spans(spans: Iterable[Span], text: str) -> str:
     return ", ".join(f"{text[start:end]} ({entity_type})" for entity_type, start, end in spans) or "none"
 
 
-def count_errors(compared: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
+def count_errors(compared: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Count the errors and the decisions of each row; the share of errors is 1 less F1 of entities, or 1 less accuracy.
 
     Of entities, the decisions are the gold ones and the predicted ones, and each that is not both is an error.
@@ -244,7 +243,7 @@ def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[s
     return counts
 
 
-def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: Sequence[str]) -> Numbers:
+def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: Sequence[str]) -> np.ndarray:
     """Count right, gold and predicted spans of each type, shape (rows, types, 3), for pairs of (gold, predicted).
 
     Precision, recall and F1 of resampled rows are then sums over this array: no span is compared twice.
@@ -258,7 +257,7 @@ def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: S
     return counts
 
 
-def ratios(counts: Numbers) -> dict[str, Numbers]:
+def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
     """Compute precision, recall and F1 of (right, gold, predicted) in the last axis; 0 where undefined."""
     right, gold, predicted = np.moveaxis(counts, -1, 0)
     return {
@@ -441,7 +440,7 @@ def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str
     return [None if tag is None else new for tag, new in zip(tags, to_iob2(filled_tags, scheme), strict=True)]
 
 
-def most_probable_valid(probabilities: Numbers, labels: Sequence[str]) -> list[int]:
+def most_probable_valid(probabilities: np.ndarray, labels: Sequence[str]) -> list[int]:
     """Return the label ids of the most probable sequence of tags that is valid IOB2 (Viterbi 1967).
 
     Args:
@@ -468,7 +467,7 @@ def most_probable_valid(probabilities: Numbers, labels: Sequence[str]) -> list[i
 
 
 @functools.cache
-def _transitions(labels: tuple[str, ...]) -> tuple[Numbers, Numbers]:
+def _transitions(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Return 0 if a label may start a text, shape (labels,), or follow another, (before, after), else -inf."""
     # An I- only follows tags of its type. The type of O is the empty text, which the last comparison excludes.
     begins = [not label.startswith("I-") for label in labels]

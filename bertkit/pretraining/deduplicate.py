@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.metrics import Numbers
 from bertkit.pretraining.documents import CorpusSource, Document, has_validation, plain_text, read_documents
 from bertkit.progress import get_progress, stage
 from bertkit.recipe.records import Corpus
@@ -40,7 +39,7 @@ class DeduplicationPass:
 
     documents: Mapping[str, int]
     """Split of the source -> number of documents, in reading order: validation before train."""
-    repeated: Numbers
+    repeated: np.ndarray
     """Digests of documents that occur more than once, sorted."""
     held_out: int
     """Documents with a lower digest are held out; 0 if the source has a validation split."""
@@ -54,7 +53,7 @@ class DuplicateFilter:
         # occurs once needs no memory in this pass.
         self.repeated, self.seen = first_pass.repeated, np.zeros(len(first_pass.repeated), dtype=bool)
 
-    def find_duplicates(self, digests: Numbers) -> Numbers:
+    def find_duplicates(self, digests: np.ndarray) -> np.ndarray:
         """Return whether each document occurred before, in this block or an earlier one, shape (documents,).
 
         >>> seven_repeats = DeduplicationPass({}, np.array([7], np.uint64), 0)
@@ -64,7 +63,7 @@ class DuplicateFilter:
         if not len(self.repeated):
             return np.zeros(len(digests), dtype=bool)
         index = np.minimum(np.searchsorted(self.repeated, digests), len(self.repeated) - 1)
-        is_duplicate: Numbers = self.repeated[index] == digests
+        is_duplicate: np.ndarray = self.repeated[index] == digests
         places = np.flatnonzero(is_duplicate)
         _, firsts = np.unique(digests[places], return_index=True)
         is_duplicate[places[firsts]] = self.seen[index[places[firsts]]]
@@ -91,7 +90,7 @@ def find_duplicates(source: CorpusSource) -> DeduplicationPass:
     return compare_digests(source.data, {split: _read_digests(source, split) for split in splits})
 
 
-def compare_digests(data: Corpus, by_split: Mapping[str, Iterable[Numbers]]) -> DeduplicationPass:
+def compare_digests(data: Corpus, by_split: Mapping[str, Iterable[np.ndarray]]) -> DeduplicationPass:
     """Find the repeated documents, and the documents to hold out.
 
     Args:
@@ -134,7 +133,7 @@ def split_documents(source: CorpusSource, first_pass: DeduplicationPass) -> Iter
                 yield SplitDocument(plain_text(document), "validation" if is_held_out else split, is_duplicate)
 
 
-def digest_texts(texts: Iterable[bytes]) -> Numbers:
+def digest_texts(texts: Iterable[bytes]) -> np.ndarray:
     """Return digests of texts, 8 bytes each, as uint64 of shape (texts,)."""
     joined = b"".join(hashlib.blake2b(text, digest_size=_BYTES).digest() for text in texts)
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64)
@@ -155,7 +154,7 @@ def _read_blocks(source: CorpusSource, split: str) -> Iterator[list[Document]]:
     return split_by_size(read_documents(source, split), _BLOCK, lambda document: len(document.text) + 100)
 
 
-def _read_digests(source: CorpusSource, split: str) -> Iterator[Numbers]:
+def _read_digests(source: CorpusSource, split: str) -> Iterator[np.ndarray]:
     """Yield the digests of documents, and report how much of the files is read."""
     files = (source.files or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.tokens.features import Tokenizer
 
 MASK_RANDOM_KEEP = (0.8, 0.1, 0.1)
@@ -33,7 +32,7 @@ _TRIES = 20  # first words to try for a span
 _UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>")
 
 
-def ordinary_tokens(tokenizer: Tokenizer) -> Numbers:
+def ordinary_tokens(tokenizer: Tokenizer) -> np.ndarray:
     """Return the sorted ids that can replace a masked token at random, without special, added and unused tokens."""
     left_out = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     vocabulary = tokenizer.get_vocab()
@@ -42,7 +41,7 @@ def ordinary_tokens(tokenizer: Tokenizer) -> Numbers:
     )
 
 
-def count_chosen(maskable: Numbers, rate: float) -> int:
+def count_chosen(maskable: np.ndarray, rate: float) -> int:
     """Compute the number of tokens to mask: the rounded fraction, but at least one if any token is maskable.
 
     >>> count_chosen(np.ones(100, bool), 0.15), count_chosen(np.ones(2, bool), 0.15), count_chosen(np.ones(0, bool), 1)
@@ -52,14 +51,14 @@ def count_chosen(maskable: Numbers, rate: float) -> int:
     return min(tokens, max(1, round(rate * tokens)))
 
 
-def choose_tokens(maskable: Numbers, rate: float, random: np.random.Generator) -> Numbers:
+def choose_tokens(maskable: np.ndarray, rate: float, random: np.random.Generator) -> np.ndarray:
     """Choose an exact number of tokens one by one, shape (tokens,) (Devlin et al. 2019, section 3.1)."""
     chosen = np.zeros(len(maskable), bool)
     chosen[random.choice(np.flatnonzero(maskable), count_chosen(maskable, rate), replace=False, shuffle=False)] = True
     return chosen
 
 
-def choose_words(maskable: Numbers, word_starts: Numbers, rate: float, random: np.random.Generator) -> Numbers:
+def choose_words(maskable: np.ndarray, word_starts: np.ndarray, rate: float, random: np.random.Generator) -> np.ndarray:
     """Choose whole words in random order until enough tokens are chosen, shape (tokens,) (BERT's whole-word masking).
 
     A word that would exceed the number is skipped for a shorter word, so slightly fewer tokens can be chosen. The
@@ -79,8 +78,8 @@ def choose_words(maskable: Numbers, word_starts: Numbers, rate: float, random: n
 
 
 def choose_spans(
-    maskable: Numbers, word_starts: Numbers, rate: float, random: np.random.Generator
-) -> tuple[Numbers, Numbers]:
+    maskable: np.ndarray, word_starts: np.ndarray, rate: float, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Choose spans of whole words until enough tokens are chosen (SpanBERT: Joshi et al. 2020, section 3.1).
 
     Lengths in words are drawn from a geometric distribution with p = 0.2, truncated at 10 words: 3.8 words on average,
@@ -115,14 +114,14 @@ def choose_spans(
 
 
 def corrupt(
-    tokens: Numbers,
-    chosen: Numbers,
+    tokens: np.ndarray,
+    chosen: np.ndarray,
     random: np.random.Generator,
     mask_token_id: int,
-    ordinary: Numbers,
-    spans: Numbers | None = None,
+    ordinary: np.ndarray,
+    spans: np.ndarray | None = None,
     mask_random_keep: Sequence[float] = MASK_RANDOM_KEEP,
-) -> Numbers:
+) -> np.ndarray:
     """Replace some chosen tokens by the mask token and some by random ordinary tokens; the others stay.
 
     With `spans`, the replacement is drawn per span and applies to all its tokens (SpanBERT, section 3.1).
@@ -143,12 +142,12 @@ def corrupt(
     return corrupted
 
 
-def _count_in_words(maskable: Numbers, sizes: Numbers, rate: float) -> int:
+def _count_in_words(maskable: np.ndarray, sizes: np.ndarray, rate: float) -> int:
     """Compute the number of tokens to choose in words of these sizes, at least the size of the shortest word."""
     return max(count_chosen(maskable, rate), int(sizes.min(initial=len(maskable)))) if len(sizes) else 0
 
 
-def _find_words(maskable: Numbers, word_starts: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def _find_words(maskable: np.ndarray, word_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the first and last + 1 token of each word, and the first word after its text: three arrays (words,).
 
     A text is a run of maskable tokens between special tokens. Its first token begins a word, even if the text was

@@ -19,7 +19,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
@@ -32,8 +31,8 @@ _AT_ONCE = 4096  # partial chunks packed together, in document order
 class Block:
     """The chunks of documents that share a block, without special tokens."""
 
-    tokens: list[Numbers]
-    word_starts: list[Numbers]
+    tokens: list[np.ndarray]
+    word_starts: list[np.ndarray]
     """Whether each token begins a word, one array per chunk."""
 
 
@@ -44,7 +43,7 @@ class Blocks:
     ``edges[b]`` up to ``edges[b + 1]``; ``lengths`` (blocks,) count the tokens of a block, special ones included.
     """
 
-    def __init__(self, corpus: TokenizedCorpus, chunks: Numbers, edges: Numbers, special: int) -> None:
+    def __init__(self, corpus: TokenizedCorpus, chunks: np.ndarray, edges: np.ndarray, special: int) -> None:
         self.corpus, self.chunks, self.edges = corpus, chunks, edges
         sizes = np.concatenate([[0], np.cumsum(chunks[:, 1] - chunks[:, 0])])
         self.lengths = sizes[edges[1:]] - sizes[edges[:-1]] + special * np.diff(edges)
@@ -113,7 +112,7 @@ def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
     yield from map(sorted, bins)
 
 
-def _chunk_documents(edges: Numbers, budget: int) -> tuple[Numbers, Numbers]:
+def _chunk_documents(edges: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
     """Split each document into chunks of `budget` tokens; its last one may be shorter.
 
     Args:
@@ -135,12 +134,12 @@ def _chunk_documents(edges: Numbers, budget: int) -> tuple[Numbers, Numbers]:
 class TokenizedText:
     """An example with its special tokens: arrays of shape (tokens,)."""
 
-    tokens: Numbers
-    maskable: Numbers
+    tokens: np.ndarray
+    maskable: np.ndarray
     """False for special tokens."""
-    word_starts: Numbers
+    word_starts: np.ndarray
     """Whether a token begins a word."""
-    segment_ids: Numbers
+    segment_ids: np.ndarray
     """The chunk of a block, or the segment of a pair, that a token belongs to, counted from 0."""
 
 
@@ -188,7 +187,7 @@ def block_collator(
     return collate
 
 
-def _positions(segment_ids: Numbers) -> Numbers:
+def _positions(segment_ids: np.ndarray) -> np.ndarray:
     """Number the tokens of each segment from 0, shape (rows, tokens).
 
     >>> _positions(np.array([[0, 0, 1, 1, 1, -1]])).tolist()

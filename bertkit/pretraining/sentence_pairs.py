@@ -30,7 +30,6 @@ from typing import Literal
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import Numbers
 from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
@@ -53,10 +52,10 @@ _TRIES = 16  # neighbors of the same length among which a random segment is sear
 class Pair:
     """Two segments without special tokens: token ids, and whether each token begins a word."""
 
-    first: Numbers
-    second: Numbers
-    first_word_starts: Numbers
-    second_word_starts: Numbers
+    first: np.ndarray
+    second: np.ndarray
+    first_word_starts: np.ndarray
+    second_word_starts: np.ndarray
     label: int
 
 
@@ -67,7 +66,7 @@ class Pairs:
     ``lengths`` (pairs,) count the tokens of a pair, special tokens included.
     """
 
-    def __init__(self, corpus: TokenizedCorpus, bounds: Numbers, special: int) -> None:
+    def __init__(self, corpus: TokenizedCorpus, bounds: np.ndarray, special: int) -> None:
         self.corpus, self.bounds = corpus, bounds
         self.lengths = bounds[:, 1] - bounds[:, 0] + bounds[:, 3] - bounds[:, 2] + special
 
@@ -127,8 +126,8 @@ def build_pairs(
 
 
 def _pair_neighbors(
-    sentences: Numbers, documents: Numbers, budget: int, random: np.random.Generator, pair_type: PairType
-) -> Numbers:
+    sentences: np.ndarray, documents: np.ndarray, budget: int, random: np.random.Generator, pair_type: PairType
+) -> np.ndarray:
     """Split documents into pairs that follow each other: their bounds and labels, shape (pairs, 5), as in `Pairs`."""
     # Length, label and boundaries of the pair that would begin at a sentence are drawn for all sentences at once, as
     # arrays (sentences,), which is far faster than pair by pair. A walk then finds the sentences where pairs begin:
@@ -154,7 +153,7 @@ def _pair_neighbors(
     return np.stack([*bounds, label[begins]], 1)
 
 
-def _follow_indices(following: Numbers) -> Numbers:
+def _follow_indices(following: np.ndarray) -> np.ndarray:
     """Follow indices from the first one to the end of the array, and return the visited indices.
 
     >>> _follow_indices(np.array([2, 2, 3, 5, 5])).tolist()
@@ -167,7 +166,7 @@ def _follow_indices(following: Numbers) -> Numbers:
     return np.array(visited, dtype=np.int64)
 
 
-def _randomize_seconds(bounds: Numbers, corpus: TokenizedCorpus, random: np.random.Generator) -> Numbers:
+def _randomize_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: np.random.Generator) -> np.ndarray:
     """Replace the second segments of random pairs by second segments of other pairs, from other documents."""
     # A random segment of any length, from anywhere, would reveal the label: by its length, or as the beginning of a
     # document. The second segment of another pair of the same length reveals only that it does not follow. Pairs are
@@ -196,12 +195,12 @@ def _randomize_seconds(bounds: Numbers, corpus: TokenizedCorpus, random: np.rand
     return np.column_stack([bounds[:, :2], bounds[source, 2:4], bounds[:, 4]])
 
 
-def _swap_segments(bounds: Numbers) -> Numbers:
+def _swap_segments(bounds: np.ndarray) -> np.ndarray:
     """Swap the segments of the pairs that are labeled as swapped."""
     return np.where(bounds[:, 4:] == SWAPPED, bounds[:, [2, 3, 0, 1, 4]], bounds)
 
 
-def _truncate_pairs(bounds: Numbers, budget: int, random: np.random.Generator) -> Numbers:
+def _truncate_pairs(bounds: np.ndarray, budget: int, random: np.random.Generator) -> np.ndarray:
     """Truncate the longer segment of each pair to the budget, in place."""
     # The second segment can use the tokens that the first leaves, at least half of the budget; the first gets the rest.
     first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
@@ -209,7 +208,7 @@ def _truncate_pairs(bounds: Numbers, budget: int, random: np.random.Generator) -
     return _shorten_segments(bounds, np.minimum(first, budget - second), second, random)
 
 
-def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
+def _even_out(bounds: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Shorten the longer segment of some pairs, in place, so that lengths do not reveal whether a pair is swapped."""
     # In text, the earlier and the later segment differ in length: documents have typical openings and endings, and the
     # sentence that fills a pair is longer than most. So among pairs of similar lengths, the longer segment must be as
@@ -228,7 +227,9 @@ def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
     return _shorten_segments(bounds, lengths[:, 0], lengths[:, 1], random)
 
 
-def _shorten_segments(bounds: Numbers, first: Numbers, second: Numbers, random: np.random.Generator) -> Numbers:
+def _shorten_segments(
+    bounds: np.ndarray, first: np.ndarray, second: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
     """Shorten segments to these numbers of tokens, in place, at random in front or at the back."""
     # Removing n tokens one by one from a random end is one binomial draw.
     for column, size in ((0, first), (2, second)):

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import ResourceError
-from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import digest_texts
 from bertkit.pretraining.documents import Text, encode_text
 from bertkit.storage.cache import lock_folder, touch
@@ -36,20 +35,20 @@ _BATCH_CHARS = 1 << 18
 class TokenizedDocuments(NamedTuple):
     """Tokens of some documents; sentences without tokens are left out, documents without sentences are not."""
 
-    tokens: Numbers
+    tokens: np.ndarray
     """(tokens,) ids, uint16 or uint32."""
-    word_starts: Numbers
+    word_starts: np.ndarray
     """(tokens,) bool: whether a token begins a word."""
-    sentences: Numbers
+    sentences: np.ndarray
     """(sentences,) number of tokens per sentence."""
-    documents: Numbers
+    documents: np.ndarray
     """(documents,) number of sentences per document."""
-    bytes: Numbers
+    bytes: np.ndarray
     """(documents,) size of each document in UTF-8, or of its ids."""
-    digests: Numbers
+    digests: np.ndarray
     """(documents,) digest of each document."""
 
-    def select(self, chosen: Numbers) -> TokenizedDocuments:
+    def select(self, chosen: np.ndarray) -> TokenizedDocuments:
         """Return some documents, chosen by booleans (documents,)."""
         sentences = np.repeat(chosen, self.documents)
         tokens = np.repeat(sentences, self.sentences)
@@ -120,7 +119,7 @@ def split_into_chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
     return split_by_size(documents, CHUNK, lambda document: len(encode_text(document)) + 100)
 
 
-def _identify(documents: Sequence[Text]) -> tuple[Numbers, Numbers]:
+def _identify(documents: Sequence[Text]) -> tuple[np.ndarray, np.ndarray]:
     """Return the sizes and the digests of documents, two arrays (documents,)."""
     encoded = list(map(encode_text, documents))
     return np.array(list(map(len, encoded)), dtype=np.int64), digest_texts(encoded)
@@ -142,7 +141,7 @@ class DocumentTokenizer:
         plain(self._tokenizer)
 
     @cached_property
-    def _begins_word(self) -> Numbers:
+    def _begins_word(self) -> np.ndarray:
         """Find the tokens of the vocabulary that begin a word, by their marks, for documents that are token ids."""
         names = [self._tokenizer.id_to_token(number) or "" for number in range(self._tokenizer.get_vocab_size())]
         continues, begins = ([name.startswith(mark) for name in names] for mark in ("##", ("Ġ", "▁")))
@@ -175,7 +174,7 @@ class DocumentTokenizer:
             tokens.astype(self.dtype), starts, lengths[lengths > 0], counts, *_identify(documents)
         )
 
-    def _encode_texts(self, texts: list[str]) -> tuple[Numbers, Numbers, Numbers]:
+    def _encode_texts(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the token ids of texts (tokens,), whether each token begins a word, and tokens per text (texts,)."""
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)

@@ -22,7 +22,6 @@ import bertkit
 from bertkit.errors import DataError, ResourceError
 from bertkit.hardware.process import fitting_threads
 from bertkit.hardware.workers import KeyedMap, worker_pool
-from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import DeduplicationPass, DuplicateFilter, compare_digests, source_splits
 from bertkit.pretraining.documents import CorpusSource, SourceFile, Text, list_source_files
 from bertkit.pretraining.shards import (
@@ -67,22 +66,22 @@ class TokenizedCorpus:
     [0, 3, 4]
     """
 
-    tokens: Numbers
+    tokens: np.ndarray
     """(tokens,) ids, uint16 or uint32."""
-    word_starts: Numbers
+    word_starts: np.ndarray
     """(tokens,) bool: whether a token begins a word."""
-    sentences: Numbers
+    sentences: np.ndarray
     """(sentences + 1,) int64 offsets in `tokens`."""
-    documents: Numbers
+    documents: np.ndarray
     """(documents + 1,) int64 offsets in `sentences`."""
     facts: Mapping[str, Any]
     """Counts: documents, duplicates, sentences, tokens, unknown (tokens), bytes (of text in UTF-8, or of ids)."""
     fingerprint: str = ""
     """SHA-256 of the arrays."""
 
-    def document_edges(self) -> Numbers:
+    def document_edges(self) -> np.ndarray:
         """Return the offsets of documents in `tokens`, shape (documents + 1,)."""
-        edges: Numbers = np.asarray(self.sentences)[np.asarray(self.documents)]
+        edges: np.ndarray = np.asarray(self.sentences)[np.asarray(self.documents)]
         return edges
 
 
@@ -153,14 +152,14 @@ def unigram_loss(train: TokenizedCorpus, held_out: TokenizedCorpus, size: int) -
     return float(-(held_out_counts * np.log(shares)).sum() / held_out_counts.sum())
 
 
-def _build_split(split: str, arrays: Mapping[str, Numbers], facts: Mapping[str, Any]) -> TokenizedCorpus:
+def _build_split(split: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> TokenizedCorpus:
     tokens, word_starts, sentences, documents = (arrays[f"{split}.{name}"] for name in _ARRAYS)
     digests = "".join(facts["sha256"][f"{split}.{name}"] for name in _ARRAYS)
     fingerprint = hashlib.sha256(digests.encode()).hexdigest()
     return TokenizedCorpus(tokens, word_starts, sentences, documents, facts[split], fingerprint)
 
 
-def _count_tokens(tokens: Numbers, size: int) -> Numbers:
+def _count_tokens(tokens: np.ndarray, size: int) -> np.ndarray:
     """Count the occurrences of each token id, chunk by chunk, because `bincount` copies its input to int64."""
     counts = np.zeros(size, dtype=np.int64)
     for start in range(0, len(tokens), _AT_ONCE):
@@ -288,7 +287,7 @@ def _join_shards(
 
 def _read_turns(
     files: _Shards, duplicates: DuplicateFilter
-) -> Iterator[tuple[int, float, TokenizedDocuments, Numbers]]:
+) -> Iterator[tuple[int, float, TokenizedDocuments, np.ndarray]]:
     """Yield the turn, the weight of the file, its documents, and whether each occurred before in the turn.
 
     Files of weight 2.5 have three turns: all of their documents, all again, and half of them. A document is not written
@@ -302,11 +301,11 @@ def _read_turns(
                 yield turn, file.weight, chunk, duplicates.find_duplicates(chunk.digests)
 
 
-def _draw(digests: Numbers, turn: int) -> Numbers:
+def _draw(digests: np.ndarray, turn: int) -> np.ndarray:
     """Return numbers in [0, 1) per document, shape (documents,), which depend only on its digest and the turn."""
     # The factor comes from Fibonacci hashing.
     mixed = (digests + np.uint64(turn + 1)) * np.uint64(0x9E3779B97F4A7C15)
-    draws: Numbers = (mixed >> np.uint64(11)) / 2.0**53
+    draws: np.ndarray = (mixed >> np.uint64(11)) / 2.0**53
     return draws
 
 

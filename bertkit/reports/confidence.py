@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bertkit.metrics import Numbers, calibration
+from bertkit.metrics import calibration
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.reliability import find_bins
 from bertkit.reports import svg
@@ -20,7 +20,7 @@ from bertkit.reports.text import score_text
 _POINTS = 100  # points per curve
 
 
-def draw_reliability(confidence: Numbers, right: Numbers) -> Markup:
+def draw_reliability(confidence: np.ndarray, right: np.ndarray) -> Markup:
     """Draw accuracy over confidence, both of shape (decisions,)."""
     points, (bins, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
     for number, count in zip(range(len(bins)), counts.tolist(), strict=True):
@@ -31,7 +31,7 @@ def draw_reliability(confidence: Numbers, right: Numbers) -> Markup:
     return svg.scatter(points, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
 
 
-def draw_risk(confidence: Numbers, right: Numbers) -> tuple[float, Markup] | None:
+def draw_risk(confidence: np.ndarray, right: np.ndarray) -> tuple[float, Markup] | None:
     """Draw the fraction of wrong answers over the answered fraction, most confident first; None if nothing is wrong.
 
     The mean of that fraction is returned with the picture.
@@ -55,7 +55,7 @@ CALIBRATION_PAGE = "calibration.html"
 
 
 def write_calibration_page(
-    folder: Path, result: Mapping[str, Any], confidence: Mapping[str, Numbers], right: Numbers
+    folder: Path, result: Mapping[str, Any], confidence: Mapping[str, np.ndarray], right: np.ndarray
 ) -> None:
     """Write calibration.html into the folder of a model.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bertkit.metrics import Numbers, reliability
+from bertkit.metrics import reliability
 from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.metrics.intervals import describe_methods, wilson_interval
 from bertkit.metrics.reliability import calibration_errors, thin
@@ -69,7 +69,7 @@ class Facts:
     """The trainer's log: entries of `step` with `loss`, or with `eval_loss` and `eval_<metric>`."""
     best_step: int | None = None
     examples: list[Example] = field(default_factory=list)
-    decisions: tuple[str, Numbers, Numbers] | None = None
+    decisions: tuple[str, np.ndarray, np.ndarray] | None = None
     """Unit of decisions (``row``, ``label`` or ``entity``), confidence of each decision, and whether it is right."""
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.metrics.reliability import thin
 from bertkit.reports.svg import escape_text
 from bertkit.reports.templates import load_template, write_page
@@ -57,7 +56,7 @@ class MapLayer(NamedTuple):
 
     name: str
     """Name such as ``layer 3``; empty for a map without layers."""
-    points: Numbers
+    points: np.ndarray
     """Centered coordinates, (points, 2)."""
     about: str
     """Description next to the slider."""
@@ -182,13 +181,13 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     return picture.render(name=name, width=width, height=height, panels=panels, legend=legend)
 
 
-def _scale_points(points: Numbers) -> Numbers:
+def _scale_points(points: np.ndarray) -> np.ndarray:
     """Return centered points whose mean squared distance from the center is 1, so that layers have one scale."""
     mean_square = float((points**2).sum(axis=1).mean())
     return points / np.sqrt(mean_square) if mean_square > 0 else points
 
 
-def _quantize_points(layers: Sequence[Numbers]) -> tuple[bytes, float]:
+def _quantize_points(layers: Sequence[np.ndarray]) -> tuple[bytes, float]:
     """Return the coordinates, (layers, points, 2), as 16-bit numbers from -extent to extent, and the extent."""
     scaled = np.stack([_scale_points(points) for points in layers])
     extent = float(np.abs(scaled).max()) or 1.0

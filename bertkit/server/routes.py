@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -18,7 +19,6 @@ from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
 from bertkit.errors import BertkitError, shorten
-from bertkit.metrics import Numbers
 from bertkit.server.access import CLIENT_GONE, NOTES
 from bertkit.server.batching import RequestQueue
 from bertkit.server.decisions import DecisionsRequest, SystemOneRequest, answer_questions
@@ -124,7 +124,7 @@ async def _embed(request: Request, model: ServedModel, body: EmbedRequest) -> st
         names = ", ".join(modules.prompts) or "none"
         raise HTTPException(422, f"prompt_name: no prompt is called {prompt!r}; there are {names}")
 
-    def render(answer: tuple[Numbers, int]) -> str:
+    def render(answer: tuple[np.ndarray, int]) -> str:
         return json.dumps(_finish_vector(answer[0], body.dimensions, body.normalize).tolist())
 
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
@@ -133,7 +133,7 @@ async def _embed(request: Request, model: ServedModel, body: EmbedRequest) -> st
 
 
 async def _embed_openai(request: Request, model: ServedModel, body: EmbeddingsRequest) -> str:
-    def render(answer: tuple[Numbers, int]) -> str:
+    def render(answer: tuple[np.ndarray, int]) -> str:
         vector: Any = _finish_vector(answer[0], body.dimensions, True)
         is_packed = body.encoding_format == "base64"
         return json.dumps(base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_packed else vector.tolist())
@@ -146,10 +146,10 @@ async def _embed_openai(request: Request, model: ServedModel, body: EmbeddingsRe
     return f'{{"object": "list", "data": [{", ".join(items)}], "model": {json.dumps(model.name)}, "usage": {usage}}}'
 
 
-def _finish_vector(vector: Numbers, dimension: int | None, is_normal: bool) -> Numbers:
+def _finish_vector(vector: np.ndarray, dimension: int | None, is_normal: bool) -> np.ndarray:
     """Return a vector with the dimension and the length that a request specifies."""
     vectors = truncate(vector[None], dimension, is_normal=is_normal)
-    finished: Numbers = (to_unit_length(vectors) if is_normal else vectors)[0]
+    finished: np.ndarray = (to_unit_length(vectors) if is_normal else vectors)[0]
     return finished
 
 

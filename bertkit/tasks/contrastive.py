@@ -16,7 +16,6 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.data.rows import check_texts, read_texts
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.retrieval import PARTNERS, chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.heads.targets import Target, vector_target
@@ -143,14 +142,16 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     The latter is 1 or 0, and NaN for a row without negatives.
     """
 
-    def rank(anchors: Sequence[Numbers], positives: Sequence[Numbers]) -> Numbers:
+    def rank(anchors: Sequence[np.ndarray], positives: Sequence[np.ndarray]) -> np.ndarray:
         first, second = np.stack(anchors), np.stack(positives)
         return partner_ranks(rows, lambda rows_a, rows_b: first[rows_a] @ second[rows_b].T)
 
     return compare_ranks(predictions, rank)
 
 
-def compare_ranks(predictions: Predictions, rank: Callable[[Sequence[Any], Sequence[Any]], Numbers]) -> dict[str, Any]:
+def compare_ranks(
+    predictions: Predictions, rank: Callable[[Sequence[Any], Sequence[Any]], np.ndarray]
+) -> dict[str, Any]:
     """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row.
 
     Args:

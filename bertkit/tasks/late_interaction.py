@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.metrics import Numbers
+import numpy as np
+
 from bertkit.metrics.retrieval import partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
@@ -85,7 +86,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does."""
 
-    def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> Numbers:
+    def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
         return partner_ranks(
             rows, lambda rows_a, rows_b: max_sim([anchors[row] for row in rows_a], [positives[row] for row in rows_b])
         )

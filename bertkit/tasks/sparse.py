@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.retrieval import ACTIVE_DIMENSIONS, partner_ranks
 from bertkit.modeling.heads.targets import Target
@@ -99,7 +98,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     return [Target("similarity", score, "dot product")]
 
 
-def as_matrix(values: Numbers, tokens: Numbers, width: int) -> csr_array:
+def as_matrix(values: np.ndarray, tokens: np.ndarray, width: int) -> csr_array:
     """Build a sparse matrix (texts, width) of values and their tokens, (texts, most of any text)."""
     from scipy.sparse import csr_array
 
@@ -112,7 +111,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
-    def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> Numbers:
+    def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
         first, second = vstack(anchors, "csr"), vstack(positives, "csr")
         return partner_ranks(rows, lambda rows_a, rows_b: (first[rows_a] @ second[rows_b].T).toarray())
 

@@ -19,7 +19,7 @@ from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import VECTOR, plain, spelled, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
 from bertkit.errors import DataError, ModelError, RecipeError, closest, located
-from bertkit.metrics import Numbers, calibration
+from bertkit.metrics import calibration
 from bertkit.metrics.intervals import PLAIN, Metric
 from bertkit.metrics.linear import (
     TFIDF,
@@ -294,7 +294,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     return predicted
 
 
-def _thresholds(setup: Setup) -> Numbers:
+def _thresholds(setup: Setup) -> np.ndarray:
     """Return the minimum probability that selects each label, (labels,), by default 0.5."""
     chosen = _option(setup.recipe, "thresholds") or {}
     if unknown := next((name for name in chosen if name not in setup.labels), None):
@@ -306,6 +306,6 @@ def _is_multi_label(recipe: Recipe) -> bool:
     return bool(_option(recipe, "multi_label"))
 
 
-def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> Numbers:
+def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray:
     """Return 0/1 indicators of shape (rows, labels)."""
     return np.array([[int(name in row) for name in names] for row in labels])

@@ -21,7 +21,7 @@ from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import check_texts, is_missing
 from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import Numbers, calibration
+from bertkit.metrics import calibration
 from bertkit.metrics import tags as entities
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.probabilities import choose_tags, mean_probabilities, tag_probabilities
@@ -357,7 +357,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     return Details(tables, answers=answers, warnings=warnings, entity_verdicts=entity_verdicts)
 
 
-def _score_tags(labels: Sequence[str], counts: Numbers) -> list[dict[str, Any]]:
+def _score_tags(labels: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
     """Return precision, recall, F1 and number of each tag, the most frequent first, from counts (tags, 3)."""
     scores = entities.ratios(counts)
     seen = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
@@ -414,7 +414,7 @@ def _has_entities(setup: Setup) -> bool:
     return scheme in entities.SCHEMES or (scheme == "auto" and look_like_iob2)
 
 
-def _decode_row(row: Row, scores: Numbers, setup: Setup) -> dict[str, Any]:
+def _decode_row(row: Row, scores: np.ndarray, setup: Setup) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
     has_entities = _has_entities(setup)
     probabilities = tag_probabilities(scores, setup.labels, _option(setup.recipe, "temperature"))

@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics import Numbers
-
-Logits = Sequence[Numbers]
+Logits = Sequence[np.ndarray]
 """Logits of the tokens, one array per window."""
 
 _WINDOWS_AT_ONCE = 256
@@ -28,7 +26,7 @@ _WINDOWS_AT_ONCE = 256
 _IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])
 
 
-def extend_offsets(text: str, offsets: Numbers) -> Numbers:
+def extend_offsets(text: str, offsets: np.ndarray) -> np.ndarray:
     """Extend tokens over the adjacent characters that have no token, such as combining or zero-width characters.
 
     So the tokens of an answer cover all of its characters, even if the tokenizer drops some. Whitespace ends the
@@ -79,7 +77,7 @@ def window_slices(count: int, max_tokens: int, overlap: int) -> list[slice]:
     return [slice(start, start + max_tokens) for start in starts]
 
 
-def find_answer_tokens(gold: Mapping[str, Any], offsets: Numbers) -> tuple[int, int]:
+def find_answer_tokens(gold: Mapping[str, Any], offsets: np.ndarray) -> tuple[int, int]:
     """Find the first and last token of the first gold answer; (-1, -1) if the window does not hold all of it."""
     if not gold["text"] or not len(offsets):
         return -1, -1
@@ -96,7 +94,9 @@ def find_answer_tokens(gold: Mapping[str, Any], offsets: Numbers) -> tuple[int, 
     )
 
 
-def find_n_best(starts: Logits, ends: Logits, rows: Numbers, *, n_best: int, max_tokens: int) -> dict[str, Numbers]:
+def find_n_best(
+    starts: Logits, ends: Logits, rows: np.ndarray, *, n_best: int, max_tokens: int
+) -> dict[str, np.ndarray]:
     """Find the best spans of every row over all its windows.
 
     As in `run_squad.py`, the `n_best` highest starts and ends of each window are combined to spans of at most
@@ -135,7 +135,7 @@ def find_n_best(starts: Logits, ends: Logits, rows: Numbers, *, n_best: int, max
     return {name: values[best] for name, values in spans.items()}
 
 
-def probabilities(scores: Numbers, rows: Numbers, count: int, nulls: Numbers | None) -> Numbers:
+def probabilities(scores: np.ndarray, rows: np.ndarray, count: int, nulls: np.ndarray | None) -> np.ndarray:
     """Compute the softmax of each span's score over the spans of its row, and over no answer if `nulls` are given.
 
     Args:
@@ -153,7 +153,7 @@ def probabilities(scores: Numbers, rows: Numbers, count: int, nulls: Numbers | N
     return np.asarray(weights / sums[rows])
 
 
-def _best_window_spans(starts: Logits, ends: Logits, n_best: int, max_tokens: int) -> dict[str, Numbers]:
+def _best_window_spans(starts: Logits, ends: Logits, n_best: int, max_tokens: int) -> dict[str, np.ndarray]:
     """Find the `n_best` spans of each window, best first, as flat arrays of shape (spans,)."""
     # The logits of all windows are in one array (windows, longest window). Its padding, -inf, is never among the best.
     lengths = np.array([len(window) for window in starts])
@@ -182,7 +182,7 @@ def _best_window_spans(starts: Logits, ends: Logits, n_best: int, max_tokens: in
     }
 
 
-def _highest(values: Numbers, count: int) -> Numbers:
+def _highest(values: np.ndarray, count: int) -> np.ndarray:
     """Find the columns of the `count` highest values of each row, highest first, shape (rows, count)."""
     count = min(count, values.shape[1])
     # The partition is linear in the columns; only `count` columns are sorted.

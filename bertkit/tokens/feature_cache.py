@@ -22,7 +22,6 @@ import numpy as np
 
 import bertkit
 from bertkit.data.rows import Split
-from bertkit.metrics import Numbers
 from bertkit.storage.cache import cache_folder, say_once
 from bertkit.storage.disk import IN_MEMORY, ArrayWriter, map_arrays, map_or_write, spool
 from bertkit.storage.fingerprints import package_fingerprint, tokenizer_content
@@ -38,7 +37,7 @@ from bertkit.tokens.features import (
 )
 
 Encode = Callable[[Rows, Setup], list[Feature]]
-Arrays = Mapping[str, Numbers]
+Arrays = Mapping[str, np.ndarray]
 
 _SCHEMA = 3  # Version of the files.
 _SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
@@ -77,7 +76,7 @@ class FeatureColumns(Features):
     def __iter__(self) -> Iterator[Feature]:
         return map(self.__getitem__, range(len(self)))
 
-    def tokens(self) -> Numbers:
+    def tokens(self) -> np.ndarray:
         """Return the token ids that occur, sorted and without repetition."""
         return np.unique(np.concatenate(list(map(np.unique, self._tokens))))
 
@@ -97,28 +96,28 @@ def add_values(features: Features, name: str, values: Sequence[Any]) -> None:
         feature[name] = value
 
 
-def lengths_of(features: Features) -> Numbers:
+def lengths_of(features: Features) -> np.ndarray:
     """Count the tokens that each feature costs, shape (features,); see `count_tokens`."""
     if isinstance(features, FeatureColumns):
         return features.lengths
     return np.fromiter(map(count_tokens, features), dtype=np.int64, count=len(features))
 
 
-def longest_of(features: Features) -> Numbers:
+def longest_of(features: Features) -> np.ndarray:
     """Count the tokens of each feature's longest text, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.longest
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
 
 
-def rows_of(features: Features) -> Numbers:
+def rows_of(features: Features) -> np.ndarray:
     """Return the row index of each feature, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.rows
     return np.fromiter((feature["row"] for feature in features), dtype=np.int64, count=len(features))
 
 
-def items_of(features: Features) -> Numbers | None:
+def items_of(features: Features) -> np.ndarray | None:
     """Count the labels of each feature, shape (features,), or return None if labels belong to rows."""
     # Labels belong to tokens if the first feature has one integer label per token.
     first = np.asarray(features[0].get("labels") if len(features) else None)
@@ -135,7 +134,7 @@ def texts_of(features: Features) -> list[list[int]] | None:
     return [np.asarray(feature["texts"]).tolist() for feature in features] if has_ids else None
 
 
-def occurring_tokens_of(features: Features) -> Numbers:
+def occurring_tokens_of(features: Features) -> np.ndarray:
     """Return the token ids that occur in any feature, sorted and without repetition."""
     if isinstance(features, FeatureColumns):
         return features.tokens()
@@ -226,12 +225,12 @@ def _write_arrays(folder: Path, arrays: Arrays) -> None:
         writer.finish({})
 
 
-def _as_arrays(features: list[Feature]) -> dict[str, Numbers] | None:
+def _as_arrays(features: list[Feature]) -> dict[str, np.ndarray] | None:
     """Convert features to arrays, or return None if their keys differ or `_flatten` cannot convert a value."""
     names = list(features[0]) if features else []
     if not names or any(list(feature) != names for feature in features):
         return None
-    arrays: dict[str, Numbers] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name in names:
         key_arrays = _flatten(name, [feature[name] for feature in features])
         if key_arrays is None:
@@ -240,7 +239,7 @@ def _as_arrays(features: list[Feature]) -> dict[str, Numbers] | None:
     return arrays
 
 
-def _flatten(name: str, values: list[Any]) -> dict[str, Numbers] | None:
+def _flatten(name: str, values: list[Any]) -> dict[str, np.ndarray] | None:
     """Convert the values of a key to arrays: numbers, lists of numbers, lists of lists, or (n, 2) matrices.
 
     The numbers of all lists become one array NAME. The edges of the lists in it, (lists + 1,), become NAME.1; for lists
@@ -267,7 +266,7 @@ def _flatten(name: str, values: list[Any]) -> dict[str, Numbers] | None:
     return {**arrays, f"{name}.{len(arrays)}": np.cumsum([0, *map(len, values)], dtype=np.int64)}
 
 
-def _shrink(values: Numbers) -> Numbers:
+def _shrink(values: np.ndarray) -> np.ndarray:
     """Cast integers to the smallest dtype that holds them: most are token ids, token types and characters."""
     if not len(values) or values.dtype != np.int64:
         return values
@@ -285,13 +284,13 @@ def _reader(arrays: Arrays, name: str) -> Callable[[int], Any]:
     # Numbers are stored in the smallest dtype. A row gets the dtype that `np.array` gives to the lists of `encode`.
     dtype = np.float64 if values.dtype == np.float64 else np.int64
 
-    def read(index: int) -> Numbers:
+    def read(index: int) -> np.ndarray:
         return values[edges[index] : edges[index + 1]].astype(dtype)
 
     return read if outer is None else lambda row: [read(index) for index in range(outer[row], outer[row + 1])]
 
 
-def _count_part_tokens(arrays: Arrays) -> tuple[Numbers, Numbers]:
+def _count_part_tokens(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Count the tokens that each feature costs, and the tokens of its longest text, both of shape (features,).
 
     The counts are differences of edges, so that no token is read.

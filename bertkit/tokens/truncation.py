@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.checks import share_of
-from bertkit.metrics import Numbers
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import say_once
@@ -150,12 +149,12 @@ def _split_texts(texts: Sequence[list[int]], budget: int, overlap: int) -> list[
     ]
 
 
-def combine_windows(values: Numbers, strategy: str) -> Numbers:
+def combine_windows(values: np.ndarray, strategy: str) -> np.ndarray:
     """Combine the outputs of a row's windows, (windows, labels), to one value per label, (labels,).
 
     ``windows_vote`` uses the mean as well.
     """
-    combined: Numbers = values.max(axis=0) if strategy == "windows_max" else values.mean(axis=0)
+    combined: np.ndarray = values.max(axis=0) if strategy == "windows_max" else values.mean(axis=0)
     return combined
 
 
@@ -199,7 +198,7 @@ class Truncation:
             )
 
 
-def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], Numbers, Sequence[Feature]]:
+def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], np.ndarray, Sequence[Feature]]:
     """Encode rows without a maximum length.
 
     Returns:

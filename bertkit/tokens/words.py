@@ -16,7 +16,6 @@ import numpy as np
 from bertkit.data.formats.json import parse_json
 from bertkit.data.spans import COUNTINGS, TextSpan, recount
 from bertkit.errors import DataError, ModelError
-from bertkit.metrics import Numbers
 from bertkit.tokens.features import Tokenizer, tokenize_texts
 
 if TYPE_CHECKING:
@@ -250,7 +249,7 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
     return windows
 
 
-def _find_window_spans(ends: Numbers, budget: int, overlap: int) -> list[tuple[int, int]]:
+def _find_window_spans(ends: np.ndarray, budget: int, overlap: int) -> list[tuple[int, int]]:
     """Find the windows as (first, last + 1) word; `ends` (words + 1,) counts the tokens before each word and in all."""
     # A window takes as many words as fit the budget. `ends` rises, so its last word and the first word of the next
     # window are binary searches.

@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.errors import RecipeError, UsageError
-from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.recipe.sections import CommonTraining, Training
 from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
@@ -20,8 +19,8 @@ from bertkit.tokens.features import Collator, Feature, Features
 SORT_WINDOW = 50
 """Number of batches whose rows are sorted by length together: little padding, and an order that stays random."""
 
-Lengths: TypeAlias = "Sequence[int] | Numbers"
-_Batch = TypeVar("_Batch", range, Numbers)
+Lengths: TypeAlias = Sequence[int] | np.ndarray
+_Batch = TypeVar("_Batch", range, np.ndarray)
 
 
 @dataclass(frozen=True)

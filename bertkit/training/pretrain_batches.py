@@ -13,7 +13,6 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bertkit.errors import DataError
 from bertkit.hardware.process import batch_workers
-from bertkit.metrics import Numbers
 from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Collator, Feature
@@ -49,7 +48,7 @@ class PretrainBatches(Dataset[Feature]):
         self.shares = Shares(training.gradient_accumulation)
         # length -> epoch and examples in memory
         self.cached: dict[int, tuple[int, Examples]] = {}
-        self.orders: dict[tuple[int, int], Numbers] = {}
+        self.orders: dict[tuple[int, int], np.ndarray] = {}
         long = self.examples(training.max_length, 0)
         if training.budget is not None:
             # With a budget of time, the number of steps is not known. Blocks are short until `_read_clock` sets the
@@ -180,7 +179,7 @@ class PretrainBatches(Dataset[Feature]):
         random = np.random.default_rng((training.seed, training.version_of(epoch), example, length))
         return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.setup)
 
-    def _order(self, length: int, epoch: int) -> Numbers:
+    def _order(self, length: int, epoch: int) -> np.ndarray:
         if (length, epoch) not in self.orders:
             # Only one order (examples,) per block length is kept, because steps go through epochs in turn.
             self.orders = {key: order for key, order in self.orders.items() if key[0] != length}

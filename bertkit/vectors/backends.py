@@ -14,7 +14,6 @@ import numpy as np
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.hardware.device import find_device
-from bertkit.metrics import Numbers
 from bertkit.modeling.checkpoint import fingerprint, first_line, quiet_transformers
 from bertkit.modeling.sentence.folder import DENSE, SentenceModules, find_format
 from bertkit.recipe.plugins import import_extra
@@ -74,9 +73,9 @@ class LibraryModel:
         """The tokenizer."""
         return self._model.tokenizer
 
-    def encode(self, texts: Sequence[str], prompt: str) -> Numbers:
+    def encode(self, texts: Sequence[str], prompt: str) -> np.ndarray:
         """Compute the vectors of texts, float32 of shape (texts, dimension)."""
-        vectors: Numbers = self._model.encode(list(texts), prompt=prompt, show_progress_bar=False)
+        vectors: np.ndarray = self._model.encode(list(texts), prompt=prompt, show_progress_bar=False)
         return vectors
 
 
@@ -116,7 +115,7 @@ class ExportedVectors:
         """SHA-256 of the checksums of all files."""
         return json_fingerprint(listed_files(self._folder))
 
-    def encode(self, texts: Sequence[str], prompt: str) -> Numbers:
+    def encode(self, texts: Sequence[str], prompt: str) -> np.ndarray:
         """Compute the vectors of texts, float32 of shape (texts, dimension).
 
         Raises:

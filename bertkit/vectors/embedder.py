@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.hardware.precision import Machine, product_widths, use_matmul_backend
-from bertkit.metrics import Numbers
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import read_layer_choice
@@ -32,6 +31,8 @@ from bertkit.tokens.features import Tokenizer
 from bertkit.vectors.batches import count_prompt_tokens, split_texts, text_collator, tokenize
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from bertkit.modeling.sentence.encoder import SentenceEncoder
     from bertkit.vectors.backends import ExportedVectors, LibraryModel
 
@@ -206,7 +207,7 @@ class Embedder:
         return other
 
     @takes_progress
-    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> Numbers:
+    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> np.ndarray:
         """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
 
         Raises:
@@ -232,7 +233,7 @@ class Embedder:
             raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
         return vectors
 
-    def _encode_some(self, texts: Sequence[str], tick: Callable[[int], None]) -> Numbers:
+    def _encode_some(self, texts: Sequence[str], tick: Callable[[int], None]) -> np.ndarray:
         """Compute the vectors of some texts; `tick` is called with the number of texts of each batch."""
         import numpy as np
 
@@ -254,7 +255,7 @@ class Embedder:
             vectors = np.stack([output["embedding"] for output in outputs])
         return truncate(vectors, self.modules.dimension, is_normal=self.modules.is_normal)
 
-    def states(self, features: Sequence[Mapping[str, Any]]) -> list[Numbers]:
+    def states(self, features: Sequence[Mapping[str, Any]]) -> list[np.ndarray]:
         """Compute the hidden states of the tokens of features, arrays (tokens, width), with no prompt and no pooling.
 
         Raises:

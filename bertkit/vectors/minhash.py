@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import digest_texts
 from bertkit.progress import get_progress, stage
 
@@ -63,7 +62,7 @@ def sign(normalized: str) -> Signature | None:
     return np.asarray(signature.hashvalues, dtype=np.uint32)
 
 
-def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: Numbers) -> Found:
+def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarray) -> Found:
     """Find the rows whose digest an earlier row has, in an order of preference."""
     _, first, inverse = np.unique(digests[order], return_index=True, return_inverse=True)
     first_rows = order[first[inverse]]
@@ -111,7 +110,7 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
     return repeats
 
 
-def _find_shared_bands(table: Numbers) -> list[list[int]]:
+def _find_shared_bands(table: np.ndarray) -> list[list[int]]:
     """Return the ids of the bands of each signature that another one of (rows, hashes) has too; most have none."""
     parts = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * _HASHES // _BANDS)))  # (rows, bands)
     shared: list[list[int]] = [[] for _ in range(len(table))]
@@ -125,8 +124,8 @@ def _find_shared_bands(table: Numbers) -> list[list[int]]:
 
 
 def _compare_signatures(
-    table: Numbers, bands: Sequence[Sequence[int]], rows: Sequence[int], repeated: Collection[int]
-) -> Iterator[tuple[int, Numbers, Numbers]]:
+    table: np.ndarray, bands: Sequence[Sequence[int]], rows: Sequence[int], repeated: Collection[int]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield each row, the earlier rows that share a band with it, and the shares of equal numbers.
 
     Only rows that share a band are compared (Leskovec et al. 2014, section 3.4). Rows in `repeated`, which the caller

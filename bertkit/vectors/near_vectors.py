@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bertkit.hardware.precision import bf16_is_faster_on_cpu
-from bertkit.metrics import Numbers
 from bertkit.progress import get_progress, stage
 from bertkit.vectors.vector_files import Matrix
 
@@ -79,7 +78,7 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> Simila
     return similar
 
 
-def find_nearest(queries: Matrix, vectors: Matrix, numbers: Numbers) -> tuple[Numbers, Matrix]:
+def find_nearest(queries: Matrix, vectors: Matrix, numbers: np.ndarray) -> tuple[np.ndarray, Matrix]:
     """Find the nearest vector of each query, itself left out: its index, and their cosine.
 
     Args:

@@ -12,7 +12,6 @@ import numpy as np
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.metrics import Numbers
 from bertkit.modeling.sentence.folder import LATE, find_format
 from bertkit.modeling.sentence.texts import encode_rows, max_sim, real_tokens
 from bertkit.modeling.tokenizer import fit_tokenizer
@@ -74,7 +73,7 @@ class Reranker:
         return checkpoint
 
     @takes_progress
-    def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> Numbers:
+    def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> np.ndarray:
         """Compute the score of each pair of a query and a passage, float64 of shape (pairs,).
 
         Probabilities are computed in float64, in which those near 1 still differ.
@@ -90,7 +89,7 @@ class Reranker:
         outputs, _ = run_model(checkpoint, features, "reranking")
         return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
 
-    def _score_late(self, pairs: Sequence[tuple[str, str]]) -> Numbers:
+    def _score_late(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         read: list[dict[str, Any]] = []
         for texts, role in zip(zip(*pairs, strict=True), ("query", "document"), strict=True):
             # A text is read once, even if it is in many pairs.

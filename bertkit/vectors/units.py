@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.columns import Columns
 from bertkit.errors import DataError, UsageError
-from bertkit.metrics import Numbers
 from bertkit.progress import get_progress, stage
 from bertkit.recipe.sections import Row
 from bertkit.tokens.features import find_template, tokenize_texts
 from bertkit.vectors.batches import split_texts
 from bertkit.vectors.embedder import Embedder
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _TOKENS = 16_384  # per group, whose hidden states are in memory together
 
@@ -22,7 +24,7 @@ _TOKENS = 16_384  # per group, whose hidden states are in memory together
 class UnitVectors:
     """Vectors, float32 of shape (vectors, dimension), and the row and word of each."""
 
-    vectors: Numbers
+    vectors: np.ndarray
     rows: Sequence[int]
     """Index of the row of each vector, ascending."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.errors import DataError, UsageError, closest
-from bertkit.metrics import Numbers
 from bertkit.progress import stage
 from bertkit.storage.disk import map_npy
 from bertkit.storage.files import sync_folder, to_json
@@ -37,7 +36,7 @@ _DAMAGE = (ValueError, OSError, LookupError, TypeError, AttributeError, RuntimeE
 _COMPARED = ("model", "pooling", "layers", "normalize", "truncate_dim", "max_length", "prompts", "include_prompt")
 
 
-def truncate(vectors: Numbers, dimension: int | None, *, is_normal: bool) -> Numbers:
+def truncate(vectors: np.ndarray, dimension: int | None, *, is_normal: bool) -> np.ndarray:
     """Keep the first components of vectors (vectors, width), or all; vectors of length 1 get this length again.
 
     Raises:
@@ -50,13 +49,16 @@ def truncate(vectors: Numbers, dimension: int | None, *, is_normal: bool) -> Num
     return to_unit_length(vectors[:, :dimension]) if is_normal else vectors[:, :dimension]
 
 
-def to_unit_length(vectors: Numbers) -> Numbers:
+def to_unit_length(vectors: np.ndarray) -> np.ndarray:
     """Scale vectors (vectors, width) to length 1, so that their products are cosines; zeros remain zeros."""
-    lengths: Numbers = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(lengths, 1e-12)
+    lengths: np.ndarray = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: np.ndarray = vectors / np.maximum(lengths, 1e-12)
+    return unit
 
 
-def write_vector_part(file: Path, ids: Sequence[Any], vectors: Numbers, columns: Mapping[str, Sequence[Any]]) -> None:
+def write_vector_part(
+    file: Path, ids: Sequence[Any], vectors: np.ndarray, columns: Mapping[str, Sequence[Any]]
+) -> None:
     """Write a part: vectors (vectors, dimension), the id of each one's row, and other columns such as its word."""
     import pyarrow
 
@@ -141,7 +143,7 @@ def read_vectors(file: Path, rows: int) -> Matrix:
     with stage("reading vectors"):
         _read_metadata(file)
         try:
-            vectors: Numbers = _read_parquet(file) if file.suffix == ".parquet" else map_npy(file)
+            vectors: np.ndarray = _read_parquet(file) if file.suffix == ".parquet" else map_npy(file)
         except _DAMAGE as error:
             raise DataError(f"the vectors cannot be read: {error}", "write the file again", file=file) from None
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
@@ -179,7 +181,7 @@ def _check_ending(file: Path, name: str) -> None:
         raise UsageError(f"{name}: unknown ending {file.suffix!r}", "name a .npy or .parquet file")
 
 
-def _read_parts(files: Sequence[Path]) -> Iterator[tuple[pyarrow.Table, Numbers]]:
+def _read_parts(files: Sequence[Path]) -> Iterator[tuple[pyarrow.Table, np.ndarray]]:
     """Yield the rows of each part that has vectors, and its vectors (vectors, dimension).
 
     Raises:
@@ -226,7 +228,7 @@ def _write_npy(parts: Sequence[Path], files: Sequence[Path], dtype: str, descrip
             stream.write(np.ascontiguousarray(vectors.astype(dtype)).data)
 
 
-def _vector_column(vectors: Numbers) -> pyarrow.Array:
+def _vector_column(vectors: np.ndarray) -> pyarrow.Array:
     """Return vectors of shape (vectors, dimension) as an Arrow column of lists of a fixed size."""
     import pyarrow
 
@@ -264,7 +266,7 @@ def _read_metadata(file: Path) -> dict[str, Any] | None:
     raise DataError("the note of `bertkit embed` about the vectors is damaged", "write the file again", file=file)
 
 
-def _read_parquet(file: Path) -> Numbers:
+def _read_parquet(file: Path) -> np.ndarray:
     from pyarrow import parquet
 
     names = parquet.read_schema(file).names
@@ -273,7 +275,7 @@ def _read_parquet(file: Path) -> Numbers:
     array = parquet.read_table(file, columns=[VECTOR])[VECTOR].combine_chunks()
     if array.null_count:
         raise ValueError("a row without a vector")
-    values: Numbers = array.flatten().to_numpy(zero_copy_only=False)
+    values: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
     if len(values) % max(len(array), 1):
         raise ValueError("they differ in length")
     return values.reshape(len(array), -1)

@@ -22,8 +22,8 @@ from bertkit.evaluation.calibration import (
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
 from bertkit.evaluation.scoring import score_split
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
-from bertkit.metrics import Numbers, reliability
 from bertkit.metrics import calibration as metrics
+from bertkit.metrics import reliability
 from bertkit.metrics.calibration import Decisions, Fold
 from bertkit.metrics.registry import f1_macro
 from bertkit.progress import stage
@@ -170,7 +170,7 @@ def calibrate(
 
 
 def _measure_by_type(
-    decisions: Decisions, tempered: Numbers, groups: Numbers, coverages: Sequence[float]
+    decisions: Decisions, tempered: np.ndarray, groups: np.ndarray, coverages: Sequence[float]
 ) -> dict[str, Any]:
     """Find the thresholds of precisions, and measure prediction sets, for each type of decisions.
 
@@ -200,19 +200,19 @@ def _measure_by_type(
     return measured
 
 
-def _describe_fold(fold: Fold, digests: Numbers, labels: Sequence[str]) -> dict[str, Any]:
+def _describe_fold(fold: Fold, digests: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     """Return a fold as a calibration keeps it; `digests` are of the rows of decisions, and `labels` have thresholds."""
     thresholds = {"thresholds": dict(zip(labels, fold.thresholds, strict=True))} if labels else {}
     rows = np.unique(digests[fold.is_held_out]).astype(">u8").tobytes().hex()
     return {"rows": rows, "options": {"temperature": fold.temperature, **thresholds}}
 
 
-def _join_numbers(values: Numbers) -> str:
+def _join_numbers(values: np.ndarray) -> str:
     """Return numbers as one text, in seven digits."""
     return " ".join(f"{value:.7g}" for value in values)
 
 
-def _compare_f1(yes: Numbers, gold: Numbers, fits: Sequence[Fold]) -> dict[str, float]:
+def _compare_f1(yes: np.ndarray, gold: np.ndarray, fits: Sequence[Fold]) -> dict[str, float]:
     """Compute macro F1 at 0.5, and at thresholds that were tuned to the rows of other folds.
 
     Args:

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.parity import measure_latency
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
-from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.checkpoint import weight_bytes
 from bertkit.progress import Progress, stage, takes_progress
@@ -132,10 +133,10 @@ def _compare_models(
 def _find_differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
     """Subtract a teacher's scores from the student's, with 95% intervals over the same resampled rows."""
 
-    def score(scored: Scored, rows: Numbers) -> dict[str, float]:
+    def score(scored: Scored, rows: np.ndarray) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 
-    def subtract(rows: Numbers) -> dict[str, float]:
+    def subtract(rows: np.ndarray) -> dict[str, float]:
         teacher_scores = score(teacher, rows)
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 

@@ -23,7 +23,6 @@ from bertkit.evaluation.baselines import (
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
-from bertkit.metrics import Numbers
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.intervals import why_undefined
 from bertkit.metrics.linear import sample
@@ -320,7 +319,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
     ]
 
 
-def _find_decisions(outcome: _Outcome) -> tuple[str, Numbers, Numbers] | None:
+def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | None:
     """Return confidence and correctness of each prediction or entity, or None without probabilities."""
     data, scored = outcome.data, outcome.scored[outcome.data.validation.name]
     rows, find = data.validation.rows, data.task.gold_probabilities

@@ -18,8 +18,6 @@ from onnx_ir.tape import Tape
 from transformers.exporters import ExportQuantizer
 from transformers.exporters.configs import ExportFormat
 
-from bertkit.metrics import Numbers
-
 _HIGHEST = 127
 _MIN_SCALE = np.float32(1e-12)  # for tokens whose activations are all 0
 _MIN_EMBEDDINGS = 256  # smaller tables are not quantized
@@ -50,7 +48,7 @@ class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has
         return model
 
 
-def _weights_of(node: Any) -> Numbers | None:
+def _weights_of(node: Any) -> np.ndarray | None:
     """Return the constant matrix (inputs, outputs) of a product, or the table of a lookup, or None for other nodes."""
     position = {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type)
     if position is None:
@@ -67,19 +65,19 @@ def _weights_of(node: Any) -> Numbers | None:
     return weights.T if settings.get("transB") else weights
 
 
-def _to_int8(weights: Numbers, axis: int) -> tuple[Numbers, Numbers]:
+def _to_int8(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
     """Round weights to int8, with scales from the maximum over `axis`: one per column for 0, one per row for 1."""
     scales = np.maximum(np.abs(weights).max(axis=axis, keepdims=True), _MIN_SCALE) / np.float32(_HIGHEST)
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def _add_product(tape: Tape, node: Any, weights: Numbers) -> ir.Value:
+def _add_product(tape: Tape, node: Any, weights: np.ndarray) -> ir.Value:
     """Add the nodes of an int8 product of activations (..., tokens, inputs) and weights, and return its output."""
     levels, scales = _to_int8(weights, axis=0)
     name = node.name or node.outputs[0].name
     activations, bias = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
 
-    def constant(part: str, value: Numbers | np.generic) -> ir.Value:
+    def constant(part: str, value: np.ndarray | np.generic) -> ir.Value:
         return tape.initializer(ir.tensor(np.ascontiguousarray(value), name=f"{name}.{part}"))
 
     # `largest` is (..., tokens, 1), so the scale of a token does not depend on other tokens.
@@ -93,7 +91,7 @@ def _add_product(tape: Tape, node: Any, weights: Numbers) -> ir.Value:
     return output if bias is None else tape.op("Add", [output, bias])
 
 
-def _look_up(tape: Tape, node: Any, weights: Numbers, tables: dict[str, tuple[ir.Value, ir.Value]]) -> ir.Value:
+def _look_up(tape: Tape, node: Any, weights: np.ndarray, tables: dict[str, tuple[ir.Value, ir.Value]]) -> ir.Value:
     """Add the nodes that look up rows of an int8 table and multiply them by their scales, and return the output."""
     name = node.inputs[0].name
     if name not in tables:

@@ -18,7 +18,6 @@ from transformers import MODEL_MAPPING, PreTrainedModel
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, on_host
-from bertkit.metrics import Numbers
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
@@ -288,7 +287,9 @@ def load_sentence_classifier(
     return model
 
 
-def fit_logistic(model: Model, vectors: Numbers, labels: Sequence[int], weights: Sequence[float] | None = None) -> None:
+def fit_logistic(
+    model: Model, vectors: np.ndarray, labels: Sequence[int], weights: Sequence[float] | None = None
+) -> None:
     """Fit the linear layer of a `SentenceClassifier` to vectors (rows, dimension) by logistic regression.
 
     The regression is scikit-learn's with its defaults, which finds the only minimum without any random draw. A label
@@ -310,7 +311,7 @@ def fit_logistic(model: Model, vectors: Numbers, labels: Sequence[int], weights:
     set_head(model, {int(label): coefficients[row] for row, label in enumerate(regression.classes_)}, biases)
 
 
-def set_head(model: Model, weights: dict[int, Numbers], biases: Numbers) -> None:
+def set_head(model: Model, weights: dict[int, np.ndarray], biases: np.ndarray) -> None:
     """Set the weights and the bias of each label's logit, and the logits of all others to never."""
     layer = model.logistic
     with torch.no_grad():

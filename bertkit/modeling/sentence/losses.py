@@ -15,7 +15,6 @@ import torch
 from torch.nn import functional
 
 from bertkit.hardware.tensors import derive, select, where
-from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import IGNORED, Features, Tensor
@@ -172,7 +171,7 @@ _MAX_ROWS = 50_000
 _BLOCK = 512  # anchors whose scores are in memory at a time
 
 
-def mine_negatives(vectors: Numbers, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:
+def mine_negatives(vectors: np.ndarray, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:
     """Find the rows whose positives are the hardest negatives of each row.
 
     A candidate with nearly the similarity of the positive, or more, is probably a correct answer. So the score of a
@@ -205,7 +204,7 @@ def add_negatives(features: Features, mined: Sequence[Sequence[int]]) -> None:
         add_values(features, name, longer)
 
 
-def _mine_run(vectors: Numbers, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:
+def _mine_run(vectors: np.ndarray, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:
     # A text that is the positive of several rows is one candidate, in the first of these rows.
     first: dict[int, int] = {}
     candidate_rows = np.array([first.setdefault(ids[1], row) for row, ids in enumerate(texts)])

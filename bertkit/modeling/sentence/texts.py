@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.metrics import Numbers
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.folder import (
     DENSE,
@@ -158,7 +157,7 @@ def is_dot(setup: Setup, loss: str = "") -> bool:
     return loss == "margin_mse" or read_modules(Path(setup.tokenizer.name_or_path)).similarity == "dot"
 
 
-def to_compare(vectors: Numbers, *, dot: bool) -> Numbers:
+def to_compare(vectors: np.ndarray, *, dot: bool) -> np.ndarray:
     """Return vectors (..., dimension) in double precision, with length 1 unless they are compared by dot products."""
     wide = vectors.astype(np.float64)
     return wide if dot else wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
@@ -167,13 +166,13 @@ def to_compare(vectors: Numbers, *, dot: bool) -> Numbers:
 _MAX_PRODUCTS = 2**23  # products of tokens that are in memory at a time
 
 
-def real_tokens(vectors: Numbers) -> Numbers:
+def real_tokens(vectors: np.ndarray) -> np.ndarray:
     """Return a copy of the vectors of a text's tokens (tokens, dimension) without padding, whose vectors are 0."""
-    token_vectors: Numbers = vectors[(vectors != 0).any(axis=-1)]
+    token_vectors: np.ndarray = vectors[(vectors != 0).any(axis=-1)]
     return token_vectors
 
 
-def max_sim(queries: Sequence[Numbers], documents: Sequence[Numbers]) -> Numbers:
+def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> np.ndarray:
     """Score each query with each document, (queries, documents); texts are arrays (tokens, dimension).
 
     Here, the highest similarities of two query tokens are 0.8 and 1.

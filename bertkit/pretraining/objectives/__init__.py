@@ -37,7 +37,6 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.modeling.info import Config, Model
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
 from bertkit.pretraining.tokenized import TokenizedCorpus
@@ -69,7 +68,7 @@ Example = Any
 class Examples(Protocol):
     """Examples of an epoch: offsets in a corpus, whose tokens are read when an example is used."""
 
-    lengths: Numbers
+    lengths: np.ndarray
     """Number of tokens per example, special tokens included, shape (examples,)."""
 
     def __len__(self) -> int: ...
@@ -102,7 +101,7 @@ class PretrainSetup:
         return find_template(self.tokenizer, pair=True)
 
     @cached_property
-    def ordinary_tokens(self) -> Numbers:
+    def ordinary_tokens(self) -> np.ndarray:
         """Ids that can replace a masked token at random, shape (ids,)."""
         return ordinary_tokens(self.tokenizer)
 

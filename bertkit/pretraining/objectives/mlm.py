@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertkit.errors import RecipeError
-from bertkit.metrics import Numbers
 from bertkit.modeling.architectures import architecture_of, first_position
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
@@ -86,7 +85,7 @@ def mask(text: TokenizedText, progress: float | None, random: Random, setup: Pre
     }
 
 
-def choose_masked(text: TokenizedText, progress: float | None, random: Random, setup: PretrainSetup) -> Numbers:
+def choose_masked(text: TokenizedText, progress: float | None, random: Random, setup: PretrainSetup) -> np.ndarray:
     """Choose the tokens of a text to mask, shape (tokens,) of booleans."""
     rate = masking_rate(OPTIONS, setup, progress)
     if read_option(OPTIONS, setup.recipe, "whole_words"):

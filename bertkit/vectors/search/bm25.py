@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertkit.metrics import Numbers
 from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class BM25:
 
     bm25: bm25s.BM25
     """Indexed."""
-    rows: Numbers
+    rows: np.ndarray
     """The number of each row, ascending."""
 
     @classmethod
@@ -75,11 +74,11 @@ class BM25:
         self.bm25.save(folder, show_progress=False)
         np.save(folder / _ROWS, self.rows)
 
-    def score(self, query: str, rows: Numbers | Sequence[int]) -> Numbers:
+    def score(self, query: str, rows: np.ndarray | Sequence[int]) -> np.ndarray:
         """Compute the scores of some rows, float32; a row without a word of the query gets 0."""
         return self._score_all(query)[np.searchsorted(self.rows, np.asarray(rows, dtype=np.int64))]
 
-    def search(self, query: str, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
+    def search(self, query: str, k: int, deleted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the highest scores, descending, and the indices of their rows; an earlier row wins a tie.
 
         Rows without a word of the query and rows in `deleted` are left out, so there can be fewer than `k` results.
@@ -93,7 +92,7 @@ class BM25:
         matches = matches[np.argsort(-scores[matches], kind="stable")][:k]
         return scores[matches], self.rows[matches]
 
-    def _score_all(self, query: str) -> Numbers:
+    def _score_all(self, query: str) -> np.ndarray:
         vocabulary = self.bm25.vocab_dict
         words = [vocabulary[word] for word in split_words(query) if word in vocabulary]
         if not words:

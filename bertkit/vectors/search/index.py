@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError, pip_install
-from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.storage.files import check_links, disk_errors, make_ignored_folder, sync_folder, to_json
 from bertkit.storage.fingerprints import (
@@ -53,7 +52,7 @@ _QUERIES = 256  # per pass over the vectors
 _BLOCK, _BLOCK_OF_ONE = 8192, 65536
 _MAPPED = 1 << 30  # bytes of vectors that remain in memory for the next query
 
-Chunk = tuple[list[dict[str, Any]], Numbers, Coverage]
+Chunk = tuple[list[dict[str, Any]], np.ndarray, Coverage]
 """Rows with ``id`` and ``text``, their vectors (rows, dimension), and the part of their texts that the model read."""
 
 Chunks = Callable[[int], Iterable[Chunk]]
@@ -234,12 +233,12 @@ class Index:
         return self.manifest.rows
 
     @cached_property
-    def vectors(self) -> Numbers:
+    def vectors(self) -> np.ndarray:
         """Vectors of all rows, float32 of shape (rows, dimension), including deleted rows."""
         return self._map(VECTORS, "<f4", (self.manifest.total, self.manifest.dimension))
 
     @cached_property
-    def deleted(self) -> Numbers:
+    def deleted(self) -> np.ndarray:
         """Indices of the deleted rows, ascending."""
         return np.array(self.manifest.deleted, dtype=np.int64)
 
@@ -256,7 +255,7 @@ class Index:
             raise UsageError("the index has no words: it was built without bm25s", remedy, file=self.folder)
         return BM25.load(self.folder / self.manifest.words_folder)
 
-    def search(self, queries: Numbers, k: int) -> tuple[Numbers, Numbers]:
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Find the k nearest rows of each query, or all rows if there are fewer.
 
         All vectors are compared in float32, and the best candidates are ranked in float64. So a result can only be
@@ -289,7 +288,7 @@ class Index:
                 scores[query], rows[query] = self._rank(queries[query], nearest, k)
         return scores, rows
 
-    def similarities(self, query: Numbers, rows: Iterable[int]) -> Numbers:
+    def similarities(self, query: np.ndarray, rows: Iterable[int]) -> np.ndarray:
         """Compute the similarity of a vector (dimension,) to the vectors of some rows, float32."""
         prepared = _prepare(query[None], self.manifest.similarity)[0]
         return self._compute_scores(prepared, np.fromiter(rows, dtype=np.int64))
@@ -332,20 +331,20 @@ class Index:
                 shutil.rmtree(folder, ignore_errors=True)
         return self
 
-    def _map(self, name: str, dtype: str, shape: tuple[int, ...], offset: int = 0) -> Numbers:
+    def _map(self, name: str, dtype: str, shape: tuple[int, ...], offset: int = 0) -> np.ndarray:
         """Map a file into memory. Writing would change a copy: torch warns of arrays that cannot be written."""
         if not np.prod(shape):  # An empty file cannot be mapped.
             return np.zeros(shape, dtype)
         return np.asarray(np.memmap(self.folder / name, dtype, "c", offset, shape))
 
-    def _map_block(self, start: int, size: int) -> Numbers:
+    def _map_block(self, start: int, size: int) -> np.ndarray:
         """Return the vectors of a block. A large file is mapped block by block, so that memory holds only one."""
         rows, width = min(size, self.manifest.total - start), self.manifest.dimension
         if self.vectors.nbytes <= _MAPPED:
             return self.vectors[start : start + rows]
         return self._map(VECTORS, "<f4", (rows, width), 4 * width * start)
 
-    def _scan(self, queries: Numbers, count: int) -> Numbers:
+    def _scan(self, queries: np.ndarray, count: int) -> np.ndarray:
         """Return the rows with the highest products in float32, (queries, count), or fewer if there are fewer rows.
 
         Deleted rows count as -1. Memory holds the scores of a block of rows, never all of them.
@@ -372,7 +371,7 @@ class Index:
             rows = rows.gather(1, columns)
         return rows.masked_fill_(scores == float("-inf"), -1).numpy()
 
-    def _rank(self, query: Numbers, candidates: Numbers, k: int) -> tuple[Numbers, Numbers]:
+    def _rank(self, query: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the scores and the indices of the k best of some rows, computed in float64; -1 is not a row."""
         candidates = np.sort(candidates[candidates >= 0])
         scores = self._compute_scores(query, candidates)
@@ -380,8 +379,8 @@ class Index:
         best = np.argsort(-scores, kind="stable")[:k]
         return scores[best], candidates[best]
 
-    def _compute_scores(self, query: Numbers, rows: Numbers) -> Numbers:
-        products: Numbers = self.vectors[rows].astype(np.float64) @ query.astype(np.float64)
+    def _compute_scores(self, query: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        products: np.ndarray = self.vectors[rows].astype(np.float64) @ query.astype(np.float64)
         return products.astype(np.float32)
 
     def _append_rows(self, chunks: Chunks, source: Mapping[str, Any] | None) -> Addition:
@@ -437,7 +436,7 @@ class Index:
             log.info(f"{damaged[0]} is damaged ({self.folder}): all rows are embedded again")
         return Addition(source), {name: hashlib.sha256() for name in starts}
 
-    def _check_vectors(self, vectors: Numbers, records: list[dict[str, Any]]) -> Numbers:
+    def _check_vectors(self, vectors: np.ndarray, records: list[dict[str, Any]]) -> np.ndarray:
         wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(wrong):
             message = f"the vector of the row with the id {records[wrong[0]]['id']!r} is not finite"
@@ -479,7 +478,7 @@ def naming_damage(folder: Path) -> Iterator[None]:
         raise
 
 
-def _prepare(vectors: Numbers, similarity: str) -> Numbers:
+def _prepare(vectors: np.ndarray, similarity: str) -> np.ndarray:
     """Return vectors as float32, for cosine divided by their length; a vector of zeros remains unchanged."""
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if similarity == "cosine":

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bertkit.data.files import read_records
 from bertkit.data.rows import is_blank
 from bertkit.data.text import as_number
 from bertkit.errors import DataError, UsageError, closest, located
-from bertkit.metrics import Numbers
 from bertkit.recipe.records import Data
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.index import Index
@@ -64,7 +65,7 @@ class SearchMethod:
             raise UsageError(f"--candidates {self.candidates}", "rerank at least 1")
 
 
-def rank_by_vectors(index: Index, vectors: Numbers, k: int) -> list[Ranking]:
+def rank_by_vectors(index: Index, vectors: np.ndarray, k: int) -> list[Ranking]:
     """Find the rows whose vectors are most similar to each of some vectors (queries, dimension)."""
     scores, rows = index.search(vectors, k)
     return [list(map(Hit, *ranking)) for ranking in zip(rows.tolist(), scores.tolist(), strict=True)]
@@ -113,7 +114,7 @@ def rerank(reranker: Reranker, queries: Sequence[str], rankings: Sequence[Rankin
     return [sorted(ranking, key=lambda hit: -hit.score) for ranking in scored]
 
 
-def search(index: Index, queries: Sequence[str], vectors: Numbers | None, method: SearchMethod) -> list[Ranking]:
+def search(index: Index, queries: Sequence[str], vectors: np.ndarray | None, method: SearchMethod) -> list[Ranking]:
     """Find the best rows for each query.
 
     Args:
