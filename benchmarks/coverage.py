@@ -32,7 +32,7 @@ from bertkit.tasks import (
     token_classification,
     word_sense,
 )
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 
 RESULTS = FOLDER / "coverage.json"
 SIZES = (20, 100, 1000)
@@ -46,39 +46,39 @@ CALIBRATION = "calibration"
 CALIBRATION_SIZES = (300, 1000, 5000)
 CALIBRATION_TRIALS = 500
 
-Compared = dict[str, np.ndarray[Any, Any]]
+RowScores = dict[str, np.ndarray[Any, Any]]
 Random = np.random.Generator
 
 
-def two_labels(quality: float, draw: Random) -> Compared:
+def two_labels(quality: float, draw: Random) -> RowScores:
     """Two labels, of which the first is more frequent and easier."""
     gold = (draw.random(POPULATION) < 0.4).astype(int)
     right = draw.random(POPULATION) < np.array([quality, quality - 0.05])[gold]
     return {"gold": gold, "predicted": np.where(right, gold, 1 - gold)}
 
 
-def four_labels(quality: float, draw: Random) -> Compared:
+def four_labels(quality: float, draw: Random) -> RowScores:
     """Four labels, the rarest a tenth of the rows."""
     gold = draw.choice(4, POPULATION, p=[0.4, 0.3, 0.2, 0.1])
     wrong = (gold + draw.choice([1, 2, 3], POPULATION, p=[0.6, 0.3, 0.1])) % 4
     return {"gold": gold, "predicted": np.where(draw.random(POPULATION) < quality, gold, wrong)}
 
 
-def several_labels(quality: float, draw: Random) -> Compared:
+def several_labels(quality: float, draw: Random) -> RowScores:
     """Four labels, of which a row has any number; some rows are harder than others."""
     gold = (draw.random((POPULATION, 4)) < [0.5, 0.4, 0.3, 0.2]).astype(int)
     of_row = draw.beta(8 * quality, 8 * (1 - quality), (POPULATION, 1))
     return {"gold": gold, "predicted": np.where(draw.random((POPULATION, 4)) < of_row, gold, 1 - gold)}
 
 
-def numbers(quality: float, draw: Random) -> Compared:
+def numbers(quality: float, draw: Random) -> RowScores:
     """Numbers from 0 to 5 in quarters, as in STS-B, and predictions that regress to the mean and stay within."""
     gold = np.round(20 * draw.beta(1.2, 1.0, POPULATION)) / 4
     noise = draw.normal(size=POPULATION) * np.sqrt(1 - quality**2)
     return {"gold": gold, "predicted": np.clip(2.7 + 1.4 * (quality * (gold - 2.7) / 1.4 + noise), 0, 5)}
 
 
-def sentences(quality: float, draw: Random) -> Compared:
+def sentences(quality: float, draw: Random) -> RowScores:
     """Counts of tags and of entities of four types; words of a sentence are right or wrong together."""
     words, shares = draw.integers(3, 36, POPULATION), np.array([0.4, 0.3, 0.2, 0.1])
     gold = np.stack([draw.multinomial(count, shares) for count in draw.poisson(words / 9)])
@@ -90,7 +90,7 @@ def sentences(quality: float, draw: Random) -> Compared:
     return {"tags": np.stack([right_words, words, words], axis=-1)[:, None], "entities": entities, "strict": entities}
 
 
-def questions(quality: float, draw: Random) -> Compared:
+def questions(quality: float, draw: Random) -> RowScores:
     """Questions, half of which have an answer; a threshold of 0 is in force."""
     has_answer = draw.random(POPULATION) < 0.5
     near = np.where(draw.random(POPULATION) < 0.4, np.round(draw.beta(2, 2, POPULATION), 1), 0.0)
@@ -106,7 +106,7 @@ def questions(quality: float, draw: Random) -> Compared:
     }
 
 
-def senses(quality: float, draw: Random) -> Compared:
+def senses(quality: float, draw: Random) -> RowScores:
     """Four words with three senses each, of which the first is the most frequent."""
     word = draw.integers(0, 4, POPULATION)
     sense = draw.choice(3, POPULATION, p=[0.6, 0.3, 0.1])
@@ -114,7 +114,7 @@ def senses(quality: float, draw: Random) -> Compared:
     return {"gold": 3 * word + sense, "predicted": 3 * word + predicted, "word": word}
 
 
-def rankings(quality: float, draw: Random) -> Compared:
+def rankings(quality: float, draw: Random) -> RowScores:
     """Queries with one to four relevant ones of 30 documents, graded 1 to 3; some queries are harder than others."""
     relevant = draw.integers(1, 5, POPULATION)
     grades = np.where(np.arange(30) < relevant[:, None], draw.integers(1, 4, (POPULATION, 30)), 0)
@@ -123,7 +123,7 @@ def rankings(quality: float, draw: Random) -> Compared:
     return score_rankings(order.tolist(), [dict(enumerate(of_query)) for of_query in grades.tolist()], 10, (1, 10))
 
 
-def partners(quality: float, draw: Random) -> Compared:
+def partners(quality: float, draw: Random) -> RowScores:
     """Ranks of what belongs to a text among a thousand others; a fifth of the rows have no negative."""
     ranks = np.minimum(1000, np.floor(draw.pareto(0.8, POPULATION)) + 2)
     beats = (draw.random(POPULATION) < quality).astype(float)
@@ -139,17 +139,17 @@ class Case:
 
     rows: str
     task: ModuleType
-    draw: Callable[[float, Random], Compared]
+    draw: Callable[[float, Random], RowScores]
     recipe: str
     metrics: tuple[str, ...]
     labels: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
 
-    def setup(self) -> Setup:
+    def setup(self) -> TaskContext:
         """Return the recipe with these metrics, and the labels."""
         changes = {"metrics": list(self.metrics), "best_metric": self.metrics[0]}
         recipe = load_recipe(self.recipe, {**changes, **{f"options.{name}": value for name, value in self.options}})
-        return Setup(recipe, None, self.labels)  # type: ignore[arg-type]  # no score needs a tokenizer
+        return TaskContext(recipe, None, self.labels)  # type: ignore[arg-type]  # no score needs a tokenizer
 
 
 SEARCH_METRICS = ("recall@1", "recall@10")

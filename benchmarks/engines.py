@@ -181,7 +181,7 @@ def predict_everywhere() -> None:
     from bertkit.pretraining.objectives import mlm
 
     def run_whole(model: Any, batch: Any) -> Any:
-        masked = batch["labels"] != masked_head.IGNORED
+        masked = batch["labels"] != masked_head.IGNORE_INDEX
         outputs = model(**{name: values for name, values in batch.items() if name != "labels"})
         outputs["logits"] = outputs.logits[masked][None]
         return outputs, batch["labels"][masked]

@@ -31,7 +31,7 @@ from bertkit.workflows.search import build
 K, BATCH, TURN = 10, 256, 10  # results; queries of a batch; single queries before the next engine's turn
 DIMENSION, CLUSTERS, CHUNK = 384, 2000, 16_384  # of synthetic vectors
 
-Search = Callable[[Any], Any]
+SweepSpace = Callable[[Any], Any]
 """Queries (queries, dimension) -> row numbers (queries, 10)."""
 
 
@@ -40,7 +40,7 @@ class Engine:
     """One way to search, and what was measured of it."""
 
     name: str
-    search: Search
+    search: SweepSpace
     size: int
     build_seconds: float
     single: list[float] = field(default_factory=list)

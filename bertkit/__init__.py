@@ -32,7 +32,7 @@ _MODULES = {
     "load": "workflows.api",
     "load_pretrain_recipe": "recipe.load",
     "load_recipe": "recipe.load",
-    "make_search": "recipe.space",
+    "parse_sweep_space": "recipe.space",
     "package": "workflows.package",
     "predict": "workflows.predict",
     "pretrain": "workflows.pretrain",

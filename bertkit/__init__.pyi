@@ -4,7 +4,7 @@ from bertkit.errors import BertkitError as BertkitError
 from bertkit.progress import Progress as Progress
 from bertkit.recipe.load import load_pretrain_recipe as load_pretrain_recipe
 from bertkit.recipe.load import load_recipe as load_recipe
-from bertkit.recipe.space import make_search as make_search
+from bertkit.recipe.space import parse_sweep_space as parse_sweep_space
 from bertkit.vectors.embedder import Embedder as Embedder
 from bertkit.vectors.reranker import Reranker as Reranker
 from bertkit.vectors.sparse import SparseEmbedder as SparseEmbedder
@@ -42,8 +42,8 @@ __all__ = [
     "load",
     "load_pretrain_recipe",
     "load_recipe",
-    "make_search",
     "package",
+    "parse_sweep_space",
     "predict",
     "pretrain",
     "push",

@@ -11,9 +11,9 @@ try:
 except ModuleNotFoundError as error:  # installed without its dependencies
     if (error.name or "bertkit").startswith("bertkit"):
         raise
-    from bertkit.errors import pip_install
+    from bertkit.errors import install_command
 
-    sys.stderr.write(f"error: bertkit needs the Python module {error.name} - `{pip_install()}` installs it\n")
+    sys.stderr.write(f"error: bertkit needs the Python module {error.name} - `{install_command()}` installs it\n")
     sys.exit(5)
 
 if __name__ == "__main__":

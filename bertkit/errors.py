@@ -174,10 +174,10 @@ def located(**place: object) -> Iterator[None]:
         raise
 
 
-def closest(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Suggest the names that are closest to a mistyped one, or list them all.
 
-    >>> closest("epoch", ["epochs", "seed"])
+    >>> did_you_mean("epoch", ["epochs", "seed"])
     'did you mean epochs?'
     """
     names = list(names)
@@ -185,16 +185,16 @@ def closest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(matches)}?" if matches else f"there are: {', '.join(names)}"
 
 
-def message_of(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     r"""Return the first line of the message of a library's error, or its class if the message is empty.
 
-    >>> message_of(OSError("no route\nto the host")), message_of(ValueError())
+    >>> error_summary(OSError("no route\nto the host")), error_summary(ValueError())
     ('no route', 'ValueError')
     """
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def pip_install(extra: str = "") -> str:
+def install_command(extra: str = "") -> str:
     """Return the command that installs bertkit with an extra from its current source: a clone, a file or an index."""
     from importlib import metadata
     from urllib.parse import urlparse

@@ -102,7 +102,7 @@ def use_progress(progress: Progress | None) -> Iterator[None]:
         _in_use.reset(token)
 
 
-def takes_progress(work: Callable[P, R]) -> Callable[P, R]:
+def with_progress(work: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function of the Python API so that it uses its argument `progress`, also while it yields results."""
 
     @wraps(work)

@@ -294,7 +294,7 @@ def loopback(tmp_path, monkeypatch):
     import datasets
     from huggingface_hub import constants
 
-    from bertkit.storage.cache import say_once
+    from bertkit.storage.cache import log_once
     from bertkit.storage.hub import repositories
     from tests.loopback_hub import serve_hub
 
@@ -305,7 +305,7 @@ def loopback(tmp_path, monkeypatch):
         monkeypatch.setattr(library, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # a protocol that this hub does not speak
     monkeypatch.setattr(repositories, "_unreachable", "")
-    for once in (repositories._look_up, say_once):
+    for once in (repositories._look_up, log_once):
         once.cache_clear()
     with serve_hub() as hub:
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
@@ -360,7 +360,7 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
 def _as_in_a_new_process() -> None:
     """Let each test hear the lines that a process logs only once, and compute with one thread."""
     if "bertkit.storage.cache" in sys.modules:
-        sys.modules["bertkit.storage.cache"].say_once.cache_clear()
+        sys.modules["bertkit.storage.cache"].log_once.cache_clear()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     skip_waste()

@@ -22,13 +22,13 @@ from bertkit.metrics.registry import CLASSIFICATION, REGRESSION
 from bertkit.modeling.sizes import find_size, read_sizes
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import (
-    Corpus,
-    Data,
-    Distillation,
-    Pretraining,
+    CorpusConfig,
+    DataConfig,
+    DistillationConfig,
+    PretrainingConfig,
     PretrainRecipe,
     Recipe,
-    Training,
+    TrainingConfig,
     load_recipe,
     recipe_names,
 )
@@ -150,9 +150,9 @@ def test_every_key_of_a_recipe_that_a_page_names_exists():
     families = [importlib.import_module(f"bertkit.tasks.{name}") for name in task_names()]
     families += [importlib.import_module(f"bertkit.pretraining.objectives.{name}") for name in objective_names()]
     known = {
-        "training": {*Training.model_fields, *Pretraining.model_fields},
-        "data": {*Data.model_fields, *Corpus.model_fields},
-        "distillation": {*Distillation.model_fields},
+        "training": {*TrainingConfig.model_fields, *PretrainingConfig.model_fields},
+        "data": {*DataConfig.model_fields, *CorpusConfig.model_fields},
+        "distillation": {*DistillationConfig.model_fields},
         "options": {name for family in families for name in getattr(family, "OPTIONS", {})},
     }
     named = {

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit import errors
-from bertkit.errors import BertkitError, DataError, StoppedError, closest, pip_install
+from bertkit.errors import BertkitError, DataError, StoppedError, did_you_mean, install_command
 
 
 def test_the_table_lists_every_class_with_its_exit_code():
@@ -64,9 +64,9 @@ def test_an_error_reaches_another_process_whole_and_gets_a_name(error):
 
 
 def test_close_names_are_suggested_and_others_listed():
-    assert closest("epoch", ["epochs", "seed"]) == "did you mean epochs?"
-    assert closest("label", (name for name in ("label_a", "label_b"))) == "did you mean label_b or label_a?"
-    assert closest("x", ["epochs", "seed"]) == "there are: epochs, seed"
+    assert did_you_mean("epoch", ["epochs", "seed"]) == "did you mean epochs?"
+    assert did_you_mean("label", (name for name in ("label_a", "label_b"))) == "did you mean label_b or label_a?"
+    assert did_you_mean("x", ["epochs", "seed"]) == "there are: epochs, seed"
 
 
 def test_a_value_of_thousands_of_characters_leaves_a_line_that_can_be_read():
@@ -89,4 +89,4 @@ def test_a_value_of_thousands_of_characters_leaves_a_line_that_can_be_read():
 def test_an_extra_is_installed_from_where_bertkit_came(monkeypatch, origin, command):
     text = None if origin is None else json.dumps(origin)
     monkeypatch.setattr("importlib.metadata.distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
-    assert pip_install("map") == command
+    assert install_command("map") == command

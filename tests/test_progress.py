@@ -15,8 +15,8 @@ from bertkit.progress import (
     Silent,
     get_progress,
     stage,
-    takes_progress,
     use_progress,
+    with_progress,
 )
 
 
@@ -34,7 +34,7 @@ def test_every_progress_takes_the_same_arguments(name, implementation):
     assert inspect.signature(getattr(implementation, name)) == expected
 
 
-class Kept(Silent):
+class PruningPlan(Silent):
     def __init__(self) -> None:
         self.stages: list[str] = []
 
@@ -43,7 +43,7 @@ class Kept(Silent):
 
 
 def test_stages_are_shown_by_the_progress_in_use_which_ends_with_its_block():
-    outer, inner = Kept(), Kept()
+    outer, inner = PruningPlan(), PruningPlan()
     with use_progress(outer), stage("reading"):
         with pytest.raises(ValueError, match="row 3"), use_progress(inner), stage("tokenizing"):
             raise ValueError("row 3")
@@ -52,7 +52,7 @@ def test_stages_are_shown_by_the_progress_in_use_which_ends_with_its_block():
     assert (outer.stages, inner.stages, get_progress()) == (["reading", "training"], ["tokenizing"], SILENT)
 
 
-@takes_progress
+@with_progress
 def predict(texts: list[str], *, progress: Progress | None = None):
     with stage("loading"):
         pass
@@ -62,7 +62,7 @@ def predict(texts: list[str], *, progress: Progress | None = None):
 
 
 def test_results_that_are_yielded_later_are_computed_with_the_progress_that_was_given():
-    shown, others = Kept(), Kept()
+    shown, others = PruningPlan(), PruningPlan()
     with use_progress(others):
         results = predict(["a", "b"], progress=shown)
         assert next(results) == "a"
@@ -73,7 +73,7 @@ def test_results_that_are_yielded_later_are_computed_with_the_progress_that_was_
 
 
 def test_events_are_heard_beside_the_progress_in_use():
-    class Lines(Kept):
+    class Lines(PruningPlan):
         def record(self, entry) -> None:
             self.stages.append(entry)
 

@@ -57,10 +57,10 @@ def test_sorting_and_padding_change_no_output(minilm):
     from bertkit.modeling.load import load_pretrained
     from bertkit.modeling.tokenizer import load_tokenizer
     from bertkit.recipe import load_recipe
-    from bertkit.tokens.features import Setup, encode_texts, padding_collator
+    from bertkit.tokens.features import TaskContext, encode_texts, padding_collator
 
     labels = ("unacceptable", "acceptable")
-    setup = Setup(load_recipe("cola"), load_tokenizer(minilm), labels)
+    setup = TaskContext(load_recipe("cola"), load_tokenizer(minilm), labels)
     model = load_pretrained("AutoModelForSequenceClassification", minilm, setup, labels=labels, new_head=True).eval()
     rows = [{"text": "word " * (1 + 7 * n % 40)} for n in range(30)]
     outputs, _ = forward(model, encode_texts(rows, setup), padding_collator(setup), precision="fp32")

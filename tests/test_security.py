@@ -20,7 +20,7 @@ from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, Usa
 from bertkit.evaluation.splits import read_digests
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.load import load_weights
-from bertkit.recipe import Data, load_recipe
+from bertkit.recipe import DataConfig, load_recipe
 from bertkit.storage import files, runs
 from bertkit.storage.disk import load_arrays, map_npy
 from bertkit.storage.exports import read_export, write_export
@@ -148,7 +148,7 @@ def test_an_arrow_type_that_is_a_pickle_is_not_loaded(here):
     with pa.OSFile(str(here / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     for name in ("rows.parquet", "rows.arrow"):
-        assert [row["text"] for _, row in read_records(here / name, Data())] == ["a"]
+        assert [row["text"] for _, row in read_records(here / name, DataConfig())] == ["a"]
     assert not (here / "harm").exists()
 
 
@@ -167,11 +167,11 @@ def test_a_recipe_is_plain_text(here, monkeypatch):
 
 def rewrite_manifest(index, **changes):
     """Change the manifest of an index as one who knows its checksum would."""
-    from bertkit.storage.fingerprints import CHECKSUM, write_signed
+    from bertkit.storage.fingerprints import CHECKSUM, write_with_checksum
 
     content = json.loads((index / MANIFEST).read_text())
     del content[CHECKSUM]
-    write_signed(index / MANIFEST, {**content, **changes})
+    write_with_checksum(index / MANIFEST, {**content, **changes})
 
 
 @pytest.mark.parametrize("place", ["../../../secret", "ABSOLUTE"])

@@ -78,7 +78,7 @@ def main() -> None:
             print(describe(name, wrong, data[1:]), flush=True)
 
     limits = [f"-max_total_time={60 * chosen.minutes:.0f}", f"-seed={chosen.seed}", "-max_len=20000", "-rss_limit_mb=0"]
-    atheris.Setup([sys.argv[0], *limits, "-timeout=60", "-print_final_stats=1", str(chosen.folder)], read)
+    atheris.TaskContext([sys.argv[0], *limits, "-timeout=60", "-print_final_stats=1", str(chosen.folder)], read)
     atheris.Fuzz()
 
 

@@ -226,9 +226,9 @@ def read_run(folder: Path) -> None:
 
 def read_checkpoint(folder: Path) -> None:
     """Look for the newest whole checkpoint of a run, as training does that goes on."""
-    from bertkit.storage.checkpoints import newest_whole
+    from bertkit.storage.checkpoints import get_last_checkpoint
 
-    newest_whole(folder, to_train=True)
+    get_last_checkpoint(folder, to_train=True)
 
 
 def read_index(folder: Path) -> None:

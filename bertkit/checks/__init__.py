@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.columns import Columns
-from bertkit.data.rows import Digests, Place, Split
+from bertkit.data.columns import ColumnSpec
+from bertkit.data.rows import Digests, RowLocation, Split
 from bertkit.data.text import normalize
 from bertkit.recipe.sections import Row
 from bertkit.vectors.minhash import digest_text
@@ -32,25 +32,25 @@ class Finding:
     name: str
     """Name for programs, which does not depend on the text."""
     text: str
-    places: tuple[Place, ...] = ()
+    places: tuple[RowLocation, ...] = ()
     count: int = 0
     """Number of such rows; `places` has the first of them."""
 
 
-def places_of(split: Split, indices: Iterable[int]) -> tuple[Place, ...]:
+def places_of(split: Split, indices: Iterable[int]) -> tuple[RowLocation, ...]:
     """Return the places of the first rows at some indices of a split."""
     return tuple(map(split.place, islice(indices, EXAMPLES)))
 
 
-def pairs_of(pairs: Sequence[tuple[Place, Place]]) -> tuple[Place, ...]:
+def pairs_of(pairs: Sequence[tuple[RowLocation, RowLocation]]) -> tuple[RowLocation, ...]:
     """Return the places of the first pair, and of the first row of the second pair."""
     return tuple(dict.fromkeys([*(place for pair in pairs[:1] for place in pair), *(row for row, _ in pairs[1:2])]))
 
 
-def level_of(share: float, *, warn: float, fail: float = 2.0) -> Level:
+def get_severity(share: float, *, warn: float, fail: float = 2.0) -> Level:
     """Return ``fail`` if a share is at least `fail`, or ``warn`` if it is at least `warn`, or ``good``.
 
-    >>> level_of(0.0, warn=0.01), level_of(0.05, warn=0.01, fail=0.1), level_of(0.5, warn=0.01, fail=0.1)
+    >>> get_severity(0.0, warn=0.01), get_severity(0.05, warn=0.01, fail=0.1), get_severity(0.5, warn=0.01, fail=0.1)
     ('good', 'warn', 'fail')
     """
     return "fail" if share >= fail else "warn" if share >= warn else "good"
@@ -80,15 +80,15 @@ _LAST_MARKS = ".!?…。！？ "
 _SEPARATOR = "\x1f"  # Separates the columns of a row; normalized text does not contain it.
 
 
-def input_columns(columns: Columns) -> list[str]:
+def input_columns(columns: ColumnSpec) -> list[str]:
     """Return the columns that a model reads."""
     return [name for name in columns.names if name not in (columns.gold, "id")]
 
 
-def read_texts(row: Row, columns: Columns) -> dict[str, str]:
+def read_texts(row: Row, columns: ColumnSpec) -> dict[str, str]:
     """Return the texts of a row by column; words or choices are joined by spaces.
 
-    >>> read_texts({"text": "A cat", "label": "good"}, Columns(given=("text",), gold="label"))
+    >>> read_texts({"text": "A cat", "label": "good"}, ColumnSpec(given=("text",), gold="label"))
     {'text': 'A cat'}
     """
     texts = {}
@@ -101,17 +101,17 @@ def read_texts(row: Row, columns: Columns) -> dict[str, str]:
     return texts
 
 
-def digest_inputs(rows: Sequence[Row], columns: Columns) -> Digests:
+def digest_inputs(rows: Sequence[Row], columns: ColumnSpec) -> Digests:
     """Return a digest of each row's inputs; rows are alike if only case, whitespace and last marks differ."""
     return np.fromiter((digest_text(_SEPARATOR.join(_parts(row, columns))) for row in rows), np.uint64, len(rows))
 
 
-def digest_others(row: Row, columns: Columns, column: str) -> int:
+def digest_others(row: Row, columns: ColumnSpec, column: str) -> int:
     """Return a digest of all columns that a model reads but one."""
     return hash(tuple(_parts({**row, column: None}, columns)))
 
 
-def _parts(row: Row, columns: Columns) -> list[str]:
+def _parts(row: Row, columns: ColumnSpec) -> list[str]:
     texts = read_texts(row, columns)
     return [_normalize_text(texts[name]) if name in texts else repr(row.get(name)) for name in input_columns(columns)]
 

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bertkit.checks.repeats import Repeats
-from bertkit.data.files import format_of, read_records
+from bertkit.data.files import guess_format, read_records
 from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records
 from bertkit.data.remote import name_source
-from bertkit.data.rows import NO_LABEL, NO_TEXT, Place, Split, place_row
+from bertkit.data.rows import NO_LABEL, NO_TEXT, RowLocation, Split, place_row
 from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 from bertkit.storage.files import disk_errors, make_ignored_folder
 from bertkit.storage.outputs import check_empty, staged
 
@@ -21,11 +21,11 @@ _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
 _REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a label"}
 _READING = ("format", "header", "delimiter", "quoting", "encoding")
 
-Removable = dict[Place, str]
+Removable = dict[RowLocation, str]
 """Place of a removable row -> reason."""
 
 
-def find_sources(data: Data, folder: Path) -> dict[str, Path]:
+def find_sources(data: DataConfig, folder: Path) -> dict[str, Path]:
     """Return name of a copy without its ending -> the file to copy.
 
     Raises:
@@ -47,7 +47,7 @@ def find_sources(data: Data, folder: Path) -> dict[str, Path]:
 
 def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Removable:
     """Collect the removable rows: rows without a text or a label, and training rows that repeat others."""
-    places = {Place(str(fault.file), fault.row): _REMOVABLE.get(fault.what, "") for fault in faults}
+    places = {RowLocation(str(fault.file), fault.row): _REMOVABLE.get(fault.what, "") for fault in faults}
     removable = {place: reason for place, reason in places.items() if reason}
     train = splits["train"]
     for indices, reason in (
@@ -59,7 +59,7 @@ def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterab
     return removable
 
 
-def write_copies(sources: Mapping[str, Path], data: Data, removable: Removable, folder: Path) -> dict[str, int]:
+def write_copies(sources: Mapping[str, Path], data: DataConfig, removable: Removable, folder: Path) -> dict[str, int]:
     """Write the files without the removable rows, all or none, and return reason -> number of removed rows.
 
     A copy has the format, the delimiter and the encoding of its file, or is .jsonl if bertkit cannot write that format.
@@ -69,12 +69,12 @@ def write_copies(sources: Mapping[str, Path], data: Data, removable: Removable, 
         UsageError: If the folder is not empty.
         ResourceError: If the folder cannot be written.
     """
-    is_plain = all(getattr(data, key) == Data.model_fields[key].default for key in _READING)
+    is_plain = all(getattr(data, key) == DataConfig.model_fields[key].default for key in _READING)
     with disk_errors(folder.parent), staged(folder) as staging:
         make_ignored_folder(staging)
         for name, file in sources.items():
             # Keep the format if bertkit can write it as it was read. Otherwise write JSON lines, which fit any row.
-            ending = format_of(file.name)[1].removesuffix(".gz")
+            ending = guess_format(file.name)[1].removesuffix(".gz")
             copy = staging / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
             if file.suffix == copy.suffix == ".parquet":
                 copy_parquet(file, copy, _find_remaining(file, removable))
@@ -88,9 +88,9 @@ def write_copies(sources: Mapping[str, Path], data: Data, removable: Removable, 
     return dict(Counter(removable.values()))
 
 
-def _find_remaining(file: Path, left_out: Collection[Place]) -> Sequence[bool]:
+def _find_remaining(file: Path, left_out: Collection[RowLocation]) -> Sequence[bool]:
     """Return for each row of a Parquet file whether it stays; rows are counted from 1."""
     from pyarrow import parquet
 
     rows = range(1, parquet.ParquetFile(file).metadata.num_rows + 1)
-    return [Place(name_source(file), row) not in left_out for row in rows]
+    return [RowLocation(name_source(file), row) not in left_out for row in rows]

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.checks import EXAMPLES, Finding, level_of, predict_unseen, read_texts
-from bertkit.data.checks import share_of
-from bertkit.data.columns import Columns
-from bertkit.data.rows import Place, Split
+from bertkit.checks import EXAMPLES, Finding, get_severity, predict_unseen, read_texts
+from bertkit.data.checks import format_fraction
+from bertkit.data.columns import ColumnSpec
+from bertkit.data.rows import RowLocation, Split
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.modeling.checkpoint import read_json_object
 from bertkit.modeling.layers import count_layers
@@ -47,9 +47,9 @@ class LabelError(NamedTuple):
     word: str = ""
     """Word with the tag, if words have labels."""
 
-    def place(self) -> Place:
+    def place(self) -> RowLocation:
         """Return the place of the row."""
-        return Place(self.file, self.row)
+        return RowLocation(self.file, self.row)
 
 
 class ErrorCount(NamedTuple):
@@ -89,7 +89,7 @@ class _Labeled(NamedTuple):
     """The items themselves, if they are words."""
 
 
-def find_label_errors(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> LabelErrors | None:
+def find_label_errors(splits: Mapping[str, Split], columns: ColumnSpec, embedder: Embedder) -> LabelErrors | None:
     """Rank the rows of all splits whose label or tag may be wrong, the most probable errors first.
 
     Returns:
@@ -119,7 +119,7 @@ def find_label_errors(splits: Mapping[str, Split], columns: Columns, embedder: E
     if count is None:
         ratio, text = (
             len(errors) / rows,
-            f"{share_of(len(errors), rows)} rows have a tag that may be wrong, and are ranked",
+            f"{format_fraction(len(errors), rows)} rows have a tag that may be wrong, and are ranked",
         )
     else:
         ratio = count.expected / rows
@@ -127,11 +127,11 @@ def find_label_errors(splits: Mapping[str, Split], columns: Columns, embedder: E
         text += f"{len(errors):,} may be, and are ranked"
     ranked = list(errors.values())
     places = tuple(error.place() for error in ranked[:EXAMPLES])
-    finding = Finding(level_of(ratio, warn=_WARN), "labels", "label_errors", text, places, len(ranked))
+    finding = Finding(get_severity(ratio, warn=_WARN), "labels", "label_errors", text, places, len(ranked))
     return LabelErrors(finding, ranked, count)
 
 
-def _predict_rows(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> _Labeled | None:
+def _predict_rows(splits: Mapping[str, Split], columns: ColumnSpec, embedder: Embedder) -> _Labeled | None:
     """Predict the labels of rows; labels that fewer rows than folds have are left out."""
     rows = [(split, row) for split in splits.values() for row in range(len(split.rows))]
     gold: list[Any] = [split.rows[row].get(columns.gold) for split, row in rows]
@@ -154,7 +154,7 @@ def _predict_rows(splits: Mapping[str, Split], columns: Columns, embedder: Embed
     return _Labeled(rows, np.arange(len(rows)), labels, names, probabilities, joined)
 
 
-def _predict_words(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> _Labeled | None:
+def _predict_words(splits: Mapping[str, Split], columns: ColumnSpec, embedder: Embedder) -> _Labeled | None:
     """Predict the tags of the words of all rows that have a tag."""
     rows = [(split, row) for split in splits.values() for row, values in enumerate(split.rows) if any(_tags(values))]
     tags = [tag for split, row in rows for tag in _tags(split.rows[row])]

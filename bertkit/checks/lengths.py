@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from bertkit.checks import Finding, level_of, places_of, read_texts
+from bertkit.checks import Finding, get_severity, places_of, read_texts
 from bertkit.checks.reading import describe_refusal
-from bertkit.data.checks import share_of
+from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
 from bertkit.metrics.linear import sample
 from bertkit.tasks import Task
-from bertkit.tokens.features import Setup, max_tokens, tokenize_texts
+from bertkit.tokens.features import TaskContext, max_tokens, tokenize_texts
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.truncation import SHORTENED, describe_lost_gold, find_long, reads_windows, shares_read
 
@@ -22,7 +22,7 @@ _MAX_TEXTS = 20_000  # per split, for unknown tokens
 _WARN_LOST, _WARN_UNKNOWN, _FAIL_UNKNOWN, _WARN_FERTILITY = 0.01, 0.01, 0.2, 3.0
 
 
-def find_lost_tokens(splits: Mapping[str, Split], task: Task, setup: Setup) -> list[Finding]:
+def find_lost_tokens(splits: Mapping[str, Split], task: Task, setup: TaskContext) -> list[Finding]:
     """Describe the tokens of each split, and the rows that are longer than the maximum length."""
     return [
         finding
@@ -31,7 +31,7 @@ def find_lost_tokens(splits: Mapping[str, Split], task: Task, setup: Setup) -> l
     ]
 
 
-def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
+def _describe_tokens(split: Split, task: Task, setup: TaskContext) -> list[Finding]:
     """Describe the number of tokens per word, and the fraction of unknown tokens."""
     # Tokenize only the first of equal texts, which have equal hashes, because repetitions add no information.
     hashes = np.fromiter(map(hash, _texts_of(split, task)), np.int64)
@@ -44,7 +44,7 @@ def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
         splitting.add(text, encoding.ids, encoding.offsets, setup.tokenizer.unk_token_id)
     is_unknown = [setup.tokenizer.unk_token_id in encoding.ids for encoding in encodings]
     unknown, fertility = splitting.unknown_rate, splitting.fertility
-    level = level_of(unknown, warn=_WARN_UNKNOWN, fail=_FAIL_UNKNOWN)
+    level = get_severity(unknown, warn=_WARN_UNKNOWN, fail=_FAIL_UNKNOWN)
     unknown_texts = {text for text, has_unknown in zip(texts, is_unknown, strict=True) if has_unknown}
     candidates = split.rows if level != "good" else []
     rows = (
@@ -60,7 +60,7 @@ def _texts_of(split: Split, task: Task) -> Iterator[str]:
     return (text for row in split.rows for text in read_texts(row, task.COLUMNS).values() if text)
 
 
-def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
+def _find_truncated(split: Split, task: Task, setup: TaskContext) -> list[Finding]:
     """Describe the rows that are longer than the recipe's maximum, and the gold values that are lost with the rest."""
     indices = sample(range(len(split.rows)), _MAX_ROWS)
     rows = [split.rows[index] for index in indices]
@@ -74,12 +74,14 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     long_rows = [rows[index] for index in long]
     features = task.encode(long_rows, setup) if long else []
     lost_gold = []
-    if task.find_lost_gold is not None and task.COLUMNS.gold in rows[0]:
+    if task.find_truncated_answers is not None and task.COLUMNS.gold in rows[0]:
         # Shorter rows are not encoded again: the maximum does not change their features.
-        lost_rows = set(task.find_lost_gold(unlimited, rows, setup)) - set(long)
-        lost_rows |= {long[index] for index in (task.find_lost_gold(features, long_rows, setup) if long else ())}
+        lost_rows = set(task.find_truncated_answers(unlimited, rows, setup)) - set(long)
+        lost_rows |= {
+            long[index] for index in (task.find_truncated_answers(features, long_rows, setup) if long else ())
+        }
         text = f"{split.name}: {describe_lost_gold(len(lost_rows), len(rows), task.OPTIONS)}"
-        level = level_of(len(lost_rows) / len(rows), warn=_WARN_LOST)
+        level = get_severity(len(lost_rows) / len(rows), warn=_WARN_LOST)
         places = places_of(split, [indices[row] for row in sorted(lost_rows)])
         lost_gold = [Finding(level, "tokens", "lost_gold", text, places, len(lost_rows))]
     if not long:
@@ -88,10 +90,9 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     is_windowed = len(features) > len(long_rows) or ("long_text" in task.OPTIONS and reads_windows(setup.recipe))
     share = len(long) / len(rows)
     treatment = "are read in overlapping windows" if is_windowed else "truncated"
-    text = (
-        f"{split.name}: {share_of(len(long), len(rows))} rows are longer than {limit} tokens and {treatment} ({spread})"
-    )
-    level = "good" if is_windowed else level_of(share, warn=_WARN_LOST)
+    fraction = format_fraction(len(long), len(rows))
+    text = f"{split.name}: {fraction} rows are longer than {limit} tokens and {treatment} ({spread})"
+    level = "good" if is_windowed else get_severity(share, warn=_WARN_LOST)
     places = places_of(split, [indices[index] for index in long])
     findings = [Finding(level, "tokens", "truncated", text, places, len(long))]
     # Report the fraction of the long rows that each option would read.

@@ -13,24 +13,24 @@ import numpy as np
 from bertkit.checks import EXAMPLES, Finding, places_of
 from bertkit.data.checks import (
     check_swapped,
-    find_odd_columns,
     find_rare_names,
+    find_suspicious_columns,
     find_unseen_names,
     rows_by_label,
     types_of,
 )
-from bertkit.data.columns import Columns, describe_unread
+from bertkit.data.columns import ColumnSpec, describe_unread
 from bertkit.data.labels import find_names, list_names, name_split, spelled_names, with_unseen
-from bertkit.data.rows import NO_TEXT, Place, Split
+from bertkit.data.rows import NO_TEXT, RowLocation, Split
 from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError, shorten
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.recipe.records import Data, Recipe
+from bertkit.recipe.records import DataConfig, Recipe
 from bertkit.tasks import Task
 
 
 @dataclass
-class Readings:
+class ReadResult:
     """Rows of all splits, and the errors in rows that cannot be used."""
 
     splits: dict[str, Split] = field(default_factory=dict)
@@ -41,14 +41,14 @@ class Readings:
     left_out: list[str] = field(default_factory=list)
 
 
-def read_all(recipe: Recipe, task: Task) -> Readings:
+def read_all(recipe: Recipe, task: Task) -> ReadResult:
     """Read the training and validation rows as training does, and the rows of other splits with or without labels.
 
     Raises:
         DataError: If the training or validation rows are missing, or none of them can be read.
     """
     names: list[str] = []
-    readings = Readings()
+    readings = ReadResult()
 
     def choose(name: str) -> bool:
         names.append(name)
@@ -67,10 +67,10 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
         return readings
     if "train" not in readings.splits:
         raise missing_split("train", recipe.data, readings.splits)
-    train, finds_names = readings.splits["train"], task.NAMED and not recipe.labels
+    train, finds_names = readings.splits["train"], task.HAS_LABEL_NAMES and not recipe.labels
     if recipe.data.source != "demo":
         readings.findings += find_odd_values(train, task.COLUMNS, recipe.data, finds_names=finds_names)
-    if task.NAMED:
+    if task.HAS_LABEL_NAMES:
         _name_labels(readings, recipe, task.COLUMNS.gold)
     for name in dict.fromkeys(names):
         if name not in (ALL, *readings.splits) and name != "train" and not is_validation(name):
@@ -78,7 +78,7 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
     return readings
 
 
-def _name_labels(readings: Readings, recipe: Recipe, gold: str) -> None:
+def _name_labels(readings: ReadResult, recipe: Recipe, gold: str) -> None:
     """Replace raw gold values by label names."""
     train = readings.splits["train"]
     names = recipe.labels or sorted({name for value in train.column(gold) for name in spelled_names(value)})
@@ -91,14 +91,14 @@ def _name_labels(readings: Readings, recipe: Recipe, gold: str) -> None:
         readings.splits[name] = _named(split, gold, recipe, readings, readings.faults)
 
 
-def _named(split: Split, gold: str, recipe: Recipe, readings: Readings, faults: list[DataError]) -> Split:
+def _named(split: Split, gold: str, recipe: Recipe, readings: ReadResult, faults: list[DataError]) -> Split:
     """Replace the gold values of a split by label names; those that no training row has are names too."""
     if not recipe.labels:
         readings.labels = tuple(with_unseen(readings.labels, split.column(gold)))
     return name_split(split, gold, readings.labels, recipe.data, collected=faults)
 
 
-def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> None:
+def _read_other(readings: ReadResult, recipe: Recipe, task: Task, name: str) -> None:
     """Read a split that nothing is trained on, such as test; it need not have labels."""
     refused: BertkitError | None = None
     for columns in (task.COLUMNS, replace(task.COLUMNS, gold="")):
@@ -109,7 +109,7 @@ def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> No
             refused = refused or error
             continue
         split = splits[name]
-        if columns.gold and task.NAMED and split.rows:
+        if columns.gold and task.HAS_LABEL_NAMES and split.rows:
             split = _named(split, columns.gold, recipe, readings, faults)
         if not split.rows and columns.gold and all(fault.column == columns.gold for fault in faults):
             continue
@@ -140,14 +140,14 @@ def describe_faults(faults: Sequence[DataError]) -> list[Finding]:
         place = f" (column {column!r})" if column else ""
         name = "empty_texts" if is_empty else "unreadable_rows"
         text = f"{count}: {shorten(group[0].what, _LONG)}{place} - {shorten(remedy, _LONG)}"
-        places = tuple(Place(str(fault.file), fault.row) for fault in group[:EXAMPLES])
+        places = tuple(RowLocation(str(fault.file), fault.row) for fault in group[:EXAMPLES])
         findings.append(Finding("fail", "rows", name, text, places, len(group)))
     return findings or [Finding("good", "rows", "unreadable_rows", "every row can be read")]
 
 
 def describe_refusal(error: DataError, group: str, name: str) -> Finding:
     """Describe an error that is about a split as a whole."""
-    places = (Place(error.file, error.row),) if error.file and error.row else ()
+    places = (RowLocation(error.file, error.row),) if error.file and error.row else ()
     remedy = f" - {error.remedy}" if error.remedy else ""
     return Finding("fail", group, name, f"{shorten(error.what, _LONG)}{shorten(remedy, _LONG)}", places)
 
@@ -156,7 +156,7 @@ _FEW = 5  # rows of a label: fewer teach little
 _SHOWN = 6  # labels
 
 
-def find_odd_values(train: Split, columns: Columns, data: Data, *, finds_names: bool) -> list[Finding]:
+def find_odd_values(train: Split, columns: ColumnSpec, data: DataConfig, *, finds_names: bool) -> list[Finding]:
     """Find columns that may be others, from training rows whose labels are as written."""
     unmapped = [name for name in columns.optional if not any(name in row for row in train.rows[:1])]
     unread = describe_unread(train.unread, data, unmapped)
@@ -167,7 +167,7 @@ def find_odd_values(train: Split, columns: Columns, data: Data, *, finds_names: 
         except DataError as error:
             findings.append(describe_refusal(error, "labels", "swapped_columns"))
     if train.rows and columns.gold:
-        doubts = find_odd_columns(train, columns, data, finds_names=finds_names)
+        doubts = find_suspicious_columns(train, columns, data, finds_names=finds_names)
         findings += [Finding("warn", "labels", "odd_columns", doubt) for doubt in doubts]
     return findings
 

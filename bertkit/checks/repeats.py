@@ -11,9 +11,9 @@ from itertools import accumulate
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, digest_inputs, digest_others, level_of, pairs_of, read_texts
-from bertkit.data.checks import find_contradictions, share_of
-from bertkit.data.columns import Columns
+from bertkit.checks import Finding, Level, digest_inputs, digest_others, get_severity, pairs_of, read_texts
+from bertkit.data.checks import find_contradictions, format_fraction
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Digests, Split
 from bertkit.data.text import normalize
 from bertkit.progress import SILENT, use_progress
@@ -35,7 +35,7 @@ class Repeats:
     """Training rows whose texts another split has too."""
 
 
-def find_repeats(splits: Mapping[str, Split], columns: Columns) -> Repeats:
+def find_repeats(splits: Mapping[str, Split], columns: ColumnSpec) -> Repeats:
     """Compare all rows with each other; differences in case, whitespace and final punctuation are ignored."""
     digests = {name: digest_inputs(split.rows, columns) for name, split in splits.items()}
     repeats = Repeats()
@@ -68,11 +68,11 @@ def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> 
         (contradictions, "contradictory_labels", "have the text of an earlier one, but another label", 0.0),
     ):
         text = (
-            f"{split.name}: {share_of(len(pairs), count)} rows {predicate}"
+            f"{split.name}: {format_fraction(len(pairs), count)} rows {predicate}"
             if pairs
             else f"{split.name}: no rows {predicate}"
         )
-        level = level_of(len(pairs) / count, warn=min_share) if pairs else "good"
+        level = get_severity(len(pairs) / count, warn=min_share) if pairs else "good"
         places = pairs_of([(split.place(row), split.place(earlier)) for earlier, row in pairs])
         if pairs or (name == "repeated_rows" and split.name == "train"):
             result.findings.append(Finding(level, "repeats", name, text, places, len(pairs)))
@@ -84,18 +84,18 @@ def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]],
     if not pairs:
         return Finding("good", "repeats", "leaked_rows", f"{split.name}: no row is a training row too")
     contradictions = sum(split.rows[row].get(gold) != train.rows[twin].get(gold) for row, twin in pairs) if gold else 0
-    text = f"{split.name}: {share_of(len(pairs), len(split.rows))} rows are training rows too"
+    text = f"{split.name}: {format_fraction(len(pairs), len(split.rows))} rows are training rows too"
     text += f", {contradictions:,} of them with another label" if contradictions and gold in split.rows[0] else ""
     places = pairs_of([(split.place(row), train.place(twin)) for row, twin in pairs])
-    level = level_of(len(pairs) / len(split.rows), warn=0.0, fail=_LEAKED)
+    level = get_severity(len(pairs) / len(split.rows), warn=0.0, fail=_LEAKED)
     return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
 
 
-def _read_text(split: Split, row: int, columns: Columns, column: str) -> str:
+def _read_text(split: Split, row: int, columns: ColumnSpec, column: str) -> str:
     return normalize(read_texts(split.rows[row], columns).get(column, ""))
 
 
-def _find_near(splits: Mapping[str, Split], columns: Columns, exact: set[int]) -> list[Finding]:
+def _find_near(splits: Mapping[str, Split], columns: ColumnSpec, exact: set[int]) -> list[Finding]:
     """Find training rows that nearly repeat another row: one long text is similar, and other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
     fixed = sum(len(split.rows) for split in ordered[:-1])
@@ -141,8 +141,8 @@ def _describe_near(split: Split, train: Split, pairs: Sequence[tuple[tuple[Split
     level: Level = "warn"
     name, predicate = "near_leaks", f"are nearly {split.name} rows"
     if split is train:
-        level = level_of(len(pairs) / len(train.rows), warn=_REPEATED)
+        level = get_severity(len(pairs) / len(train.rows), warn=_REPEATED)
         name, predicate = "near_repeats", "nearly repeat an earlier one"
-    text = f"train: {share_of(len(pairs), len(train.rows))} rows {predicate}"
+    text = f"train: {format_fraction(len(pairs), len(train.rows))} rows {predicate}"
     places = pairs_of([(Split.place(*row), Split.place(*twin)) for row, twin in pairs])
     return Finding(level, "repeats", name, text, places, len(pairs))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, level_of, places_of, predict_unseen, read_texts
-from bertkit.data.columns import Columns
+from bertkit.checks import Finding, Level, get_severity, places_of, predict_unseen, read_texts
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
 from bertkit.metrics.linear import draw_rows, find_words
@@ -21,7 +21,7 @@ from bertkit.metrics.slices import fisher
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 
 _WARN = 0.2  # fraction of the errors by chance that a shortcut avoids
 _MAX_ROWS = 10_000
@@ -67,7 +67,7 @@ def _describe_gain(name: str, description: str, gain: Gain) -> Finding:
     return Finding(level, "shortcuts", name, text)
 
 
-def _find_words(train: Split, columns: Columns, rows: Sequence[int], classes: Sequence[int]) -> list[Finding]:
+def _find_words(train: Split, columns: ColumnSpec, rows: Sequence[int], classes: Sequence[int]) -> list[Finding]:
     """Find words that predict the label of many rows (Gardner et al. 2021), corrected for the number of words."""
     words = [_words_of(train.rows[row], columns) for row in rows]
     word_labels: Counter[tuple[str, int]] = Counter()
@@ -92,14 +92,14 @@ def _find_words(train: Split, columns: Columns, rows: Sequence[int], classes: Se
     return findings[:5] or [Finding("good", "shortcuts", "words", "no single word predicts the label of many rows")]
 
 
-def _words_of(row: Row, columns: Columns) -> set[str]:
+def _words_of(row: Row, columns: ColumnSpec) -> set[str]:
     """Return the words of a row; words of columns after the first have the column's name as a prefix."""
     texts = read_texts(row, columns)
     first = next(iter(texts), "")
     return {word if name == first else f"{name}:{word}" for name, text in texts.items() for word in find_words(text)}
 
 
-def _lengths(rows: Sequence[Row], columns: Columns) -> np.ndarray:
+def _lengths(rows: Sequence[Row], columns: ColumnSpec) -> np.ndarray:
     """Return the number of words and of characters of each text, shape (rows, 2 * texts)."""
     names = list(dict.fromkeys(name for row in rows[:100] for name in read_texts(row, columns)))
     texts = [read_texts(row, columns) for row in rows]
@@ -132,7 +132,7 @@ def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, label
     metric = "accuracy" if "accuracy" in recipe.metrics else recipe.best_metric
     if validation is None or not task.COLUMNS.gold or is_lower_better(metric):
         return []
-    setup = Setup(recipe, cast(Any, None), tuple(labels))  # baselines read no tokens
+    setup = TaskContext(recipe, cast(Any, None), tuple(labels))  # baselines read no tokens
     scored = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, setup)
     scores = {name: baseline_scores.get(metric) for name, baseline_scores in scored.scores["validation"].items()}
     nothing = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
@@ -221,7 +221,7 @@ def _gain(predicted: np.ndarray, gold: np.ndarray) -> Gain:
     return Gain(float((predicted == gold).mean()), float(np.bincount(gold).max() / len(gold)), len(gold))
 
 
-def find_shift(splits: Mapping[str, Split], columns: Columns) -> list[Finding]:
+def find_shift(splits: Mapping[str, Split], columns: ColumnSpec) -> list[Finding]:
     """Measure how well the words of a row predict whether it is a training row or a row of another split.
 
     The area under the ROC curve is 0.5 by chance, with the variance of the Mann-Whitney statistic (Hanley and McNeil
@@ -234,7 +234,7 @@ def find_shift(splits: Mapping[str, Split], columns: Columns) -> list[Finding]:
     ]
 
 
-def _compare_words(train: Split, another: Split, columns: Columns) -> Finding:
+def _compare_words(train: Split, another: Split, columns: ColumnSpec) -> Finding:
     from sklearn.metrics import roc_auc_score
 
     words = [_draw_words(split, columns) for split in (train, another)]
@@ -245,10 +245,10 @@ def _compare_words(train: Split, another: Split, columns: Columns) -> Finding:
     spread = 1.96 * math.sqrt((sizes[0] + sizes[1] + 1) / (12 * sizes[0] * sizes[1]))
     text = f"{another.name}: its words tell it from train with an AUC of {area:.2f}"
     text += f" (by chance {0.5 - spread:.2f} to {0.5 + spread:.2f})"
-    return Finding(level_of(area, warn=max(_WARN_SHIFT, 0.5 + 2 * spread)), "splits", "shift", text)
+    return Finding(get_severity(area, warn=max(_WARN_SHIFT, 0.5 + 2 * spread)), "splits", "shift", text)
 
 
-def _draw_words(split: Split, columns: Columns) -> list[set[str]]:
+def _draw_words(split: Split, columns: ColumnSpec) -> list[set[str]]:
     """Return the words of randomly drawn rows; only one row is drawn per longest text."""
     generator = np.random.default_rng(42)
     words: dict[str, set[str]] = {}

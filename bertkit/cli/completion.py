@@ -43,10 +43,12 @@ def complete_column(context: typer.Context, incomplete: str) -> list[str]:
     """Return the columns of the file that the command line names, or of the data of its run."""
     from bertkit.data.files import read_records
     from bertkit.recipe.load import load_recipe
-    from bertkit.recipe.records import Data
+    from bertkit.recipe.records import DataConfig
 
     file = context.params.get("file")
-    data = Data() if file else _try(lambda: load_recipe(str(_run_of(context) / "recipe.yaml")).data) or Data()
+    data = (
+        DataConfig() if file else _try(lambda: load_recipe(str(_run_of(context) / "recipe.yaml")).data) or DataConfig()
+    )
     source = Path(file or next(iter(data.files.values()), data.source))
     first = _try(lambda: next(iter(read_records(source, data)))[1]) if source.is_file() else None
     return [name for name in first or () if name.startswith(incomplete)]

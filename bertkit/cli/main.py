@@ -26,7 +26,7 @@ from bertkit.cli.interrupts import ignore_interrupts
 from bertkit.cli.output import print_json, print_line
 from bertkit.cli.parsing import ReadableCommand, ReadableGroup, check_encoding, usage_error
 from bertkit.cli.terminal import TerminalProgress
-from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
+from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, install_command
 from bertkit.hardware.launch import use_shard
 from bertkit.progress import use_progress
 from bertkit.storage.files import disk_error, is_disk_error, write_bytes
@@ -190,9 +190,9 @@ def _run_command() -> int:
 def _end_devices() -> None:
     """Leave a launch of several processes, and log how many graphs were compiled if the device compiles any."""
     if "torch" in sys.modules:
-        from bertkit.hardware.device import count_graphs, leave_launch
+        from bertkit.hardware.device import count_graphs, leave_process_group
 
-        leave_launch()
+        leave_process_group()
         count, seconds = count_graphs()
         if count:
             logging.getLogger("bertkit").info(f"XLA: {count} graphs compiled in {seconds:.1f} s")
@@ -217,7 +217,7 @@ def _name_missing_package(error: Exception) -> BertkitError | None:
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
         return None
     message = f"the Python module {error.name} is missing, which bertkit needs"
-    return UnavailableError(message, f"install bertkit again with its dependencies: `{pip_install()}`")
+    return UnavailableError(message, f"install bertkit again with its dependencies: `{install_command()}`")
 
 
 def _name_error(error: OSError) -> BertkitError:

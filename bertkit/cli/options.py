@@ -17,7 +17,7 @@ from bertkit.errors import RecipeError, UsageError
 from bertkit.hardware.launch import use_shard
 
 if TYPE_CHECKING:
-    from bertkit.recipe.records import Data
+    from bertkit.recipe.records import DataConfig
 
 
 def parse_number(text: str) -> float | str:
@@ -321,13 +321,13 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
     """
     from bertkit.recipe import find_recipe
     from bertkit.recipe.load import recipe_names
-    from bertkit.recipe.sections import typed_path
-    from bertkit.storage.hub.models import brings_recipe, recipe_of
+    from bertkit.recipe.sections import expand_path
+    from bertkit.storage.hub.models import has_recipe, recipe_of
 
     # A shipped recipe comes first, so that a folder named `cola` does not change the meaning of a command.
-    if name in recipe_names() or not brings_recipe(name):
+    if name in recipe_names() or not has_recipe(name):
         if model is None:
-            if "/" in name and not typed_path(name).exists():
+            if "/" in name and not expand_path(name).exists():
                 raise UsageError(f"no such run: {name}", "`bertkit runs list` shows those below runs/")
             find_recipe(name, "finetune")
             raise UsageError(f"{name} is a recipe, which has no checkpoint", "add --model RUN, or name a run instead")
@@ -417,7 +417,7 @@ TextSettingsOption = Annotated[
 ]
 
 
-def read_data_options(column: str, changes: list[str] | None) -> Data:
+def read_data_options(column: str, changes: list[str] | None) -> DataConfig:
     """Return the settings for reading a file, from the column of its texts and `--set data.KEY=VALUE`.
 
     Raises:

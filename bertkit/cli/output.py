@@ -265,10 +265,10 @@ def format_number(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.3f}"
 
 
-def format_signed(value: float) -> str:
+def format_difference(value: float) -> str:
     """Return a difference with its sign.
 
-    >>> format_signed(0.5), format_signed(math.nan)
+    >>> format_difference(0.5), format_difference(math.nan)
     ('+0.5000', 'n/a')
     """
     return f"{value:+.4f}" if math.isfinite(value) else "n/a"
@@ -298,7 +298,7 @@ def difference_cells(difference: Any) -> dict[str, str]:
         return {}
     values = difference if isinstance(difference, Mapping) else vars(difference)
     return {
-        "difference": format_signed(values["difference"]),
+        "difference": format_difference(values["difference"]),
         "95% CI": format_interval(values["interval"]),
         "p": p_text(values["p"]),
         "p (Holm)": "" if values["p_holm"] is None else p_text(values["p_holm"]),

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from bertkit.cli import terminal
 from bertkit.cli.terminal import json_output
-from bertkit.errors import UsageError, closest
+from bertkit.errors import UsageError, did_you_mean
 from bertkit.hardware.device import is_launched
 
 # Parameters of commands that load a recipe, and of those that load a model.
@@ -165,7 +165,7 @@ def usage_error(error: Any) -> UsageError:
 
         message = f"no command is called {unknown[1][:80]!r}"
         commands, meant = context.command.list_commands(context), read_names("commands").get(unknown[1].lower(), "")
-        remedy = f"write {command} {meant}" if meant in commands else closest(unknown[1], commands)
+        remedy = f"write {command} {meant}" if meant in commands else did_you_mean(unknown[1], commands)
     return UsageError(message, remedy)
 
 
@@ -313,12 +313,12 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
 
 def _recipe_key(option: str) -> str:
     """Return the key of a recipe with the name of an option: at the top, in `training` or in `data`; "" if none has."""
-    from bertkit.recipe.records import Corpus, Data, Recipe
-    from bertkit.recipe.sections import Pretraining, Training
+    from bertkit.recipe.records import CorpusConfig, DataConfig, Recipe
+    from bertkit.recipe.sections import PretrainingConfig, TrainingConfig
 
     name = option.removeprefix("--").replace("-", "_")
-    sections = {"training": {**Training.model_fields, **Pretraining.model_fields}}
-    sections["data"] = {**Data.model_fields, **Corpus.model_fields}
+    sections = {"training": {**TrainingConfig.model_fields, **PretrainingConfig.model_fields}}
+    sections["data"] = {**DataConfig.model_fields, **CorpusConfig.model_fields}
     if name in Recipe.model_fields and name not in SECTIONS:
         return name
     return next((f"{section}.{name}" for section, keys in sections.items() if name in keys), "")

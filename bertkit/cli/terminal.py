@@ -24,7 +24,7 @@ import typer
 
 from bertkit.cli.interrupts import end
 from bertkit.errors import ResourceError, UsageError
-from bertkit.hardware.process import CoreWatch
+from bertkit.hardware.process import CpuContentionMonitor
 from bertkit.progress import Silent
 from bertkit.reports.text import duration_text
 from bertkit.storage.runs import is_main_process
@@ -276,7 +276,7 @@ class TerminalProgress(Silent):
         """The open stages, outermost first: name, total steps, steps done before the start, time of the start."""
         self.bar: Any = None
         self.last_line = 0.0
-        self.cores = CoreWatch()
+        self.cores = CpuContentionMonitor()
 
     @cached_property  # It is read when the first stage starts, after the options of the command line.
     def shows(self) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bertkit.compression.target_shape import Shape
+from bertkit.compression.target_shape import PruningTarget
 from bertkit.errors import ModelError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo
 from bertkit.evaluation.forward import sorted_batches
-from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.progress import stage
-from bertkit.tokens.feature_cache import lengths_of
+from bertkit.tokens.feature_cache import get_lengths
 from bertkit.tokens.features import Features, count_items
 
 
@@ -51,16 +51,16 @@ def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[li
     import torch
 
     from bertkit.compression.importance import loss_of
-    from bertkit.modeling.students.narrow import only_layers
+    from bertkit.modeling.students.narrow import truncate_layers
 
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
     model.eval()
     model.training = True  # A head over vectors computes a loss only in training mode.
-    batches = sorted_batches(lengths_of(features).tolist())
+    batches = sorted_batches(get_lengths(features).tolist())
 
     def measure(layers: list[int]) -> float:
         total, items = 0.0, 0
-        with only_layers(model, layers), torch.inference_mode():
+        with truncate_layers(model, layers), torch.inference_mode():
             for indices in batches:
                 batch = collate([features[index] for index in indices])
                 outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
@@ -71,7 +71,7 @@ def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[li
 
 
 @dataclass(frozen=True)
-class Kept:
+class PruningPlan:
     """Indices of the units of a model to keep, or None for all."""
 
     layers: list[int] | None = None
@@ -80,7 +80,7 @@ class Kept:
     neurons: list[list[int]] | None = None
 
 
-def load_to_measure(saved: SavedCheckpoint, checkpoint: Checkpoint) -> Checkpoint:
+def load_to_measure(saved: CheckpointInfo, checkpoint: Checkpoint) -> Checkpoint:
     """Load a checkpoint as if to train it, so that it computes the loss that it was trained with.
 
     Raises:
@@ -94,7 +94,7 @@ def load_to_measure(saved: SavedCheckpoint, checkpoint: Checkpoint) -> Checkpoin
     return Checkpoint(model.to(checkpoint.machine.device), saved.task, setup, checkpoint.machine)
 
 
-def choose(checkpoint: Checkpoint, features: Features, shape: Shape) -> Kept:
+def choose(checkpoint: Checkpoint, features: Features, shape: PruningTarget) -> PruningPlan:
     """Choose the units to keep by their importance on some rows; the model is changed in the process.
 
     Args:
@@ -113,25 +113,25 @@ def choose(checkpoint: Checkpoint, features: Features, shape: Shape) -> Kept:
     config = model.config
     layers = list(shape.layers) if isinstance(shape.layers, tuple) else None
     if isinstance(shape.layers, int):
-        fixed = int(architecture_of(config).first_layer_differs)
+        fixed = int(get_architecture(config).first_layer_differs)
         measure = loss_with_layers(checkpoint, features)
         layers = choose_layers(config.num_hidden_layers, shape.layers, measure, fixed=fixed)
     # Layers first: which heads matter depends on the layers that are left.
     if layers is not None:
         keep_layers(model, layers)
     if shape.heads is None and shape.intermediate is None:
-        return Kept(layers)
+        return PruningPlan(layers)
     scores = score_units(checkpoint, features)
     # Query heads that share keys are kept or removed together.
     group_size = config.num_attention_heads // key_value_heads(config)
-    return Kept(
+    return PruningPlan(
         layers,
         None if shape.heads is None else choose_units(scores.heads, shape.heads, group_size),
         None if shape.intermediate is None else choose_units(scores.neurons, shape.intermediate),
     )
 
 
-def keep(model: Model, units: Kept) -> None:
+def keep(model: Model, units: PruningPlan) -> None:
     """Remove all other units from a model."""
     from bertkit.modeling.students.narrow import keep_heads, keep_layers, keep_neurons
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from bertkit.hardware.tensors import where
 from bertkit.modeling.info import Model
-from bertkit.recipe.records import Distillation
-from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, count_items
-from bertkit.training.losses import Terms
+from bertkit.recipe.records import DistillationConfig
+from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Features, Tensor, count_items
+from bertkit.training.losses import LossTerms
 
 if TYPE_CHECKING:
     from bertkit.modeling.students.matching import Matching
@@ -46,8 +46,8 @@ def teacher_collator(collate: Collator) -> Collator:
 
 
 def distillation_terms(
-    gold: Terms, distillation: Distillation, problem_type: str | None, matching: Matching | None
-) -> Terms:
+    gold: LossTerms, distillation: DistillationConfig, problem_type: str | None, matching: Matching | None
+) -> LossTerms:
     """Build the terms ``gold`` and ``soft``, and the terms of a `matching`.
 
     Args:
@@ -71,7 +71,9 @@ def distillation_terms(
         return {**gold.sums(lambda **_: outputs, inputs), "soft": soft, **more}
 
     weights = {name: weight * (1 - distillation.soft_weight) for name, weight in gold.weights.items()}
-    return Terms({**weights, "soft": distillation.soft_weight, **(matching.weights if matching else {})}, count, sums)
+    return LossTerms(
+        {**weights, "soft": distillation.soft_weight, **(matching.weights if matching else {})}, count, sums
+    )
 
 
 SoftLoss = Callable[[Tensor, Tensor, float], Tensor]
@@ -93,7 +95,7 @@ def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -
     for name, teacher in teacher_outputs.items():
         student = outputs[name].float()
         if teacher.dim() == 3:
-            labeled = where(batch["labels"], lambda labels: labels != IGNORED)
+            labeled = where(batch["labels"], lambda labels: labels != IGNORE_INDEX)
             student, teacher = student[labeled], teacher[labeled]
         total = total + loss(student, teacher, temperature).sum() / len(teacher_outputs)
     return total  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks
 from bertkit.progress import stage
-from bertkit.tokens.feature_cache import lengths_of
+from bertkit.tokens.feature_cache import get_lengths
 from bertkit.tokens.features import Batch, Features, count_items
 
 
@@ -58,7 +58,7 @@ def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
     with stage("measuring importance", len(features)) as tick, unit_masks(layers, units) as masks:
-        for indices in sorted_batches(lengths_of(features).tolist()):
+        for indices in sorted_batches(get_lengths(features).tolist()):
             batch = collate([features[index] for index in indices])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
             loss = loss_of(outputs)

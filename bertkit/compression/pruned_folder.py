@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.compression.choose_units import Kept
-from bertkit.compression.target_shape import Shape
+from bertkit.compression.choose_units import PruningPlan
+from bertkit.compression.target_shape import PruningTarget
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import BASELINES_FILE, make_result
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, open_checkpoint
 from bertkit.evaluation.parity import compare_scored, measure_latency
-from bertkit.evaluation.scoring import Scored, find_intervals, score_split, write_predictions
-from bertkit.hardware.speed import Pace
+from bertkit.evaluation.scoring import EvalOutput, find_intervals, score_split, write_predictions
+from bertkit.hardware.speed import InferenceSpeed
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference
 from bertkit.modeling.checkpoint import fingerprint, weight_bytes
@@ -39,7 +39,7 @@ _KEPT_KEYS = ("identity_version", "machine", "platform", "rows", "split_file", "
 
 @dataclass(frozen=True)
 class PrunedSide:
-    """A model before or after pruning: its size, and its speed (see `Pace`) and scores on validation rows."""
+    """A model before or after pruning: its size, and its speed (see `InferenceSpeed`) and scores on validation rows."""
 
     parameters: int
     disk_bytes: int
@@ -56,8 +56,8 @@ class ComparedSides:
     """Both models on the validation rows, before and after."""
 
     after: Checkpoint
-    scored: tuple[Scored, Scored]
-    paces: list[Pace]
+    scored: tuple[EvalOutput, EvalOutput]
+    paces: list[InferenceSpeed]
     differences: dict[str, Difference]
     """Metric -> score after minus score before, on the same rows."""
 
@@ -73,7 +73,7 @@ class ComparedSides:
         )
 
 
-def compare(saved: SavedCheckpoint, before: Checkpoint, folder: Path, validation: Split) -> ComparedSides:
+def compare(saved: CheckpointInfo, before: Checkpoint, folder: Path, validation: Split) -> ComparedSides:
     """Load a pruned model, score it and the original model on the same rows, and time both in turns.
 
     Args:
@@ -102,8 +102,8 @@ class PrunedFacts:
 
     model: str
     source: Path
-    units: Kept
-    shape: Shape
+    units: PruningPlan
+    shape: PruningTarget
     tokens: Sequence[int] | None
     """Original token ids, in the order of the new ids."""
     start_time: float
@@ -129,7 +129,7 @@ def publish(published: PrunedFacts, folder: Path) -> None:
 
 
 def publish_run(
-    published: PrunedFacts, folder: Path, saved: SavedCheckpoint, compared: ComparedSides, split: Split
+    published: PrunedFacts, folder: Path, saved: CheckpointInfo, compared: ComparedSides, split: Split
 ) -> None:
     """Write the recipe and, if the original model is a run, the predictions and the record of a pruned model."""
     task, scored = saved.task, compared.scored[1]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from bertkit.hardware.precision import Machine
-from bertkit.hardware.speed import measure_paces
+from bertkit.hardware.precision import ComputeConfig
+from bertkit.hardware.speed import measure_speed
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import Collator, Features
 
@@ -21,7 +21,7 @@ def compare_with_teacher(
     names: tuple[str, str],
     features: Features,
     collate: Collator,
-    machine: Machine,
+    machine: ComputeConfig,
 ) -> list[dict[str, Any]]:
     """Compare a distilled model with its teacher; return an empty list for any other model.
 
@@ -39,17 +39,17 @@ def compare_with_teacher(
     if not hasattr(model, "teacher"):
         return []
     from bertkit.evaluation.forward import sorted_batches
-    from bertkit.tokens.feature_cache import lengths_of
+    from bertkit.tokens.feature_cache import get_lengths
 
     models = {"teacher": model.teacher.model, "student": model}
-    batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
+    batched = sorted_batches(get_lengths(features[:_BATCHED]).tolist())
     # Single blocks are like requests to a server, batches like a job over files. A student can be faster in only one.
     singles = [collate([feature]) for feature in features[:_SINGLE]]
     batches = [collate([features[number] for number in numbers]) for numbers in batched]
     for encoder in models.values():
         encoder.to(machine.device).eval()
     runs = [partial(_run_encoder, encoder, machine) for encoder in models.values()]
-    paces = measure_paces(runs, singles, batches, sum(map(len, batched)))
+    paces = measure_speed(runs, singles, batches, sum(map(len, batched)))
     return [
         {
             "role": role,
@@ -63,7 +63,7 @@ def compare_with_teacher(
     ]
 
 
-def _run_encoder(model: Model, machine: Machine, batch: Mapping[str, Any]) -> None:
+def _run_encoder(model: Model, machine: ComputeConfig, batch: Mapping[str, Any]) -> None:
     import torch
 
     inputs = {name: batch[name].to(machine.device) for name in _ENCODER_INPUTS if name in batch}

@@ -13,14 +13,14 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.info import Model, tagger_head
-from bertkit.recipe.records import Distillation, Recipe
+from bertkit.recipe.records import DistillationConfig, Recipe
 from bertkit.tasks import Task
 from bertkit.tokens.feature_cache import add_values
-from bertkit.tokens.features import Collator, Features, Setup
-from bertkit.training.losses import Terms
+from bertkit.tokens.features import Collator, Features, TaskContext
+from bertkit.training.losses import LossTerms
 
 
-def student_recipe(recipe: Recipe, distillation: Distillation) -> Recipe:
+def student_recipe(recipe: Recipe, distillation: DistillationConfig) -> Recipe:
     """Return the recipe of a student, whose model is the first teacher if it takes layers from that.
 
     Raises:
@@ -31,7 +31,7 @@ def student_recipe(recipe: Recipe, distillation: Distillation) -> Recipe:
     return recipe.model_copy(update={"model": teacher_names(distillation)[0]})
 
 
-def load_student(task: Task, folder: Path, setup: Setup, distillation: Distillation) -> Model:
+def load_student(task: Task, folder: Path, setup: TaskContext, distillation: DistillationConfig) -> Model:
     """Load the student, with some layers of the first teacher if the recipe names them.
 
     Raises:
@@ -52,12 +52,12 @@ def load_student(task: Task, folder: Path, setup: Setup, distillation: Distillat
 @contextmanager
 def learning_from_teachers(
     teachers: Sequence[Teacher],
-    distillation: Distillation,
+    distillation: DistillationConfig,
     student: Checkpoint,
     split: Split,
     features: Features,
-    gold: Terms,
-) -> Iterator[tuple[Terms, Collator]]:
+    gold: LossTerms,
+) -> Iterator[tuple[LossTerms, Collator]]:
     """Yield the terms of the loss and the collator, both with the teachers' logits.
 
     Args:
@@ -91,7 +91,7 @@ def learning_from_teachers(
         )
 
 
-def _with_complete_layers(setup: Setup, distillation: Distillation) -> Setup:
+def _with_complete_layers(setup: TaskContext, distillation: DistillationConfig) -> TaskContext:
     """Turn the CLS-only last layer off if layers are matched token by token."""
     if not distillation.matches_layers:
         return setup

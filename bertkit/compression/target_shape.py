@@ -17,7 +17,7 @@ ROWS, TRAINING = "rows", "train"
 
 
 @dataclass(frozen=True)
-class Shape:
+class PruningTarget:
     """Shape of a pruned model; None and an empty vocabulary keep everything."""
 
     layers: int | tuple[int, ...] | None = None
@@ -37,7 +37,7 @@ class Shape:
 
 def make_shape(
     layers: str | None, heads: int | None, intermediate: int | None, vocabulary: Sequence[str] | None
-) -> Shape:
+) -> PruningTarget:
     """Read a shape from the options of a command.
 
     Raises:
@@ -54,10 +54,12 @@ def make_shape(
     except ValueError:
         remedy = "give a number of layers, or indices from 0: --layers 0,2,4; `--layers 0,` keeps only the first"
         raise UsageError(f"--layers {layers}", remedy) from None
-    return Shape(tuple(chosen) if isinstance(chosen, list) else chosen, heads, intermediate, tuple(vocabulary or ()))
+    return PruningTarget(
+        tuple(chosen) if isinstance(chosen, list) else chosen, heads, intermediate, tuple(vocabulary or ())
+    )
 
 
-def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
+def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarget:
     """Check that a model is larger than a shape; layers that share weights need no choice.
 
     Args:
@@ -92,7 +94,7 @@ def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
         raise UsageError(message, "keep layer 0")
     # ALBERT's layers share weights, so their number is enough.
     if "num_hidden_groups" in config and isinstance(shape.layers, int):
-        return Shape(tuple(range(shape.layers)), shape.heads, shape.intermediate, shape.vocabulary)
+        return PruningTarget(tuple(range(shape.layers)), shape.heads, shape.intermediate, shape.vocabulary)
     return shape
 
 

@@ -22,7 +22,7 @@ from bertkit.modeling.layers import count_layers, layers_to_take
 from bertkit.modeling.sentence.folder import is_sentence_folder
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log, stage
-from bertkit.recipe.records import Distillation, Recipe
+from bertkit.recipe.records import DistillationConfig, Recipe
 from bertkit.storage import hub
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.disk import cache_arrays, load_arrays
@@ -63,7 +63,7 @@ class Teacher:
         return replace(student, model=model.to(student.machine.device).eval(), setup=setup)
 
 
-def teacher_names(distillation: Distillation) -> list[str]:
+def teacher_names(distillation: DistillationConfig) -> list[str]:
     """Return the teachers that a recipe names.
 
     Raises:
@@ -75,7 +75,7 @@ def teacher_names(distillation: Distillation) -> list[str]:
 
 
 def find_teachers(
-    recipe: Recipe, distillation: Distillation, task: Task, labels: tuple[str, ...], student: Path
+    recipe: Recipe, distillation: DistillationConfig, task: Task, labels: tuple[str, ...], student: Path
 ) -> tuple[Teacher, ...]:
     """Find the teachers of a recipe, and check them as far as possible without loading weights.
 

@@ -15,8 +15,8 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.folder import read_encoder_settings
 from bertkit.modeling.tokenizer import read_tokenizer
 from bertkit.pretraining.documents import find_corpus, has_validation, plain_text, read_documents
-from bertkit.recipe.records import Corpus
-from bertkit.tokens.feature_cache import encode_split, occurring_tokens_of
+from bertkit.recipe.records import CorpusConfig
+from bertkit.tokens.feature_cache import encode_split, get_used_token_ids
 from bertkit.tokens.features import Features, Tokenizer, join_ids
 from bertkit.tokens.trim import check_unchanged, collect_tokens, trim_files
 
@@ -45,7 +45,7 @@ class TokenCorpus:
             return set()
         setup, encode = self.checkpoint.setup, self.checkpoint.task.encode
         encoded = (encode_split(split, setup, encode) for split in self.splits)
-        return {int(token) for features in encoded for token in occurring_tokens_of(features)}
+        return {int(token) for features in encoded for token in get_used_token_ids(features)}
 
     def _read_as_written(self) -> Iterator[str]:
         for split in self.splits if self.checkpoint else ():
@@ -54,7 +54,7 @@ class TokenCorpus:
                 for name in (*columns.given, *columns.optional):
                     yield from _strings(row.get(name))
         for name in self.files:
-            source = find_corpus(Corpus(source=name))
+            source = find_corpus(CorpusConfig(source=name))
             for part in ("train", "validation") if has_validation(source) else ("train",):
                 yield from map(plain_text, read_documents(source, part))
 
@@ -66,7 +66,7 @@ def check_files(names: Iterable[str]) -> None:
         DataError: If one does not exist, or has an unknown type.
     """
     for name in names:
-        find_corpus(Corpus(source=name))
+        find_corpus(CorpusConfig(source=name))
 
 
 def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, folder: Path) -> tuple[list[int], int]:

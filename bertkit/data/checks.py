@@ -10,13 +10,13 @@ from itertools import chain, islice, pairwise, starmap
 from operator import lt
 from typing import Any
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import folded, is_placeholder, list_names, spelled
-from bertkit.data.rows import Place, Split
+from bertkit.data.rows import RowLocation, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
 from bertkit.recipe.load import assignment
-from bertkit.recipe.records import Data, Recipe
+from bertkit.recipe.records import DataConfig, Recipe
 from bertkit.recipe.sections import Row
 
 _MIN_ROWS = 10  # fewer rows are not judged
@@ -30,7 +30,7 @@ _BALANCED_METRICS = ("f1_macro", "balanced_accuracy", "matthews_correlation")
 _TYPO = 100  # times rarer than the intended label
 
 
-def check_swapped(train: Split, columns: Columns, data: Data) -> None:
+def check_swapped(train: Split, columns: ColumnSpec, data: DataConfig) -> None:
     """Check that the column of texts does not hold the labels, and the column of labels the texts.
 
     Raises:
@@ -56,7 +56,7 @@ def check_swapped(train: Split, columns: Columns, data: Data) -> None:
             raise DataError(message, remedy, **train.place(0)._asdict())
 
 
-def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names: bool) -> list[str]:
+def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig, *, finds_names: bool) -> list[str]:
     """Describe columns that do not look like labels or texts: labels that look like ids, texts without letters.
 
     Args:
@@ -87,7 +87,7 @@ def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names:
     return warnings
 
 
-def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names: Sequence[str]) -> list[str]:
+def find_odd_rows(splits: Mapping[str, Split], columns: ColumnSpec, *, found_names: Sequence[str]) -> list[str]:
     """Describe rare labels, and rows of other splits that are training rows too, one sentence per finding.
 
     Args:
@@ -110,7 +110,7 @@ def _has_letter(value: object) -> bool:
     return not isinstance(value, str) or any(map(str.isalpha, value))
 
 
-def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple[str, Place]]:
+def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple[str, RowLocation]]:
     """Describe labels that may be typos or placeholders for no label.
 
     Returns:
@@ -121,14 +121,14 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
     counts = Counter(chain.from_iterable([value] if is_single else types_of(value) for value in train.column(gold)))
 
-    def first_place(name: str) -> Place:
+    def first_place(name: str) -> RowLocation:
         return train.place(next(i for i, value in enumerate(train.column(gold)) if name in types_of(value)))
 
     doubts = []
     for name in (name for name in counts if is_placeholder(name, counts)):
         labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
         remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "Leave it empty if so"
-        doubt = f"{share_of(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
+        doubt = f"{format_fraction(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         doubts.append((f"{doubt}. {remedy}.", first_place(name)))
     forms = {name: folded(name) for name in counts}
     for name, count in counts.items():
@@ -170,7 +170,7 @@ def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe
         metrics = ", ".join([_BALANCED_METRICS[0], *recipe.metrics])
         setting = f"best_metric={better}" if better else f"metrics=[{metrics}]"
         advice.append(f"select by a metric that weights all labels equally (--set {shlex.quote(setting)})")
-    message = f"{share_of(count, len(train.rows))} training rows have the label {label!r}"
+    message = f"{format_fraction(count, len(train.rows))} training rows have the label {label!r}"
     return [f"{message}: {', and '.join(advice)}."] if advice else []
 
 
@@ -219,7 +219,9 @@ def describe_lacking(gold: Sequence[Any], missing_labels: Sequence[str]) -> list
         return []
     rows = sum(not set(missing_labels).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
     listed = ", ".join(map(repr, missing_labels[:_MAX_SHOWN])) + (", ..." if len(missing_labels) > _MAX_SHOWN else "")
-    return [f"The model lacks the label {listed}, which {share_of(rows, len(gold))} rows have. It counts as missed."]
+    return [
+        f"The model lacks the label {listed}, which {format_fraction(rows, len(gold))} rows have. It counts as missed."
+    ]
 
 
 def find_contradictions(
@@ -238,7 +240,7 @@ def find_contradictions(
     return repeats, contradictions
 
 
-def _find_shared(splits: Mapping[str, Split], columns: Columns) -> list[str]:
+def _find_shared(splits: Mapping[str, Split], columns: ColumnSpec) -> list[str]:
     """Describe the rows of other splits whose inputs also occur in the training rows."""
     import numpy as np
 
@@ -250,15 +252,15 @@ def _find_shared(splits: Mapping[str, Split], columns: Columns) -> list[str]:
         if len(shared):
             first = np.flatnonzero(train_keys == split_keys[shared[0]])[0]
             example = f"such as {splits[name].place(shared[0])}, which is {train.place(first)}"
-            share = share_of(len(shared), len(split_keys))
+            share = format_fraction(len(shared), len(split_keys))
             warnings.append(f"{share} {name} rows are training rows too, {example}. Scores may be too high.")
     return warnings
 
 
-def share_of(part: int, total: int) -> str:
+def format_fraction(part: int, total: int) -> str:
     """Return a part of a total as text, with its percentage.
 
-    >>> share_of(37, 1000), share_of(2, 14041)
+    >>> format_fraction(37, 1000), format_fraction(2, 14041)
     ('37 of 1,000 (3.7%)', '2 of 14,041 (0.01%)')
     """
     percent = 100 * part / total

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import Any
 
-from bertkit.data.files import format_of
+from bertkit.data.files import guess_format
 from bertkit.data.formats.conll import ENTITY_TAG
 from bertkit.data.formats.csv import looks_like_data
 from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import Record, as_number, source_column
-from bertkit.errors import DataError, closest
+from bertkit.errors import DataError, did_you_mean
 from bertkit.recipe.load import assignment
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 
 PAIR = "text_pair"
 
@@ -33,7 +33,7 @@ _INPUTS = {
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnSpec:
     """Canonical columns that a task family reads; an optional column is read only if a recipe maps it."""
 
     given: tuple[str, ...]
@@ -45,10 +45,10 @@ class Columns:
     """Columns whose text may be blank."""
     lists: tuple[str, ...] = ()
     """Columns that hold several values, which may come from several columns of the source."""
-    text_instead: Mapping[str, str] = field(default_factory=dict)
+    fallback_column: Mapping[str, str] = field(default_factory=dict)
     """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
     text_always: bool = False
-    """Whether the columns of `text_instead` may replace inputs in labeled rows too."""
+    """Whether the columns of `fallback_column` may replace inputs in labeled rows too."""
     spans: str = ""
     """Column of labeled spans of the text, which replace the gold column in rows that lack it."""
     together: tuple[str, ...] = ()
@@ -62,28 +62,30 @@ class Columns:
     def names(self) -> list[str]:
         """All canonical columns that a recipe may map."""
         gold = [self.gold] if self.gold else []
-        return list(dict.fromkeys([*self.given, *self.optional, *self.text_instead.values(), *gold, "id"]))
+        return list(dict.fromkeys([*self.given, *self.optional, *self.fallback_column.values(), *gold, "id"]))
 
 
-def source_columns(canonical: str, data: Data) -> list[str]:
+def source_columns(canonical: str, data: DataConfig) -> list[str]:
     """Return the source's columns that a canonical one is made of."""
     mapped = data.columns.get(canonical, canonical)
     return [mapped] if isinstance(mapped, str) else mapped
 
 
-def unread_columns(values: Mapping[str, Any], row: Row, data: Data) -> tuple[str, ...]:
+def unread_columns(values: Mapping[str, Any], row: Row, data: DataConfig) -> tuple[str, ...]:
     """Return the source columns that a row does not use."""
     used = {data.split_column, *(column for canonical in row for column in source_columns(canonical, data))}
     return tuple(column for column in values if column not in used)
 
 
-def takes_pair(source_names: Sequence[str], data: Data) -> bool:
+def takes_pair(source_names: Sequence[str], data: DataConfig) -> bool:
     """Return whether a source has a column ``text_pair`` that the recipe neither maps nor leaves out."""
     mapped = [name for names in data.columns.values() for name in ([names] if isinstance(names, str) else names)]
     return PAIR in source_names and PAIR not in (*mapped, *data.columns, *data.unread)
 
 
-def with_span_columns(records: Iterable[Record], data: Data, columns: Columns) -> tuple[Iterator[Record], Data]:
+def with_span_columns(
+    records: Iterable[Record], data: DataConfig, columns: ColumnSpec
+) -> tuple[Iterator[Record], DataConfig]:
     """Return the records, and settings that map the columns of the spans and of the text's id in the first record."""
     records = iter(records)
     first = list(islice(records, 1))
@@ -97,7 +99,7 @@ def with_span_columns(records: Iterable[Record], data: Data, columns: Columns) -
 
 
 def join_words(
-    records: Iterator[Record], data: Data, columns: Columns, source: str, warnings: list[str]
+    records: Iterator[Record], data: DataConfig, columns: ColumnSpec, source: str, warnings: list[str]
 ) -> Iterator[Record]:
     """Yield one record per sentence, whose columns are lists, for rows of one word; others unchanged.
 
@@ -120,7 +122,7 @@ def join_words(
         yield from records
         return
     warnings.append(f"Each row is one word; the column {name!r} joins them into sentences.")
-    say_once(f"warning: {source}: {warnings[-1]}")
+    log_once(f"warning: {source}: {warnings[-1]}")
     sentence: object = None
 
     def find_sentence(record: Record) -> object:
@@ -139,10 +141,10 @@ def _is_word(value: object) -> bool:
     return not isinstance(value, (list, tuple)) and len(str(value).split()) < 2 and str(value)[:2] not in ('["', "['")
 
 
-def describe_unread(unread: Sequence[str], data: Data, optional: Sequence[str]) -> list[str]:
+def describe_unread(unread: Sequence[str], data: DataConfig, optional: Sequence[str]) -> list[str]:
     """Describe the columns that look like input and are not read, in a sentence.
 
-    >>> describe_unread(["date", "premise"], Data(), ["text_pair"])
+    >>> describe_unread(["date", "premise"], DataConfig(), ["text_pair"])
     ["'premise' looks like input and is not read. To read a pair: --set data.columns.text_pair=premise"]
     """
     unread_inputs = [name for name in unread if name.lower() in _INPUTS and name not in data.unread]
@@ -157,16 +159,16 @@ def describe_unread(unread: Sequence[str], data: Data, optional: Sequence[str]) 
     return [f"{names} {verbs} not read.{remedy}"]
 
 
-def missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: Data) -> DataError:
+def missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: DataConfig) -> DataError:
     """Return the error for a column that a source lacks; it lists the columns of the source."""
-    file_format = format_of(source)[0]
+    file_format = guess_format(source)[0]
     # These formats read each line as one text.
     has_lines = (file_format.name if file_format and data.format == "auto" else data.format) in ("txt", "lines")
     if source_names == [source_column("text", data)] and has_lines:
         message = f"no column {actual!r}: each line is one text, and there are no other columns"
         return DataError(message, "if tabs separate columns: --set data.format=tsv", file=source)
     inputs = [name for name in source_names if canonical == "text" and name.lower() in _INPUTS]
-    hint = closest(actual, inputs or source_names)
+    hint = did_you_mean(actual, inputs or source_names)
     guess = hint.removeprefix("did you mean ").rstrip("?")
     guess, question = (guess, "") if guess in source_names else ("COLUMN", f"{hint} " * hint.startswith("did"))
     return DataError(
@@ -176,7 +178,7 @@ def missing_column(canonical: str, actual: str, source_names: list[str], source:
     )
 
 
-def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns: Columns, source: str) -> DataError:
+def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns: ColumnSpec, source: str) -> DataError:
     """Return the error for a file without a header, or the given fault if its first line is a header.
 
     The first line is a row if one of its values recurs below it, or is a number above other numbers. Column names of
@@ -212,12 +214,12 @@ def check_clash(row: Mapping[str, Any], names: Iterable[str], whose: str, file: 
         raise DataError(message, "rename it, so that nothing is lost", file=file, column=clash)
 
 
-def map_columns(source_names: list[str], data: Data, columns: Columns, source: str) -> dict[str, list[str]]:
+def map_columns(source_names: list[str], data: DataConfig, columns: ColumnSpec, source: str) -> dict[str, list[str]]:
     """Map each canonical column to the source's columns that it is made of; an optional one if the recipe maps it.
 
     A column ``text_pair`` is read as the second text of a pair.
 
-    In rows to predict, ``id`` may be missing, and a column may replace another (`Columns.text_instead`).
+    In rows to predict, ``id`` may be missing, and a column may replace another (`ColumnSpec.fallback_column`).
 
     Raises:
         DataError: If a column is missing, or two canonical columns are mapped to the same column.
@@ -242,8 +244,10 @@ def map_columns(source_names: list[str], data: Data, columns: Columns, source: s
     return mapping
 
 
-def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], data: Data, columns: Columns) -> None:
-    """Drop a missing id from the mapping of rows to predict, and replace missing columns by `Columns.text_instead`."""
+def _replace_missing(
+    mapping: dict[str, list[str]], source_names: list[str], data: DataConfig, columns: ColumnSpec
+) -> None:
+    """Drop a missing id from the mapping of rows to predict, and use `fallback_column` for missing columns."""
     if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
         del mapping["id"]
     # Spans of the text are the labels if the source has columns for spans and text, but no gold column.
@@ -255,7 +259,7 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
         mapping[columns.spans] = source_columns(columns.spans, data)
     if columns.gold and not columns.text_always and not has_spans:
         return
-    for name, instead in columns.text_instead.items():
+    for name, instead in columns.fallback_column.items():
         is_replaced = has_spans or not set(mapping[name]) <= set(source_names)
         if is_replaced and set(source_columns(instead, data)) <= set(source_names):
             del mapping[name]

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
-from bertkit.data.checks import share_of
-from bertkit.data.columns import Columns
+from bertkit.data.checks import format_fraction
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import spelled_names
-from bertkit.data.rows import Split, digest_text, feed_row
-from bertkit.errors import DataError, RecipeError, closest
-from bertkit.recipe.records import Data, Recipe
+from bertkit.data.rows import Split, digest_text, update_hash
+from bertkit.errors import DataError, RecipeError, did_you_mean
+from bertkit.recipe.records import DataConfig, Recipe
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,7 +57,7 @@ class _Groups:
         return float((high << 64 | low) / (1 << 128))
 
 
-def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict[str, Split]:
+def hold_out(split: Split, data: DataConfig, columns: ColumnSpec, *, named: bool) -> dict[str, Split]:
     """Split rows into ``train`` and ``validation``, which has about ``data.validation_share`` of them.
 
     A row is drawn by a hash of its text, so the draw does not depend on the order, the limit or the seed. Rows with the
@@ -92,16 +92,15 @@ def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict
             message = "no row can be held out: all rows have the same text"
         remedy = "check which column holds the labels, give more rows, or name a validation file"
         raise DataError(message, remedy, file=split.source)
-    say_once(
-        f"no validation split: {share_of(int(is_held_out.sum()), count)} rows of {split.source} are held out for it"
-    )
+    fraction = format_fraction(int(is_held_out.sum()), count)
+    log_once(f"no validation split: {fraction} rows of {split.source} are held out for it")
     return {
         name: replace(split.select(np.flatnonzero(is_in).tolist()), name=name, is_held_out=True)
         for name, is_in in (("train", ~is_held_out), ("validation", is_held_out))
     }
 
 
-def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> _Groups:
+def _group_by_text(rows: Sequence[Row], columns: ColumnSpec, named: bool) -> _Groups:
     import numpy as np
 
     index_by_set: dict[frozenset[str], int] = {}
@@ -130,7 +129,7 @@ def _order_digests(digests: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return numbers, np.lexsort((numbers[:, 1], numbers[:, 0]))
 
 
-def _choose_groups(groups: _Groups, data: Data, count: int) -> Iterator[int]:
+def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[int]:
     """Yield the groups to hold out."""
     remaining = Counter[str]()
     for index, rows in Counter(groups.names.tolist()).items():
@@ -157,7 +156,7 @@ def _choose_groups(groups: _Groups, data: Data, count: int) -> Iterator[int]:
         names = ", ".join(sorted(kept_labels)[:5])
         more = f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
         label = "label" if len(kept_labels) == 1 else "labels"
-        say_once(f"few or no validation rows have the {label} {names}{more}: each label must keep rows to train on")
+        log_once(f"few or no validation rows have the {label} {names}{more}: each label must keep rows to train on")
 
 
 def _order_by_label(groups: _Groups, label_counts: Mapping[str, int]) -> list[int]:
@@ -180,7 +179,7 @@ def _order_by_label(groups: _Groups, label_counts: Mapping[str, int]) -> list[in
     return order
 
 
-def check_draw(recipe: Recipe, columns: Columns, *, named: bool) -> None:
+def check_draw(recipe: Recipe, columns: ColumnSpec, *, named: bool) -> None:
     """Check that a recipe can draw its training rows.
 
     Args:
@@ -194,7 +193,7 @@ def check_draw(recipe: Recipe, columns: Columns, *, named: bool) -> None:
     data = recipe.data
     if data.oversample and data.oversample not in columns.names:
         message = f"data.oversample: the rows have no canonical column {data.oversample!r}"
-        raise RecipeError(message, closest(data.oversample, columns.names))
+        raise RecipeError(message, did_you_mean(data.oversample, columns.names))
     if data.per_class and not named:
         message = f"data.per_class draws rows by their label, and the rows of {recipe.task} have no labels"
         raise RecipeError(message, f"data.train_limit draws any: --set data.train_limit={data.per_class}")
@@ -254,7 +253,7 @@ def oversample(split: Split, column: str, seed: int) -> Split:
     by_value = _shuffle_by_value(split, column, seed, (message, "leave it out"))
     max_rows = max(map(len, by_value.values()))
     repeated = split.select(sorted(index for rows in by_value.values() for index in islice(cycle(rows), max_rows)))
-    say_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with repeated rows")
+    log_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with repeated rows")
     return repeated
 
 
@@ -274,7 +273,7 @@ def _shuffle_rows(split: Split, seed: int) -> list[int]:
 
     def digest(row: Row) -> bytes:
         hashed = hashlib.blake2b(str(seed).encode(), digest_size=16)
-        feed_row(hashed, {name: value for name, value in row.items() if name != "id"})
+        update_hash(hashed, {name: value for name, value in row.items() if name != "id"})
         return hashed.digest()
 
     order: list[int] = _order_digests(map(digest, split.rows))[1].tolist()

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from bertkit.data.remote import find_source, name_source
 from bertkit.data.text import COMPRESSED, Record, Source, without_compression
-from bertkit.errors import DataError, RecipeError, ResourceError, UsageError, closest
-from bertkit.recipe.records import Data
-from bertkit.storage.cache import say_once
+from bertkit.errors import DataError, RecipeError, ResourceError, UsageError, did_you_mean
+from bertkit.recipe.records import DataConfig
+from bertkit.storage.cache import log_once
 
 _Item = TypeVar("_Item")
 
@@ -64,7 +64,7 @@ class Format:
     folder: str = ""
     """Pattern of file names (``*.ann``) that make their folder a single source of rows; empty if only files are."""
 
-    def read(self, source: Source, data: Data, name: str) -> Iterator[Record]:
+    def read(self, source: Source, data: DataConfig, name: str) -> Iterator[Record]:
         """Yield the rows of a file or a binary stream.
 
         Raises:
@@ -109,11 +109,11 @@ def find_format(name: str) -> Format | None:
         RecipeError: If no format has this name.
     """
     if name != "auto" and name not in FORMATS:
-        raise RecipeError(f"data.format: no file format is called {name!r}", closest(name, ["auto", *FORMATS]))
+        raise RecipeError(f"data.format: no file format is called {name!r}", did_you_mean(name, ["auto", *FORMATS]))
     return FORMATS.get(name)
 
 
-def format_of(file_name: str) -> tuple[Format | None, str]:
+def guess_format(file_name: str) -> tuple[Format | None, str]:
     """Find the format of a file by its name.
 
     Returns:
@@ -142,7 +142,7 @@ def known_endings() -> str:
     return f"{', '.join(text)} (and these with .gz or .zst) and {', '.join(sorted(binary))}"
 
 
-def read_records(file: Path | str, data: Data) -> Iterator[Record]:
+def read_records(file: Path | str, data: DataConfig) -> Iterator[Record]:
     """Read the rows of a file in the format of ``data.format`` or of its ending.
 
     A folder is read if it is one source of rows, such as a saved dataset, or has documents.
@@ -171,7 +171,7 @@ def read_records(file: Path | str, data: Data) -> Iterator[Record]:
         return folder_format.read(path, data, name)
     if not stat.S_ISREG(mode):
         raise not_a_file(path)
-    file_format = named_format or format_of(path.name)[0]
+    file_format = named_format or guess_format(path.name)[0]
     _check_content(path, file_format, name)
     if file_format is None:
         hint = f"known are {known_endings()}; or name its format: --set data.format=conll"
@@ -184,7 +184,7 @@ def not_a_file(path: Path) -> UsageError:
     return UsageError("a pipe or device, not a file", "for standard input write -", file=path)
 
 
-def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[str, list[Path]]:
+def find_files(folder: Path, data: DataConfig, named: Collection[str] = ()) -> dict[str, list[Path]]:
     """Return split -> its files, which are several shards or one file, in a folder and in its ``data`` folder.
 
     The splits in `named`, whose files are given elsewhere, are left out; if there are any, the folder may have no other
@@ -213,7 +213,7 @@ def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[st
     read = list(chain(*files.values()))
     unread = {path.name for path in chain(*paths.values()) if path.suffix in {file.suffix for file in read}}
     if not named and (unread := unread.difference(file.name for file in read)):
-        say_once(f"files of {folder} that are not read ({len(unread)}): {', '.join(sorted(unread)[:10])}")
+        log_once(f"files of {folder} that are not read ({len(unread)}): {', '.join(sorted(unread)[:10])}")
     if not files and not named:
         listing = ", ".join(sorted(path.name for path in folder.glob("[!.]*"))[:10]) or "nothing"
         hint = "name them: --set data.files.train=..."
@@ -230,7 +230,7 @@ class _Group(NamedTuple):
     shards: int
 
 
-def _group_files(folder: Path, data: Data) -> dict[_Group, list[Path]]:
+def _group_files(folder: Path, data: DataConfig) -> dict[_Group, list[Path]]:
     groups: dict[_Group, list[Path]] = {}
     for path in sorted([*folder.glob("*"), *folder.glob("data/*")]):
         ending = _ending(path, data)
@@ -243,7 +243,7 @@ def _group_files(folder: Path, data: Data) -> dict[_Group, list[Path]]:
     return groups
 
 
-def _candidates(groups: list[_Group], data: Data, named: Collection[str]) -> dict[str, list[_Group]]:
+def _candidates(groups: list[_Group], data: DataConfig, named: Collection[str]) -> dict[str, list[_Group]]:
     """Return the groups that could be each unnamed split: groups with its name, or else with a similar name."""
     names, splits = find_splits([group.name for group in groups], data.splits), {**SPLIT_NAMES, **data.splits}
     candidates = {split: [group for group in groups if group.name in names.get(split, ())] for split in splits}
@@ -256,7 +256,7 @@ def _candidates(groups: list[_Group], data: Data, named: Collection[str]) -> dic
             matches = [group for group in similar[split] if group not in taken and splits_per_group[group] == 1]
             candidates[split] = matches
             for group in matches:
-                say_once(f"using {group.name}{group.ending} as the {split} split")
+                log_once(f"using {group.name}{group.ending} as the {split} split")
     return {split: matches for split, matches in candidates.items() if matches and split not in named}
 
 
@@ -282,9 +282,9 @@ def _is_named_after(split: str, group: _Group) -> bool:
     return words[0] in SPLIT_NAMES[split] or words[-1] in SPLIT_NAMES[split]
 
 
-def _ending(path: Path, data: Data) -> str:
+def _ending(path: Path, data: DataConfig) -> str:
     """Return the ending that shows a file's format; if the recipe names the format, ``.gz`` and ``.zst`` count too."""
-    _, ending = format_of(path.name)
+    _, ending = guess_format(path.name)
     compression = path.suffix.lower()
     return ending or (compression if data.format != "auto" and compression in COMPRESSED else "")
 
@@ -300,7 +300,7 @@ def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
     return islice(items, limit)
 
 
-def _read_stdin(data: Data) -> Iterator[Record]:
+def _read_stdin(data: DataConfig) -> Iterator[Record]:
     """Read standard input in the format of ``data.format``, or else as jsonl if it starts with an object, or as csv."""
     stream: Any = sys.stdin.buffer
     first = stream.peek(1).lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n")[:1] if data.format == "auto" else b""
@@ -329,7 +329,7 @@ def not_there(path: Path) -> DataError:
         address = str(path).replace(":/", "://", 1)
         return DataError("an address is not read here", "copy the file to this machine", file=address)
     names = sorted(entry.name for entry in path.parent.glob("[!.]*"))  # without lock files
-    hint = closest(path.name, names)[:200] if names else f"there is nothing in {path.parent}"
+    hint = did_you_mean(path.name, names)[:200] if names else f"there is nothing in {path.parent}"
     return DataError("no such file or folder", hint, file=path)
 
 

@@ -13,7 +13,7 @@ from bertkit.data.labels import spelled
 from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import as_number
 from bertkit.errors import DataError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
 _MAX_ROWS = 1000
 _MAX_CLASSES = 50
@@ -45,7 +45,7 @@ def guess_recipe(file: str) -> Guess:
         DataError: If no column looks like text, or no column looks like a label.
         BertkitError: If the file cannot be read.
     """
-    records = [values for _, values in islice(read_records(file, Data()), _MAX_ROWS)]
+    records = [values for _, values in islice(read_records(file, DataConfig()), _MAX_ROWS)]
     names = list(dict.fromkeys(name for record in records for name in record))
     values = {name: [record.get(name) for record in records] for name in names}
     lower = {name.lower(): name for name in reversed(names)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import check_strings
 from bertkit.data.sources import ROWS
 from bertkit.errors import DataError, located, shorten
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
 
 class DataFrame(Protocol):
@@ -35,7 +35,7 @@ def is_dataframe(rows: object) -> bool:
     return (hasattr(rows, "to_dicts") or hasattr(rows, "to_dict")) and hasattr(rows, "columns")
 
 
-def as_records(rows: Any, inputs: Sequence[str] = (), columns: Columns | None = None) -> list[dict[str, Any]]:
+def as_records(rows: Any, inputs: Sequence[str] = (), columns: ColumnSpec | None = None) -> list[dict[str, Any]]:
     """Return rows as dictionaries of plain values, all with the columns of the first.
 
     Args:
@@ -71,7 +71,7 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: Columns | None = 
     return records
 
 
-def map_given(names: Sequence[str], canonical_names: Iterable[str], data: Data) -> Data:
+def map_given(names: Sequence[str], canonical_names: Iterable[str], data: DataConfig) -> DataConfig:
     """Return settings that read these columns by their names in the recipe's data, or else by canonical names."""
     columns = dict(data.columns)
     for name in canonical_names:
@@ -102,7 +102,7 @@ def _dataframe_records(dataframe: Any) -> Iterable[Mapping[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in dataframe.to_dict("records")]
 
 
-def _as_record(row: Any, inputs: Sequence[str], columns: Columns | None) -> dict[str, Any]:
+def _as_record(row: Any, inputs: Sequence[str], columns: ColumnSpec | None) -> dict[str, Any]:
     if isinstance(row, Mapping):
         return {name: _to_python(value) for name, value in row.items()}
     row = row if isinstance(row, tuple) else _to_python(row)
@@ -119,7 +119,7 @@ def _as_record(row: Any, inputs: Sequence[str], columns: Columns | None) -> dict
         raise DataError(message, f"pass {' and '.join(inputs)}, in this order, or a dictionary of columns")
     record = dict[str, Any]()
     for name, value in zip(inputs, map(_to_python, values), strict=True):
-        record[columns.text_instead.get(name, name) if isinstance(value, str) else name] = value
+        record[columns.fallback_column.get(name, name) if isinstance(value, str) else name] = value
     return record
 
 

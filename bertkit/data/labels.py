@@ -14,10 +14,10 @@ from typing import Any
 
 from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels, place_row
 from bertkit.data.text import describe_record, normalize, source_column
-from bertkit.errors import DataError, ModelError, RecipeError, closest
-from bertkit.recipe.records import Data
+from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean
+from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.disk import spool
 
 CORRECT = "correct the row, or declare the names under `labels:`"
@@ -187,7 +187,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
         f"{index} {list_names([name])}" if are_indices_allowed else repr(name) for index, name in enumerate(names[:20])
     )
     similar_name = next((name for name in names if folded(name) == folded(spelling)), None)
-    suggestion = f"did you mean {similar_name}?" if similar_name else closest(spelling, names)
+    suggestion = f"did you mean {similar_name}?" if similar_name else did_you_mean(spelling, names)
     hint = suggestion if suggestion.startswith("did") else remedy
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
 
@@ -196,14 +196,14 @@ def say_counted(values: Iterable[Any], names: Sequence[str]) -> None:
     """Log the label of each number, if rows have indices of labels instead of names."""
     counted = {name for value in values for name in spelled_names(value)} - {*names, "-1"}
     if counted and all(_is_integer(name) and _is_known(name, names) for name in counted):
-        say_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
+        log_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
 
 
 def name_split(
     split: Split,
     gold: str,
     names: Sequence[str],
-    data: Data,
+    data: DataConfig,
     remedy: str = CORRECT,
     collected: list[DataError] | None = None,
 ) -> Split:
@@ -247,7 +247,7 @@ def name_split(
     if faults and collected is None:
         raise first_of(faults)
     if dropped:
-        say_once(f"rows of {split.source} without a label, left out: {len(dropped):,}")
+        log_once(f"rows of {split.source} without a label, left out: {len(dropped):,}")
     return replace(split, rows=rows, lines=lines)
 
 
@@ -299,7 +299,7 @@ def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[st
     if isinstance(weights, Mapping):
         for name in weights:
             if name not in labels:
-                raise RecipeError(f"class_weights names no label {name!r}", closest(name, labels))
+                raise RecipeError(f"class_weights names no label {name!r}", did_you_mean(name, labels))
         return [float(weights.get(name, 1.0)) for name in labels]
     counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]) if name)
     total = sum(counts.values())

@@ -13,15 +13,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.files import find_format, format_of
+from bertkit.data.files import find_format, guess_format
 from bertkit.data.formats.csv import find_dialect, parse_delimiter
 from bertkit.data.remote import find_source
-from bertkit.errors import DataError, ResourceError, UsageError, closest
+from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean
 from bertkit.progress import log
-from bertkit.recipe.records import Data
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.records import DataConfig
+from bertkit.recipe.sections import expand_path
 from bertkit.storage.disk import spool
-from bertkit.storage.files import disk_error, is_disk_error, replacing, to_json
+from bertkit.storage.files import atomic_write, disk_error, is_disk_error, to_json
 from bertkit.storage.outputs import check_not_inputs, claimed, sweep_temporaries
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ def check_layout(layout: FileLayout, output: Path) -> FileLayout:
     return replace(layout, delimiter=delimiter, digits=_DIGITS if layout.digits is None else layout.digits)
 
 
-def follow_source(layout: FileLayout, output: Path, source: str | Path | None, data: Data) -> FileLayout:
+def follow_source(layout: FileLayout, output: Path, source: str | Path | None, data: DataConfig) -> FileLayout:
     """Return a layout with the encoding of the file with the rows, and its delimiter if the endings are equal."""
     if source is None or str(source) == "-" or output.suffix not in SEPARATED:
         return layout
     file = find_source(source)
-    source_format = find_format(data.format) or format_of(file.name)[0]
+    source_format = find_format(data.format) or guess_format(file.name)[0]
     if source_format is None or f".{source_format.name}" not in SEPARATED:
         return layout
     delimiter, encoding = find_dialect(file, data)
@@ -115,7 +115,7 @@ def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, 
         UsageError: If the output is one of the inputs, or no format has its ending.
         ResourceError: If another process is writing it, or it cannot be written.
     """
-    file = typed_path(output)
+    file = expand_path(output)
     writer_for(file)
     check_not_inputs(file, inputs)
     with claimed(file):
@@ -157,7 +157,7 @@ def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[s
     for number, record in enumerate(records):
         unknown = next((name for name in columns if name not in record), None)
         if number == 0 and unknown is not None:
-            raise UsageError(f"--columns: there is no column {unknown!r}", closest(unknown, record))
+            raise UsageError(f"--columns: there is no column {unknown!r}", did_you_mean(unknown, record))
         yield {name: record[name] for name in columns if name in record}
 
 
@@ -192,7 +192,7 @@ def _replace_file(file: Path) -> Iterator[Path]:
     real = file.resolve()  # A symbolic link is kept; its target is replaced.
     try:
         sweep_temporaries(real)
-        with replacing(real) as temporary:
+        with atomic_write(real) as temporary:
             yield temporary
     except OSError as error:
         if is_disk_error(error):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.formats.tables import find_label_names, name_labels
 from bertkit.data.text import Record
-from bertkit.errors import BertkitError, DataError, UnavailableError, message_of
+from bertkit.errors import BertkitError, DataError, UnavailableError, error_summary
 from bertkit.progress import stage
-from bertkit.recipe.records import Data
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.records import DataConfig
+from bertkit.recipe.sections import expand_path
 from bertkit.storage import files, hub
-from bertkit.storage.cache import cache_folder, lock_folder, say_once, sweep
+from bertkit.storage.cache import cache_folder, lock_folder, log_once, sweep
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -40,7 +40,7 @@ def find_source(source: str | Path) -> Path:
     Raises:
         BertkitError: If the address cannot be copied; see `copy_remote`.
     """
-    return copy_remote(str(source)) if is_remote(source) else typed_path(source)
+    return copy_remote(str(source)) if is_remote(source) else expand_path(source)
 
 
 def name_source(path: Path) -> str:
@@ -80,7 +80,7 @@ def copy_remote(address: str) -> Path:
             is_complete = bool(record) and all(record.values())
             if isinstance(failure, DataError) or not is_complete:
                 raise failure from None
-            say_once(f"read from the cache: {failure.what}")
+            log_once(f"read from the cache: {failure.what}")
         names = list(_read_record(folder))
     sweep(folder.parent)
     # Messages name the file, or the folder above the first wildcard of a pattern.
@@ -133,7 +133,7 @@ def _copy_changed(address: str, folder: Path) -> None:
     with stage(f"copying {_without_query(address)}", len(changed)) as tick:
         for copy in changed:
             (folder / copy).parent.mkdir(parents=True, exist_ok=True)
-            with files.replacing(folder / copy) as temporary:
+            with files.atomic_write(folder / copy) as temporary:
                 system.get_file(remote_names[copy], str(temporary))
             copied[copy] = states[copy]
             files.write_json(folder / _COPIED, copied)
@@ -163,14 +163,14 @@ def _read_record(folder: Path) -> dict[str, str]:
 def _explain_failure(error: Exception, address: str) -> DataError | UnavailableError:
     name = _without_query(address)
     if isinstance(error, ImportError):
-        return UnavailableError(f"{name}: {message_of(error)}", "install that package")
+        return UnavailableError(f"{name}: {error_summary(error)}", "install that package")
     if address.startswith("hf://") and (refusal := hub.explain(error, f"{name}: ")):
         return refusal
     # For fsspec, a file is not found if a web server refuses it or does not answer.
     cause = error.__cause__ if address.startswith("http") else None
     if isinstance(error, FileNotFoundError) and (cause is None or getattr(cause, "status", None) in (404, 410)):
         return DataError("no such file", "check the address, and that it can be reached", file=name)
-    return UnavailableError(f"{name}: {message_of(cause or error)}", "check the address and your access")
+    return UnavailableError(f"{name}: {error_summary(cause or error)}", "check the address and your access")
 
 
 # --- Datasets of the Hub ---
@@ -179,7 +179,7 @@ def _explain_failure(error: Exception, address: str) -> DataError | UnavailableE
 _INSTEAD = "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
 
 
-def read_hub_split(data: Data, split: str, *, streaming: bool = False) -> Iterator[Record]:
+def read_hub_split(data: DataConfig, split: str, *, streaming: bool = False) -> Iterator[Record]:
     """Yield the rows of a split, numbered from 1; class labels come out as their names.
 
     The files of all splits are downloaded first. With `streaming`, rows are read as they are needed instead.
@@ -207,7 +207,7 @@ def read_hub_split(data: Data, split: str, *, streaming: bool = False) -> Iterat
         raise UnavailableError(problem, "the same command continues from the last checkpoint") from None
 
 
-def _open_split(data: Data, split: str, *, streaming: bool) -> Dataset | IterableDataset:
+def _open_split(data: DataConfig, split: str, *, streaming: bool) -> Dataset | IterableDataset:
     """Open a split of the Hub or, if the Hub does not give it, of the cache of `datasets`."""
     if not hub.is_name(data.source):
         raise DataError(f"{data.source!r} is neither a path nor a name on the Hub", _INSTEAD)
@@ -219,7 +219,7 @@ def _open_split(data: Data, split: str, *, streaming: bool) -> Dataset | Iterabl
     try:
         if hub.is_offline_by_choice():
             raise UnavailableError("offline mode is on")
-        repository = hub.look_up("dataset", data.source, data.revision)
+        repository = hub.get_repo_info("dataset", data.source, data.revision)
     except UnavailableError as error:
         return _open_cached(data, split, error)
     try:
@@ -233,10 +233,12 @@ def _open_split(data: Data, split: str, *, streaming: bool) -> Dataset | Iterabl
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise DataError(f"{data.source}: {message_of(cause)}", "see data.config and data.splits") from None
+        raise DataError(f"{data.source}: {error_summary(cause)}", "see data.config and data.splits") from None
 
 
-def _open_online(data: Data, split: str, repository: hub.Repository, *, streaming: bool) -> Dataset | IterableDataset:
+def _open_online(
+    data: DataConfig, split: str, repository: hub.Repository, *, streaming: bool
+) -> Dataset | IterableDataset:
     """Download the files of a configuration, compare their checksums, and prepare them in the cache of `datasets`."""
     import datasets
 
@@ -253,7 +255,7 @@ def _open_online(data: Data, split: str, repository: hub.Repository, *, streamin
     return builder.as_dataset(split=split)
 
 
-def _open_cached(data: Data, split: str, refusal: UnavailableError) -> Dataset:
+def _open_cached(data: DataConfig, split: str, refusal: UnavailableError) -> Dataset:
     """Open a split that bertkit or another program prepared in the cache of `datasets`.
 
     Raises:
@@ -270,7 +272,7 @@ def _open_cached(data: Data, split: str, refusal: UnavailableError) -> Dataset:
         table = builder.as_dataset(split=split) if commit in (None, builder.hash) else None
     if table is not None:
         if not hub.is_offline_by_choice():
-            say_once(f"{data.source} is read from the cache: {refusal.what}")
+            log_once(f"{data.source} is read from the cache: {refusal.what}")
         return table
     problem = f"the dataset {data.source!r} is neither a path nor in the cache, and {refusal.what}"
     remedy = _INSTEAD if datasets.config.HF_HUB_OFFLINE else f"{refusal.remedy}; or {_INSTEAD}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bertkit.data.columns import (
     PAIR,
-    Columns,
+    ColumnSpec,
     join_words,
     map_columns,
     missing_header,
@@ -29,9 +29,9 @@ from bertkit.data.columns import (
 from bertkit.data.text import Record, as_number, describe_record, name_lines
 from bertkit.errors import DataError
 from bertkit.progress import log
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.disk import spool
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _KEY = b"bertkit hold-out"  # with another key, other rows would be held out
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 
-class Place(NamedTuple):
+class RowLocation(NamedTuple):
     """File of a row, and its line as in error messages; None if the file holds only this row."""
 
     file: str
@@ -61,10 +61,10 @@ class Place(NamedTuple):
         return self.file if self.row is None else f"{self.file}:{self.row}"
 
 
-def place_row(source: str | Path, line: int, row: Row) -> Place:
+def place_row(source: str | Path, line: int, row: Row) -> RowLocation:
     """Return the place of a row: a line of its source, or the text in a folder that its id names."""
     folder, text = Path(source), Path(source, f"{row.get('id')}.txt")
-    return Place(str(text), None) if folder.is_dir() and text.is_file() else Place(str(source), line)
+    return RowLocation(str(text), None) if folder.is_dir() and text.is_file() else RowLocation(str(source), line)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Split:
         rows, lines = spool(self.rows[index] for index in positions), array("q", map(self.lines.__getitem__, positions))
         return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
 
-    def place(self, index: int) -> Place:
+    def place(self, index: int) -> RowLocation:
         """Return the place of a row."""
         return place_row(self.source, self.lines[index], self.rows[index])
 
@@ -119,12 +119,12 @@ class Split:
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for row in self.rows:
-            feed_row(digest, row)
+            update_hash(digest, row)
         return digest.hexdigest()
 
 
 def canonical_records(
-    records: Iterable[Record], data: Data, columns: Columns, source: str, warnings: list[str] | None = None
+    records: Iterable[Record], data: DataConfig, columns: ColumnSpec, source: str, warnings: list[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any], Row]]:
     """Yield (line, raw values, row with canonical columns) for each record, and add to warnings if they are given.
 
@@ -141,7 +141,7 @@ def canonical_records(
                 raise missing_header(error, values, records, columns, source) from None
             if PAIR in names and PAIR not in data.columns:
                 remedy = f"--set data.columns.{PAIR}=null drops it"
-                say_once(f"the column {PAIR!r} is read as the second text of a pair; {remedy}")
+                log_once(f"the column {PAIR!r} is read as the second text of a pair; {remedy}")
         if list(values) == list(values.values()) and len(values) > 1:
             raise DataError("the header is repeated", "delete the line", file=source, row=line)
         row = {
@@ -154,8 +154,8 @@ def canonical_records(
 def read_split(
     name: str,
     records: Iterable[Record],
-    data: Data,
-    columns: Columns,
+    data: DataConfig,
+    columns: ColumnSpec,
     read: Callable[[Row], Row | None],
     source: str | Path,
     collected: list[DataError] | None = None,
@@ -214,7 +214,7 @@ def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 @contextmanager
-def placed(source: str | Path, line: int, data: Data, values: Row) -> Iterator[None]:
+def placed(source: str | Path, line: int, data: DataConfig, values: Row) -> Iterator[None]:
     """Add the place of a row with these values, and the source's name of the column, to every DataError."""
     try:
         yield
@@ -224,7 +224,7 @@ def placed(source: str | Path, line: int, data: Data, values: Row) -> Iterator[N
         raise
 
 
-def feed_row(digest: Any, row: Row) -> None:
+def update_hash(digest: Any, row: Row) -> None:
     """Update a digest with a canonical row, whose encoding does not depend on the format of its file."""
     digest.update(_encode(row).encode())
 
@@ -232,7 +232,7 @@ def feed_row(digest: Any, row: Row) -> None:
 def digest_text(row: Row, gold: str) -> bytes:
     """Return a digest of the values that a model reads: all except the gold answer and the id."""
     digest = hashlib.blake2b(key=_KEY, digest_size=16)
-    feed_row(digest, without_answer(row, gold))
+    update_hash(digest, without_answer(row, gold))
     return digest.digest()
 
 
@@ -299,7 +299,7 @@ def first_of(faults: list[DataError]) -> DataError:
     return first
 
 
-def is_dropped(values: Row, row: Row, data: Data, columns: Columns) -> str:
+def is_dropped(values: Row, row: Row, data: DataConfig, columns: ColumnSpec) -> str:
     """Return the value that a row to drop lacks, such as ``text`` or ``a label``, or an empty text to keep the row.
 
     Rows that an annotator of Prodigy rejected or ignored are dropped, because their correct label or span is unknown.

@@ -9,7 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import PAIR, Columns
+from bertkit.data.columns import PAIR, ColumnSpec
 from bertkit.data.demo import open_demo
 from bertkit.data.draw import hold_out
 from bertkit.data.files import (
@@ -17,8 +17,8 @@ from bertkit.data.files import (
     find_files,
     find_format,
     find_splits,
-    format_of,
     format_of_folder,
+    guess_format,
     not_a_file,
     not_there,
     read_records,
@@ -26,13 +26,13 @@ from bertkit.data.files import (
 from bertkit.data.remote import find_source, name_source, read_hub_split
 from bertkit.data.rows import Split, read_split
 from bertkit.data.text import Record
-from bertkit.errors import DataError, closest
+from bertkit.errors import DataError, did_you_mean
 from bertkit.progress import log
 from bertkit.recipe.load import assignment
-from bertkit.recipe.records import Corpus, Data, Recipe
+from bertkit.recipe.records import CorpusConfig, DataConfig, Recipe
 from bertkit.recipe.sections import Row
 from bertkit.storage import hub
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 
 ALL = "all"
 """Name of the split with all rows of a single file."""
@@ -60,7 +60,7 @@ def is_validation(split: str) -> bool:
 
 def read_splits(
     recipe: Recipe,
-    columns: Columns,
+    columns: ColumnSpec,
     read: Read,
     choose: Choose,
     *,
@@ -92,7 +92,7 @@ def read_splits(
     if is_by_column:
         opened = _group_by_column(*opened[ALL], data, choose)
 
-    def read_named(name: str, settings: Data = data) -> Split:
+    def read_named(name: str, settings: DataConfig = data) -> Split:
         source, records = opened[name]
         return read_split(name, records(), settings, columns, read, source, collected)
 
@@ -114,7 +114,7 @@ def read_splits(
     return {name: read_named(name) for name in sorted(opened, key=lambda name: (name != "train", name)) if choose(name)}
 
 
-def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[Data, Opened]:
+def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[DataConfig, Opened]:
     """Return settings for reading, and the source of each split, or of `ALL` rows, with a function that reads it."""
     data = recipe.data
     find_format(data.format)  # A wrong name is an error even if no file is read.
@@ -143,15 +143,15 @@ def _warn_of_split_column(rows: Split, records: Open) -> None:
     first = next(iter(records()))[1] if rows.unread else {}
     for column in [name for name in rows.unread if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
         remedy = f"--set {assignment('data.split_column', column)} reads it"
-        say_once(f"warning: column {column!r} of {rows.source} has the split of each row and is not read; {remedy}")
+        log_once(f"warning: column {column!r} of {rows.source} has the split of each row and is not read; {remedy}")
 
 
-def _group_by_column(source: str, records: Open, data: Data, choose: Choose) -> Opened:
+def _group_by_column(source: str, records: Open, data: DataConfig, choose: Choose) -> Opened:
     """Group rows by the split that a column names."""
     by_name: dict[str, list[Record]] = {}
     for line, values in records():
         if data.split_column not in values:
-            hint = closest(str(data.split_column), values)
+            hint = did_you_mean(str(data.split_column), values)
             raise DataError(f"no column {data.split_column!r}", f"{hint} (data.split_column)", file=source)
         by_name.setdefault(str(values[data.split_column]), []).append((line, values))
     by_split = {
@@ -161,7 +161,7 @@ def _group_by_column(source: str, records: Open, data: Data, choose: Choose) -> 
     read = {split for split in by_split if choose(split)}
     unread = [f"{name!r} ({len(rows):,})" for name, rows in by_split.items() if name not in (*read, *SPLIT_NAMES)]
     if unread:
-        say_once(f"rows of {source} that are not read, by their {data.split_column!r}: {', '.join(unread)}")
+        log_once(f"rows of {source} that are not read, by their {data.split_column!r}: {', '.join(unread)}")
     return {split: (source, partial(iter, rows)) for split, rows in by_split.items()}
 
 
@@ -175,7 +175,7 @@ def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
     return recipe.changed("data", **changes)
 
 
-def check_source(data: Data | Corpus) -> None:
+def check_source(data: DataConfig | CorpusConfig) -> None:
     """Check that a recipe names its data.
 
     Raises:
@@ -185,7 +185,7 @@ def check_source(data: Data | Corpus) -> None:
         raise DataError("the recipe names no data", "--data FILE, a directory, or a dataset on the Hub")
 
 
-def single_file(data: Data | Corpus) -> Path | None:
+def single_file(data: DataConfig | CorpusConfig) -> Path | None:
     """Return the file with all rows, or the folder whose files are read together, or None for any other source.
 
     It is the copy of the file if the source is an address.
@@ -196,16 +196,16 @@ def single_file(data: Data | Corpus) -> Path | None:
     return file if file.is_file() or (file.is_dir() and format_of_folder(file)) else None
 
 
-def unsplit_file(data: Data) -> Path | None:
+def unsplit_file(data: DataConfig) -> Path | None:
     """Return the single file of a source without a split column, or None; some of its rows are held out."""
     return single_file(data) if data.split_column is None else None
 
 
-def _read_files(files: Iterable[Path], data: Data) -> Iterator[Record]:
+def _read_files(files: Iterable[Path], data: DataConfig) -> Iterator[Record]:
     return chain.from_iterable(read_records(file, data) for file in files)
 
 
-def files_by_split(data: Data) -> dict[str, list[Path]] | None:
+def files_by_split(data: DataConfig) -> dict[str, list[Path]] | None:
     """Return the files of each split, or None if the source is neither a path nor an address, but a name on the Hub.
 
     The files of ``data.files`` are added to the files in the source, or replace them. If the source is a file, it has
@@ -236,7 +236,7 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     return None
 
 
-def missing_split(split: str, data: Data, found_splits: Iterable[str]) -> DataError:
+def missing_split(split: str, data: DataConfig, found_splits: Iterable[str]) -> DataError:
     """Return the error for a split that a source lacks; for a folder, it lists the files that are not splits."""
     message, remedy = (
         f"no {split} split (found: {', '.join(found_splits) or 'none'}",
@@ -248,7 +248,7 @@ def missing_split(split: str, data: Data, found_splits: Iterable[str]) -> DataEr
     split_files = [path for paths in (files_by_split(data) or {}).values() for path in paths]
     unused = [path.name for path in sorted(folder.glob("[!.]*")) if path.is_file() and path not in split_files]
     message += f"; other files: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}" if unused else ""
-    readable = [name for name in unused if format_of(name)[0]]
+    readable = [name for name in unused if guess_format(name)[0]]
     if readable:
         remedy = f"--set {assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
     return DataError(f"{message})", remedy, file=folder)

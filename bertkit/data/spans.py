@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bertkit.data.formats.json import parse_json
 from bertkit.errors import DataError
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 
 SPAN_COLUMNS = ("spans", "entities", "label", "labels")
 """Names of the column of spans in annotation tools; the first name that a file has is read."""
@@ -86,7 +86,7 @@ def read_spans(
         hint = f"if the offsets count {description}: --set options.offsets={fitting}"
         if not fitting or None in quotes:
             raise DataError(fault, hint if fitting else f"correct it: offsets count {description}", column="spans")
-        say_once(f"offsets of spans count {description}, as the texts that the spans quote show")
+        log_once(f"offsets of spans count {description}, as the texts that the spans quote show")
         spans = recount(bare, text, fitting)
     stripped = []
     for span in spans:

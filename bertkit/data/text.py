@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe.records import Data
-from bertkit.storage.cache import say_once
+from bertkit.recipe.records import DataConfig
+from bertkit.storage.cache import log_once
 
 Record = tuple[int, dict[str, Any]]
 """A row's number from 1 (the line in csv, tsv and jsonl; the row in json and Parquet) and its raw columns."""
@@ -167,7 +167,7 @@ def name_lines(lines: Iterable[int | str | None]) -> str:
 def warn_of_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:
     """Log a warning about the lines of a file, if there are any."""
     if lines:
-        say_once(f"warning: {name}:{lines[0]}: {problem}{name_lines(lines[1:])}; {remedy}")
+        log_once(f"warning: {name}:{lines[0]}: {problem}{name_lines(lines[1:])}; {remedy}")
 
 
 def _open_source(source: Source) -> AbstractContextManager[IO[bytes]]:
@@ -290,7 +290,7 @@ def empty_file(name: str) -> DataError:
     return DataError("the file is empty", "add rows", file=name)
 
 
-def source_column(canonical: str, data: Data) -> str:
+def source_column(canonical: str, data: DataConfig) -> str:
     """Return the name of a canonical column in files without column names: its name in the recipe, or its own."""
     column = data.columns.get(canonical)
     return column if isinstance(column, str) else canonical

@@ -12,27 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.checks import share_of, types_of
+from bertkit.data.checks import format_fraction, types_of
 from bertkit.data.labels import list_names
 from bertkit.data.rows import Split
 from bertkit.errors import shorten
-from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.evaluation.scoring import (
+    EvalOutput,
     Result,
-    Scored,
     explain_undefined,
     find_intervals,
     find_positive_label,
     measure_ece,
 )
 from bertkit.metrics.baselines import find_unbeaten, strongest
-from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
+from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_examples, take
 from bertkit.metrics.registry import describe_positive_label, is_lower_better
 from bertkit.progress import log
 from bertkit.storage.files import null_for_nan, to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.tasks import Compared, Details, Predictions, Task
-from bertkit.tokens.features import Rows, Setup
+from bertkit.tasks import Predictions, RowScores, Task, TaskReport
+from bertkit.tokens.features import Rows, TaskContext
 
 BASELINES_FILE = "baselines.json"
 _ROUNDING = 1e-9
@@ -43,13 +43,13 @@ class ScoredBaselines:
     """Baselines that were fitted to the training rows of a run, with their predictions and scores."""
 
     learned: Mapping[str, Any]
-    judged: Mapping[str, dict[str, Compared]]
+    judged: Mapping[str, dict[str, RowScores]]
     """Split -> name of a baseline -> its predictions and gold values, as `Task.compare` returns them."""
     scores: Mapping[str, dict[str, dict[str, float]]]
     """Split -> name of a baseline -> metric -> score."""
 
 
-def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup: Setup) -> ScoredBaselines:
+def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup: TaskContext) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
     # Convert to JSON and back, because `eval` reads the file and must compute equal scores.
     learned = json.loads(to_json(task.fit_baselines(training, setup)))
@@ -58,12 +58,12 @@ def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup:
     return ScoredBaselines(learned, judged, scores)
 
 
-def judge_baselines(task: Task, learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, Compared]:
+def judge_baselines(task: Task, learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, RowScores]:
     """Compare the predictions of each baseline with gold values, as a model's are."""
     return {name: task.compare(records, rows, setup) for name, records in task.baselines(learned, rows, setup).items()}
 
 
-def score_baselines(task: Task, judged: Mapping[str, Compared], setup: Setup) -> dict[str, dict[str, float]]:
+def score_baselines(task: Task, judged: Mapping[str, RowScores], setup: TaskContext) -> dict[str, dict[str, float]]:
     """Score each baseline as a model is scored."""
     return {name: task.score(compared, setup) for name, compared in judged.items()}
 
@@ -74,7 +74,7 @@ def write_learned(folder: Path, learned: Mapping[str, Any]) -> str:
     return json_fingerprint(learned)
 
 
-def read_learned(saved: SavedCheckpoint) -> Mapping[str, Any] | None:
+def read_learned(saved: CheckpointInfo) -> Mapping[str, Any] | None:
     """Read the fitted baselines of a checkpoint's run, or return None if they are unknown.
 
     A published model comes without this file, because it contains words of the training rows.
@@ -94,7 +94,7 @@ def read_learned(saved: SavedCheckpoint) -> Mapping[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Lead:
+class BaselineComparison:
     """How far a model is ahead of the strongest baseline on the same rows, with 95% intervals over these rows."""
 
     baseline: str
@@ -109,7 +109,9 @@ class Lead:
     """Whether the model is significantly better: the complete interval of the difference is above 0."""
 
 
-def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric: str) -> Lead | None:
+def compare_with_baselines(
+    task: Task, scored: EvalOutput, judged: Mapping[str, RowScores], metric: str
+) -> BaselineComparison | None:
     """Compare a model with the best baseline, or return None without baselines or if a score is undefined."""
     scores = score_baselines(task, judged, scored.setup)
     name, baseline_score = strongest(scores, metric)
@@ -122,16 +124,18 @@ def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric
         model, baseline = (task.score(take(side, rows), scored.setup)[metric] for side in sides)
         return {"difference": sign * (model - baseline), "baseline": baseline}
 
-    units = count_units(scored.compared)
+    units = count_examples(scored.compared)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
     # Without an interval, each resample of several rows has the same difference.
     is_clear = interval[0] > 0 if interval else units > 1 and difference > _ROUNDING
-    return Lead(name, metric, float(baseline_score), intervals["baseline"], float(difference), interval, bool(is_clear))
+    return BaselineComparison(
+        name, metric, float(baseline_score), intervals["baseline"], float(difference), interval, bool(is_clear)
+    )
 
 
 def make_result(
-    task: Task, split: Split, scored: Scored, details: Details, judged: Mapping[str, Compared], remedy: str = ""
+    task: Task, split: Split, scored: EvalOutput, details: TaskReport, judged: Mapping[str, RowScores], remedy: str = ""
 ) -> Result:
     """Return the result of a split: the scores of a model and of its baselines, with warnings for readers.
 
@@ -147,7 +151,7 @@ def make_result(
     """
     setup, gold = scored.setup, [row.get(task.COLUMNS.gold) for row in split.rows]
     baselines = score_baselines(task, judged, setup)
-    lead = find_lead(task, scored, judged, setup.recipe.best_metric)
+    lead = compare_with_baselines(task, scored, judged, setup.recipe.best_metric)
     positive, intervals = find_positive_label(task, setup.recipe, setup.labels), find_intervals(task, scored)
     return Result(
         recipe=setup.recipe.name,
@@ -169,7 +173,7 @@ def make_result(
             *split.warnings,
             *details.warnings,
             *_doubt_positive_label(gold, scored, positive),
-            *(describe_missing_labels(gold, scored.predictions) if task.NAMED else ()),
+            *(describe_missing_labels(gold, scored.predictions) if task.HAS_LABEL_NAMES else ()),
             *find_warnings(gold, scored, lead, remedy),
         ],
         tables=details.tables,
@@ -177,17 +181,21 @@ def make_result(
     )
 
 
-def _doubt_positive_label(gold: Sequence[Any], scored: Scored, label: str | None) -> list[str]:
+def _doubt_positive_label(gold: Sequence[Any], scored: EvalOutput, label: str | None) -> list[str]:
     """Warn if f1, precision and recall are computed for the frequent label, unless the recipe orders labels."""
     count, scores = gold.count(label), describe_positive_label(scored.scores, label)
     if not scores or scored.setup.recipe.labels or 2 * count <= len(gold):
         return []
     setting = shlex.quote(f"labels=[{list_names(reversed(scored.setup.labels))}]")
-    message = f"{share_of(count, len(gold))} rows have the label {label!r}, for which {scores[0].partition(':')[0]}"
+    message = (
+        f"{format_fraction(count, len(gold))} rows have the label {label!r}, for which {scores[0].partition(':')[0]}"
+    )
     return [f"{message} are computed: --set {setting} computes them for {scored.setup.labels[0]!r}."]
 
 
-def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy: str = "") -> list[str]:
+def find_warnings(
+    gold: Sequence[Any], scored: EvalOutput, lead: BaselineComparison | None, remedy: str = ""
+) -> list[str]:
     """Return warnings if a model gives all rows one answer though gold values differ, or does not beat its baselines.
 
     The second warning comes last and includes the remedy.

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.checks import share_of
+from bertkit.data.checks import format_fraction
 from bertkit.data.rows import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.progress import log
 from bertkit.recipe.records import Recipe
-from bertkit.storage.fingerprints import json_fingerprint, read_signed, write_signed
+from bertkit.storage.fingerprints import json_fingerprint, read_with_checksum, write_with_checksum
 from bertkit.tokens.features import Rows
 
 CALIBRATION_FILE = "calibration.json"
@@ -69,7 +69,7 @@ class SavedCalibration:
 
 def write_calibration(folder: Path, calibration: SavedCalibration) -> None:
     """Write the file into the folder of a model."""
-    write_signed(folder / CALIBRATION_FILE, asdict(calibration))
+    write_with_checksum(folder / CALIBRATION_FILE, asdict(calibration))
 
 
 def fingerprint_all(folder: Path, members: Sequence[Path] = ()) -> str:
@@ -84,7 +84,7 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
         ModelError: If the file is damaged, or does not match the weights.
     """
     file = folder / CALIBRATION_FILE
-    content = read_signed(file, ModelError("the calibration is damaged", _AGAIN, file=file))
+    content = read_with_checksum(file, ModelError("the calibration is damaged", _AGAIN, file=file))
     if content is None:
         return None
     calibration = SavedCalibration(**content)
@@ -127,7 +127,7 @@ def warn_of_calibration_rows(calibration: SavedCalibration, count: int, rows: in
     if not count:
         return []
     return [
-        f"The calibration in force ({option_names}) was fitted to {share_of(count, rows)} of these rows. Each of them "
+        f"The calibration in force ({option_names}) was fitted to {format_fraction(count, rows)} of these rows. Each "
         "is scored with the values fitted to the other folds (cross-fitting), as a new row would be."
     ]
 

@@ -12,16 +12,16 @@ from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
-from bertkit.hardware.device import asked_device
-from bertkit.hardware.precision import Machine, product_widths, restore_hardware, use_matmul_backend
-from bertkit.hardware.process import fitting_threads
+from bertkit.hardware.device import requested_device
+from bertkit.hardware.precision import ComputeConfig, product_widths, restore_hardware, use_matmul_backend
+from bertkit.hardware.process import available_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.checkpoint import check_head, label_names, read_config, read_json_object
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.hub.models import recipe_of
@@ -29,7 +29,7 @@ from bertkit.storage.run_sets import is_seeds_folder, members_of, read_seeds
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import Task, load_family, with_options
 from bertkit.tokens import truncation
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Checkpoint:
     model: Any
     """One of torch, or a `bertkit.runtime.ExportedModel`, which takes arrays."""
     task: Task
-    setup: Setup
-    machine: Machine
+    setup: TaskContext
+    machine: ComputeConfig
     """The device that the model is on, and the precision that it computes in."""
     members: tuple[Checkpoint, ...] = ()
     """Members of an ensemble: the checkpoints whose outputs are combined; this one has the model of the first."""
@@ -65,7 +65,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class SavedCheckpoint:
+class CheckpointInfo:
     """A checkpoint on disk, checked as far as that is possible without its weights."""
 
     recipe: Recipe
@@ -75,7 +75,7 @@ class SavedCheckpoint:
     """Label names in the order of the model's outputs, spelled as in the recipe if it names them."""
     record: RunRecord
     """The record of its run; empty for a plain Hugging Face folder."""
-    members: tuple[SavedCheckpoint, ...] = ()
+    members: tuple[CheckpointInfo, ...] = ()
     """Checkpoints of an ensemble, including this first one; empty for a single model."""
 
     @property
@@ -83,7 +83,7 @@ class SavedCheckpoint:
         """The folders of the checkpoints of an ensemble; empty for a single model."""
         return tuple(member.folder for member in self.members)
 
-    def in_precision(self, precision: str | None) -> SavedCheckpoint:
+    def in_precision(self, precision: str | None) -> CheckpointInfo:
         """Return this checkpoint, to be computed in the precision of another process; None leaves it open."""
         if precision is None:
             return self
@@ -106,13 +106,15 @@ class SavedCheckpoint:
     @property
     def calibration_folder(self) -> Path:
         """The folder with the calibration: the model's, or for an ensemble the folder of the seeds."""
-        return typed_path(self.recipe.model) if self.members else self.folder
+        return expand_path(self.recipe.model) if self.members else self.folder
 
     def read_calibration(self) -> SavedCalibration | None:
         """Read its calibration; see `bertkit.evaluation.calibration.read_calibration`."""
         return read_calibration(self.calibration_folder, self.recipe.task, self.member_folders)
 
-    def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:
+    def load(
+        self, machine: ComputeConfig | None = None, *, inference: bool = False, calibrated: bool = True
+    ) -> Checkpoint:
         """Load it with its tokenizer, for a machine, or in the precision of its run, or without one of its weights.
 
         With `calibrated`, the temperature and the thresholds that are stored in the model folder are applied. With
@@ -136,7 +138,7 @@ class SavedCheckpoint:
             # A run has recorded how its tokenizer works, so a model that only answers needs no transformers for it.
             settings = self.record.get("tokenizer") if inference else None
             tokenizer: Any = open_tokenizer(self.folder, settings) if settings else load_tokenizer(self.folder)
-            setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference))
+            setup = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, inference))
             model = self.task.load_model(self.folder, setup, new_head=False)
             loaded = Checkpoint(model.to(machine.device), self.task, setup, machine)
         # An option that the recipe sets comes first.
@@ -146,7 +148,7 @@ class SavedCheckpoint:
         log.info(calibration.describe())
         return replace(loaded, setup=with_options(loaded.setup, options), calibration=calibration)
 
-    def _set_up(self, setup: Setup) -> Setup:
+    def _set_up(self, setup: TaskContext) -> TaskContext:
         """Add the options that its run has tuned and log them; warn if the maximum length differs from training."""
         # The tokenizer's maximum bounds both lengths.
         limit, training = int(setup.tokenizer.model_max_length), self._recipe_of_run.get("training", {})
@@ -176,20 +178,20 @@ class SavedCheckpoint:
 
         export = read_export(self.folder)
         tokenizer: Any = open_tokenizer(self.folder, export.tokenizer)
-        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, True, True))
+        setup = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, True, True))
         # The head is a part of the graph, so its options were settled when it was exported.
         for name, before, now in _head_options(export.options, setup.recipe.options):
             message = f"it was exported with options.{name} {before}, and the recipe has {now}"
             raise ModelError(message, "use the recipe.yaml of its folder, or export it again", file=self.folder)
-        if (device := asked_device()) not in ("auto", "cpu"):
+        if (device := requested_device()) not in ("auto", "cpu"):
             message = f"--device {device}: exported models are computed on the CPU"
             raise UsageError(message, "leave it out", file=self.folder)
         how = f"CPU, {export.backend}: {export.precision} (as exported)"
         log.info(how)
-        machine = Machine("cpu", export.precision, fitting_threads().number, how)
+        machine = ComputeConfig("cpu", export.precision, available_threads().number, how)
         return Checkpoint(open_exported(self.folder), self.task, setup, machine)
 
-    def _load_members(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
+    def _load_members(self, machine: ComputeConfig | None, *, inference: bool) -> Checkpoint:
         """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs.
 
         A calibration of one of them is not one of their mean, which has its own.
@@ -202,7 +204,7 @@ class SavedCheckpoint:
         means = self._keep_unset({name: fmean(values[name] for values in tuned) for name in tuned[0]})
         return replace(first, setup=with_options(first.setup, means), members=members)
 
-    def _detect_hardware(self) -> Machine:
+    def _detect_hardware(self) -> ComputeConfig:
         # Use the precision of its run even if another is faster here, because scores would differ in the last digits.
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
@@ -238,7 +240,7 @@ class SavedCheckpoint:
         return recipe
 
 
-def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
+def find_checkpoint(recipe: Recipe) -> CheckpointInfo:
     """Find the trained checkpoint that a recipe names as its model.
 
     Raises:
@@ -250,7 +252,7 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
     return open_checkpoint(recipe, task, hub.find_model(recipe.model))
 
 
-def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, Any] | None = None) -> SavedCheckpoint:
+def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, Any] | None = None) -> CheckpointInfo:
     """Find a trained checkpoint by its name, with the recipe that it brings along, or another one that is named.
 
     Args:
@@ -268,13 +270,13 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
     return open_checkpoint(loaded, load_family(loaded), folder)
 
 
-def find_members(recipe: Recipe) -> SavedCheckpoint:
+def find_members(recipe: Recipe) -> CheckpointInfo:
     """Find the checkpoint that a recipe names as its model, or the ensemble of all finished runs of a folder of seeds.
 
     Raises:
         ModelError: If `find_checkpoint` raises it, the seeds are unfinished, or the task family has no ensembles.
     """
-    folder = typed_path(recipe.model)
+    folder = expand_path(recipe.model)
     if not is_seeds_folder(folder):
         return find_checkpoint(recipe)
     summary = read_seeds(folder)
@@ -297,7 +299,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     return replace(members[0], members=members)
 
 
-def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
+def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> CheckpointInfo:
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     if is_exported(folder):
         export = read_export(folder)
@@ -305,24 +307,24 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
         if export.task not in (recipe.task, task.EXPORTED_AS):
             message = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
             raise ModelError(message, "use the recipe.yaml of its folder", file=folder)
-        config, record = read_json_object(folder / "config.json") if task.NAMED else {}, export.record
+        config, record = read_json_object(folder / "config.json") if task.HAS_LABEL_NAMES else {}, export.record
     else:
         from bertkit.modeling.sentence.folder import is_sentence_folder
 
         config = read_config(folder)
         # An encoder for sentence vectors has no head, and only tasks with labels need one.
-        if task.find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
+        if task.find_labels is None and (task.HAS_LABEL_NAMES or not is_sentence_folder(folder)):
             check_head(config, folder)
         record = runs.read_record(folder) or {}
     labels: Sequence[str] = ()
     if task.find_labels is not None:
         labels = task.find_labels(folder, recipe)
-    elif task.NAMED:
+    elif task.HAS_LABEL_NAMES:
         outputs = len(config.get("id2label") or "ab")  # transformers' default is two
         # The user's label names take precedence over the config's, and those over numbers.
         labels = recipe.model_labels or label_names(config) or placeholder_names(outputs)
         labels = match_names(labels, recipe.labels) if recipe.labels else labels
-    return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
+    return CheckpointInfo(as_recorded(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
 
 
 def _head_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError, shorten
-from bertkit.evaluation.stored import Scorer
-from bertkit.metrics.intervals import Judged, count_units, take
+from bertkit.evaluation.stored import StoredPredictionScorer
+from bertkit.metrics.intervals import Judged, count_examples, take
 from bertkit.metrics.paired import count_right, find_changed, swap
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.reliability import quantile_bins, thin
@@ -93,7 +93,7 @@ class Side:
 Sides = tuple[Side, Side]
 
 
-def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, max_shown: int) -> Changes:
+def find_changes(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, extra: Extra, max_shown: int) -> Changes:
     """Find the units that the second system wins and loses, overall and by slices.
 
     A unit is won if the first system's score rises with the second's answer to it, and the second's falls with the
@@ -136,9 +136,9 @@ def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, max_sho
     )
 
 
-def group_rows(scorer: Scorer, rows: Rows, side: Side) -> Units:
+def group_rows(scorer: StoredPredictionScorer, rows: Rows, side: Side) -> Units:
     """Return the row indices of each unit: one per unit, or all rows of a query; empty if they are unknown."""
-    count = count_units(side.judged[0])
+    count = count_examples(side.judged[0])
     if count == len(rows):
         return cast(Units, np.arange(count)[:, None])
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -155,7 +155,10 @@ def group_rows(scorer: Scorer, rows: Rows, side: Side) -> Units:
 
 
 def _mean_effects(
-    scorer: Scorer, metrics: Collection[str], units: Sequence[int], pairs: Sequence[tuple[Judged, Judged]]
+    scorer: StoredPredictionScorer,
+    metrics: Collection[str],
+    units: Sequence[int],
+    pairs: Sequence[tuple[Judged, Judged]],
 ) -> dict[str, dict[int, float]]:
     """Compute what the second system's answer to a unit is worth, for each metric and unit; positive is better.
 
@@ -182,13 +185,13 @@ def _split_effects(effects: Mapping[int, float]) -> tuple[list[int], list[int]]:
     return won, lost
 
 
-def slice_values(scorer: Scorer, rows: Rows, units: Units, extra: Extra) -> Groups:
+def slice_values(scorer: StoredPredictionScorer, rows: Rows, units: Units, extra: Extra) -> Groups:
     """Group units by gold label, by thirds of length, and by each extra column."""
     if not len(units):
         return {}
     columns, slices = scorer.task.COLUMNS, Groups()
     gold = spool(rows[numbers[0]].get(columns.gold) for numbers in units)
-    if scorer.task.NAMED and all(isinstance(value, str) for value in gold):
+    if scorer.task.HAS_LABEL_NAMES and all(isinstance(value, str) for value in gold):
         slices[columns.gold] = _group_numbers(gold)
     lengths = [sum(count_words(rows[number], columns) for number in numbers) for numbers in units]
     if len(set(lengths)) > 1:
@@ -213,13 +216,15 @@ def _group_numbers(values: Sequence[Any]) -> dict[str, Sequence[int]]:
     return dict(groups)
 
 
-def count_words(row: Row, columns: Columns) -> int:
+def count_words(row: Row, columns: ColumnSpec) -> int:
     """Count the words of all inputs of a row."""
     values = [row[name] for name in (*columns.given, *columns.optional) if name in row]
     return sum(len(value if isinstance(value, list) else str(value).split()) for value in values)
 
 
-def _slice_units(scorer: Scorer, metric: str, groups: Groups, sides: Sides, outcome: Sequence[set[int]]) -> list[Slice]:
+def _slice_units(
+    scorer: StoredPredictionScorer, metric: str, groups: Groups, sides: Sides, outcome: Sequence[set[int]]
+) -> list[Slice]:
     """Score each group of units separately, and count its wins and losses."""
     slices = []
     for by, values in groups.items():
@@ -232,7 +237,7 @@ def _slice_units(scorer: Scorer, metric: str, groups: Groups, sides: Sides, outc
     return slices
 
 
-def _slice_entities(scorer: Scorer, metric: str, sides: Sides) -> list[Slice]:
+def _slice_entities(scorer: StoredPredictionScorer, metric: str, sides: Sides) -> list[Slice]:
     """Score each entity type separately, on the rows in which the type is gold or predicted by either side.
 
     A row is won if the second side makes fewer errors of that type.
@@ -254,13 +259,13 @@ def _slice_entities(scorer: Scorer, metric: str, sides: Sides) -> list[Slice]:
     return slices
 
 
-def _mean_scores(scorer: Scorer, metric: str, sides: Sequence[Sequence[Judged]]) -> tuple[float, float]:
+def _mean_scores(scorer: StoredPredictionScorer, metric: str, sides: Sequence[Sequence[Judged]]) -> tuple[float, float]:
     """Compute the mean score of each side's runs."""
     first, second = (float(np.mean([scorer.score(judged)[metric] for judged in side])) for side in sides)
     return first, second
 
 
-def _describe_row(scorer: Scorer, rows: Rows, sides: Sides, number: int) -> ChangedRow:
+def _describe_row(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, number: int) -> ChangedRow:
     """Describe a row in words, with its entities if it has any."""
     row, columns = rows[number], scorer.task.COLUMNS
     texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]

@@ -9,13 +9,13 @@ from typing import Any, cast
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.calibration import fingerprint_all
-from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.evaluation.scoring import Result, predictions_file
 from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.exports import MANIFEST, is_exported
 from bertkit.storage.files import make_ignored_folder, write_text
-from bertkit.storage.fingerprints import file_fingerprint, list_files, read_signed, write_signed
+from bertkit.storage.fingerprints import file_fingerprint, list_files, read_with_checksum, write_with_checksum
 from bertkit.storage.outputs import check_not_inputs
 from bertkit.storage.runs import RunRecord, without_folder
 
@@ -33,7 +33,7 @@ def read_evaluation(folder: Path) -> RunRecord | None:
         DataError: If the record is damaged.
     """
     damaged = DataError("the record of the evaluation is damaged", "evaluate into another folder", file=folder / RECORD)
-    return cast("RunRecord | None", read_signed(folder / RECORD, damaged, form=("an evaluation", _FORMAT)))
+    return cast("RunRecord | None", read_with_checksum(folder / RECORD, damaged, form=("an evaluation", _FORMAT)))
 
 
 def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
@@ -53,7 +53,7 @@ def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
         raise ResourceError(f"not a folder to write to: {error.strerror}", _ANOTHER, file=folder) from None
 
 
-def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
+def begin_evaluation(folder: Path, saved: CheckpointInfo) -> RunRecord:
     """Return the record of an evaluation, which is written to its folder first.
 
     An evaluation of the same model with the same settings is continued: the scores of its other splits stay.
@@ -74,12 +74,12 @@ def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
     record: RunRecord = before or {"results": [], "predictions": {}, "identity": {"data": {}}}
     record |= {"format": _FORMAT, "status": "running", "model": saved.recipe.model, "made_by": made_by}
     record["versions"] = runs.versions()
-    write_signed(folder / RECORD, record)
+    write_with_checksum(folder / RECORD, record)
     write_text(folder / "recipe.yaml", write_yaml(saved.recipe.model_dump(mode="json", exclude_defaults=True)))
     return record
 
 
-def describe_maker(saved: SavedCheckpoint) -> dict[str, Any]:
+def describe_maker(saved: CheckpointInfo) -> dict[str, Any]:
     """Return what predictions depend on besides the rows: the checksum of the model and settings of its recipe."""
     settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
     settings["training"] = {name: settings["training"][name] for name in _SCORING_SETTINGS}
@@ -102,10 +102,10 @@ def finish_evaluation(
     identity = {"recipe": record["made_by"]["recipe"], "data": data, "labels": label_names}
     predictions = {**record["predictions"], **list_files(folder, files)}
     fields = {"identity": identity, "results": other_results + scored, "predictions": predictions}
-    write_signed(folder / RECORD, {**record, "status": "finished", **fields})
+    write_with_checksum(folder / RECORD, {**record, "status": "finished", **fields})
 
 
-def _fingerprint(saved: SavedCheckpoint) -> str:
+def _fingerprint(saved: CheckpointInfo) -> str:
     """Compute the checksum of a model; for an exported one, use the manifest of its files."""
     if is_exported(saved.folder):
         return file_fingerprint(saved.folder / MANIFEST)

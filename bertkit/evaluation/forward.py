@@ -9,11 +9,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.device import Device, device_of, find_device
-from bertkit.hardware.process import fitting_threads, map_in_threads
+from bertkit.hardware.process import available_threads, map_in_threads
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import is_sharded
 from bertkit.storage.disk import IN_MEMORY, spool
-from bertkit.tokens.feature_cache import lengths_of, longest_of
+from bertkit.tokens.feature_cache import get_lengths, get_max_lengths
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,
     Collator,
@@ -59,7 +59,7 @@ def forward(
     from bertkit.runtime.model import ExportedModel
 
     if isinstance(model, ExportedModel):
-        return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
+        return forward_exported(model, features, get_lengths(features).tolist(), collate, tick), None
     process, processes = rank_and_size()
     losses: list[Sequence[Any]] = []  # (sum of losses, number of items) per process
     collate, lengths = few_shapes(model, features, collate)
@@ -184,11 +184,11 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     """
     from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
 
-    lengths = lengths_of(features)
+    lengths = get_lengths(features)
     device = device_of(model)
     if device.shapes_may_change or not len(lengths):
         return collate, lengths.tolist()
-    shapes, longest = get_static_shapes(model), longest_of(features)
+    shapes, longest = get_static_shapes(model), get_max_lengths(features)
     shapes.widths = shapes.widths or choose_widths(longest)
     if longest.max() > shapes.widths[-1]:
         shapes.widths += (round_size(int(longest.max())),)
@@ -216,5 +216,5 @@ def tokens_at_once() -> int:
     """Return the number of padded tokens per batch that keeps this machine busy."""
     torch = sys.modules.get("torch")  # Exported models run without torch.
     if torch is None:
-        return tokens_for(fitting_threads().number)
+        return tokens_for(available_threads().number)
     return tokens_for(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE

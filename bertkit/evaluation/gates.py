@@ -9,18 +9,18 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bertkit.errors import UsageError, closest
+from bertkit.errors import UsageError, did_you_mean
 from bertkit.evaluation.differences import Extra, Side, group_rows, slice_values
 from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import Result
-from bertkit.evaluation.stored import Scorer
+from bertkit.evaluation.stored import StoredPredictionScorer
 from bertkit.metrics.baselines import Scores
-from bertkit.metrics.intervals import Interval, count_units, take
+from bertkit.metrics.intervals import Interval, count_examples, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.slices import MIN_UNITS
 from bertkit.modeling.checkpoint import weight_bytes
-from bertkit.recipe.records import Gates
+from bertkit.recipe.records import GateConfig
 from bertkit.reports.cases import Case, Outcome
 from bertkit.reports.text import p_text, score_text
 from bertkit.storage.exports import is_exported
@@ -45,7 +45,7 @@ class WorseGate:
     margin: float = 0.0
     undecided: Literal["fail", "pass"] = "fail"
 
-    def choose(self, scorer: Scorer, side: Side) -> list[str]:
+    def choose(self, scorer: StoredPredictionScorer, side: Side) -> list[str]:
         """Return the metrics that it is about.
 
         Raises:
@@ -54,7 +54,7 @@ class WorseGate:
         scores = scorer.score(side.judged[0])
         for name in self.metrics:
             if name not in scores:
-                raise UsageError(f"--metric {name} is not scored", closest(name, scores))
+                raise UsageError(f"--metric {name} is not scored", did_you_mean(name, scores))
         return list(self.metrics) or [scorer.recipe.best_metric]
 
 
@@ -69,7 +69,7 @@ class GatedDifference(NamedTuple):
 
 
 def judge_scores(
-    gates: Gates, group: str, scores: Scores, intervals: Mapping[str, Interval], ece: Ece | None, size: int
+    gates: GateConfig, group: str, scores: Scores, intervals: Mapping[str, Interval], ece: Ece | None, size: int
 ) -> list[Case]:
     """Judge what a model scored by the gates of a recipe: a case per gate.
 
@@ -101,7 +101,7 @@ def judge_scores(
     return cases
 
 
-def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
+def judge_seeds(gates: GateConfig, summary: SeedsSummary) -> list[Case]:
     """Judge the means of several seeds; the size is one model's, and their calibration is not measured."""
     size = next((model_bytes(Path(summary.folder, run.name)) for run in summary.runs if run.results), 0)
     cases = []
@@ -120,7 +120,7 @@ def model_bytes(folder: Path) -> int:
     return weight_bytes(folder)
 
 
-def judge_result(gates: Gates, result: Result, folders: Sequence[Path] = ()) -> Result:
+def judge_result(gates: GateConfig, result: Result, folders: Sequence[Path] = ()) -> Result:
     """Return a result with the outcomes of its gates; the weights are in its folder, or in `folders` if given."""
     if not gates.limits:
         return result
@@ -129,7 +129,7 @@ def judge_result(gates: Gates, result: Result, folders: Sequence[Path] = ()) -> 
     return replace(result, gates=cases)
 
 
-def compare_sides(scorer: Scorer, first: Side, second: Side) -> dict[str, Difference]:
+def compare_sides(scorer: StoredPredictionScorer, first: Side, second: Side) -> dict[str, Difference]:
     """Compare two systems, over their seeds too where each has several."""
     if len(first.judged) > 1:
         return compare_seeds(scorer.score, first.judged, second.judged, scorer.task.METRICS)
@@ -137,7 +137,7 @@ def compare_sides(scorer: Scorer, first: Side, second: Side) -> dict[str, Differ
 
 
 def judge_systems(
-    scorer: Scorer,
+    scorer: StoredPredictionScorer,
     rows: Rows,
     sides: Mapping[str, Side],
     differences: Mapping[str, Mapping[str, Difference]],
@@ -157,7 +157,7 @@ def judge_systems(
     if gate is None:
         return []
     first, *rivals = sides
-    metrics, units = gate.choose(scorer, sides[first]), count_units(sides[first].judged[0])
+    metrics, units = gate.choose(scorer, sides[first]), count_examples(sides[first].judged[0])
     tested = [
         GatedDifference(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics
     ]

@@ -12,14 +12,14 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import forward, sorted_batches
-from bertkit.evaluation.scoring import Scored, find_intervals, measure_ece, score_split
-from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_fast
+from bertkit.evaluation.scoring import EvalOutput, find_intervals, measure_ece, score_split
+from bertkit.hardware.speed import InferenceSpeed, measure_speed, time_interleaved, times_as_fast
 from bertkit.metrics.intervals import Interval, Judged
 from bertkit.metrics.paired import Difference, compare_paired
 from bertkit.runtime.model import ExportedModel
 from bertkit.storage.exports import VECTORS
 from bertkit.tasks import Task
-from bertkit.tokens.feature_cache import lengths_of
+from bertkit.tokens.feature_cache import get_lengths
 from bertkit.tokens.features import Collator
 
 TOLERANCE = 1e-4
@@ -103,7 +103,7 @@ def tabulate_latency(
     batches = [random_texts(shape, inputs, vocabulary) for shape in shapes]
     for batch in batches:
         batch["attention_mask"] = np.ones_like(batch["attention_mask"])
-    first, second = time_by_turns([before, after], batches)
+    first, second = time_interleaved([before, after], batches)
     return [
         {
             "texts": texts,
@@ -131,16 +131,16 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
         scores[name] = {"before": result.first, "after": result.second, "difference": result.difference}
         scores[name]["interval"] = result.interval and list(result.interval)
     flips = {}
-    if task.NAMED:
+    if task.HAS_LABEL_NAMES:
         flips["model"] = _count_flips(first, second)
-    if task.NAMED and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
+    if task.HAS_LABEL_NAMES and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
         flips["alone"] = _count_flips(score_split(after, split, features=second.features, alone=True), second)
     has_gates = bool(after.setup.recipe.gates.limits)
     intervals = find_intervals(task, second).ends if has_gates else {}
     return {"scores": scores, "flips": flips, "intervals": intervals, "ece": measure_ece(task, second, split.rows)}
 
 
-def compare_scored(task: Task, first: Scored, second: Scored, *, samples: int = 2000) -> dict[str, Difference]:
+def compare_scored(task: Task, first: EvalOutput, second: EvalOutput, *, samples: int = 2000) -> dict[str, Difference]:
     """Compare the scores of two models on the same rows: metric -> the second's, less the first's."""
 
     def score(compared: Judged) -> dict[str, float]:
@@ -149,12 +149,12 @@ def compare_scored(task: Task, first: Scored, second: Scored, *, samples: int = 
     return compare_paired(score, first.compared, second.compared, task.METRICS, samples=samples)
 
 
-def _count_flips(first: Scored, second: Scored) -> int:
+def _count_flips(first: EvalOutput, second: EvalOutput) -> int:
     pairs = zip(first.predictions, second.predictions, strict=True)
     return sum(old["prediction"] != new["prediction"] for old, new in pairs)
 
 
-def measure_latency(models: Sequence[tuple[Checkpoint, Scored]]) -> list[Pace]:
+def measure_latency(models: Sequence[tuple[Checkpoint, EvalOutput]]) -> list[InferenceSpeed]:
     """Measure how fast each model reads the same rows, one at a time and in batches; they take turns.
 
     Args:
@@ -163,11 +163,11 @@ def measure_latency(models: Sequence[tuple[Checkpoint, Scored]]) -> list[Pace]:
     features = models[-1][1].features
     count = len(features)
     timed = range(0, count, max(1, count // _TOGETHER))
-    lengths = lengths_of(features)[list(timed)].tolist()
+    lengths = get_lengths(features)[list(timed)].tolist()
     batches = [[timed[number] for number in batch] for batch in sorted_batches(lengths)]
     singles = [[number] for number in range(0, count, max(1, count // _ALONE))]
 
-    def read(checkpoint: Checkpoint, scored: Scored, collate: Collator, numbers: Sequence[int]) -> None:
+    def read(checkpoint: Checkpoint, scored: EvalOutput, collate: Collator, numbers: Sequence[int]) -> None:
         checkpoint.use_machine()
         batch = [scored.features[number] for number in numbers]
         forward(checkpoint.model, batch, collate, precision=checkpoint.machine.precision)
@@ -175,4 +175,4 @@ def measure_latency(models: Sequence[tuple[Checkpoint, Scored]]) -> list[Pace]:
     runs = [
         partial(read, checkpoint, scored, checkpoint.task.collator(checkpoint.setup)) for checkpoint, scored in models
     ]
-    return measure_paces(runs, singles, batches, len(timed))
+    return measure_speed(runs, singles, batches, len(timed))

@@ -16,11 +16,11 @@ from bertkit.data.remote import find_source, is_remote
 from bertkit.data.rows import canonical_records, is_blank, place_row
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
-from bertkit.errors import BertkitError, DataError, UsageError, closest, located
-from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.errors import BertkitError, DataError, UsageError, did_you_mean, located
+from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.progress import log
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage.files import to_json
 from bertkit.tasks import Task, row_columns
 
@@ -47,8 +47,8 @@ class Chunk:
 
 
 def open_rows(
-    saved: SavedCheckpoint, source: str | Path | None, row: Row | None
-) -> tuple[SavedCheckpoint, Iterable[Record]]:
+    saved: CheckpointInfo, source: str | Path | None, row: Row | None
+) -> tuple[CheckpointInfo, Iterable[Record]]:
     """Return the rows of a file or a single row, and the checkpoint with the recipe that reads them.
 
     Raises:
@@ -61,7 +61,7 @@ def open_rows(
     return saved, read_records(find_source(source), saved.recipe.data)
 
 
-def read_chunks(saved: SavedCheckpoint, records: Iterable[Record], source: str) -> Iterator[Chunk]:
+def read_chunks(saved: CheckpointInfo, records: Iterable[Record], source: str) -> Iterator[Chunk]:
     """Yield rows in chunks.
 
     A stream (``-``) cannot be repaired and read again, so the rows before a fault are yielded first.
@@ -120,18 +120,18 @@ def _with_row_columns(row: Row, recipe: Recipe, task: Task) -> Recipe:
         if name in columns.optional and name not in names:
             raise UsageError(f"the model was trained without {name}", "leave it out")
         if name not in names:
-            raise UsageError(f"no canonical column is called {name!r}", closest(name, names))
-    for name, instead in columns.text_instead.items():
+            raise UsageError(f"no canonical column is called {name!r}", did_you_mean(name, names))
+    for name, instead in columns.fallback_column.items():
         if name in row and instead in row:
             raise UsageError(f"{name} and {instead} are two forms of the same input", "give one of them")
     for name in (name for name, is_needed in needed.items() if is_needed):
-        if name not in row and columns.text_instead.get(name) not in row:
-            instead = columns.text_instead.get(name, name)
+        if name not in row and columns.fallback_column.get(name) not in row:
+            instead = columns.fallback_column.get(name, name)
             raise UsageError(f"this recipe needs {instead} too", f'--row {instead}="..."')
     return recipe.changed("data", columns={name: name for name in row})
 
 
-def warn_of_unread(names: Iterable[str], saved: SavedCheckpoint) -> None:
+def warn_of_unread(names: Iterable[str], saved: CheckpointInfo) -> None:
     """Log the columns of a row that look like input but are not read by the model."""
     recipe = saved.recipe
     used = {column for name in row_columns(saved.task, recipe) for column in source_columns(name, recipe.data)}
@@ -140,13 +140,13 @@ def warn_of_unread(names: Iterable[str], saved: SavedCheckpoint) -> None:
         log.warning(f"warning: {line}")
 
 
-def find_input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
+def find_input_files(source: str | Path | None, saved: CheckpointInfo) -> Iterator[tuple[str, Path]]:
     """Yield a description and the path of each file that an output must not replace.
 
     These are the file with the rows, the data files of the recipe, and the files of the model.
     """
     if source is not None:
-        yield "the file to predict", Path("/dev/stdin") if str(source) == "-" else typed_path(source)
+        yield "the file to predict", Path("/dev/stdin") if str(source) == "-" else expand_path(source)
     data = saved.recipe.data
     if not any(map(is_remote, (data.source, *data.files.values()))):
         with suppress(BertkitError):  # The data of the recipe need not exist.

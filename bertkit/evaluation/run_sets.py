@@ -15,7 +15,7 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import Result, predictions_file, read_results, score_split, write_predictions
 from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
-from bertkit.metrics.intervals import Interval, count_units, take
+from bertkit.metrics.intervals import Interval, count_examples, take
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
 from bertkit.progress import log
@@ -24,8 +24,8 @@ from bertkit.recipe.space import Point
 from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.run_sets import parse_number
 from bertkit.storage.runs import RunRecord
-from bertkit.tasks import Compared, Task, with_options
-from bertkit.tokens.features import Setup
+from bertkit.tasks import RowScores, Task, with_options
+from bertkit.tokens.features import TaskContext
 
 # Stored predictions are exact, but sums of other arrays may round differently.
 _ROUNDING = 1e-6  # relative
@@ -105,11 +105,11 @@ class StoredRuns:
 
     folder: Path
     records: Mapping[str, RunRecord]
-    setups: Mapping[str, Setup]
+    setups: Mapping[str, TaskContext]
     task: Task
     split: Split
 
-    def compare(self, run: SetRun) -> tuple[Compared, Setup] | None:
+    def compare(self, run: SetRun) -> tuple[RowScores, TaskContext] | None:
         """Compare the predictions of a run with the gold values, or return None if what is stored does not suffice."""
         record = self.records[run.name]
         setup = with_options(self.setups[run.name], record.get("tuned", {}))
@@ -119,7 +119,7 @@ class StoredRuns:
         except KeyError:  # Some values are never written to disk, such as vectors.
             return None
 
-    def score(self, compared: tuple[Compared, Setup], rows: np.ndarray) -> dict[str, float]:
+    def score(self, compared: tuple[RowScores, TaskContext], rows: np.ndarray) -> dict[str, float]:
         """Score some rows, with repeats, of a compared run."""
         arrays, setup = compared
         return self.task.score(take(arrays, rows), setup)
@@ -145,7 +145,7 @@ class StoredRuns:
             return dict.fromkeys(metrics, (None, "the stored predictions do not suffice"))
         if len(runs) < 2:
             return dict.fromkeys(metrics, (None, "one run has no spread"))
-        units = count_units(compared[0][0])
+        units = count_examples(compared[0][0])
         scores = [self.score(pair, np.arange(units)) for pair in compared]
         # All metrics are scored on the same resamples, and rows are compared with gold values only once.
         resampled = resample_mean(lambda index, rows: self.score(compared[index], rows), len(runs), units)

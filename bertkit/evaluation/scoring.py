@@ -25,17 +25,17 @@ from bertkit.recipe.records import Recipe
 from bertkit.storage.disk import IN_MEMORY, spool
 from bertkit.storage.files import write_json
 from bertkit.tasks import (
-    Compared,
-    Details,
     Output,
     Outputs,
     Prediction,
     Predictions,
+    RowScores,
     Task,
+    TaskReport,
     drop_private_keys,
     with_options,
 )
-from bertkit.tokens.features import Features, Rows, Setup
+from bertkit.tokens.features import Features, Rows, TaskContext
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,7 +66,7 @@ class Result:
     baselines: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """Name of a baseline -> its scores."""
     lead: dict[str, Any] | None = None
-    """How far the model is ahead of the strongest baseline, as `bertkit.evaluation.baselines.Lead`."""
+    """How far the model is ahead of the strongest baseline, as `bertkit.evaluation.baselines.BaselineComparison`."""
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
     """``scores``, ``intervals`` or ``baselines`` -> metric -> reason why it is undefined, in all baselines."""
     folder: str | None = None
@@ -89,15 +89,15 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Scored:
+class EvalOutput:
     """The predictions of a split, with its features and scores; `setup` has the options that were tuned on it."""
 
     predictions: Predictions
     features: Features
-    compared: Compared
+    compared: RowScores
     scores: dict[str, float]
     loss: float | None
-    setup: Setup
+    setup: TaskContext
     warnings: list[str] = field(default_factory=list)
     """Warnings for readers of the scores, such as about the calibration in force."""
 
@@ -109,7 +109,7 @@ def score_split(
     features: Features | None = None,
     tune: bool = False,
     alone: bool = False,
-) -> Scored:
+) -> EvalOutput:
     """Encode the rows of a split, run the model, decode its outputs and score them.
 
     With `tune`, the task's options are first tuned on the split. With `alone`, each batch holds one row.
@@ -127,7 +127,7 @@ def score_split(
     return _score_outputs(checkpoint, split, features, outputs, loss)
 
 
-def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[Scored, list[Scored]]:
+def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[EvalOutput, list[EvalOutput]]:
     """Score an ensemble as `score_split` does, and each member separately."""
     checkpoint = _with_labels_of(split, checkpoint)
     features = _encode_split(split, checkpoint)
@@ -144,7 +144,11 @@ def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[Scored, list[S
 def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
     model_labels, gold = checkpoint.setup.labels, checkpoint.task.COLUMNS.gold
-    names = {name for value in split.column(gold) for name in spelled_names(value)} if checkpoint.task.NAMED else set()
+    names = (
+        {name for value in split.column(gold) for name in spelled_names(value)}
+        if checkpoint.task.HAS_LABEL_NAMES
+        else set()
+    )
     unknown_labels = sorted(names.difference(model_labels))
     if not unknown_labels:
         return checkpoint
@@ -172,15 +176,15 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
 
 def _score_outputs(
     checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any], loss: float | None
-) -> Scored:
+) -> EvalOutput:
     task, setup = checkpoint.task, checkpoint.setup
     predictions, warnings = _decode_outputs(checkpoint, split, features, outputs)
     compared = task.compare(predictions, split.rows, setup)
     from bertkit.tokens.truncation import describe_lost_gold
 
-    if task.find_lost_gold and (lost_rows := task.find_lost_gold(features, split.rows, setup)):
+    if task.find_truncated_answers and (lost_rows := task.find_truncated_answers(features, split.rows, setup)):
         warnings = [*warnings, f"{describe_lost_gold(len(lost_rows), len(split.rows), task.OPTIONS)}."]
-    return Scored(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
+    return EvalOutput(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
 
 
 def _decode_outputs(
@@ -201,7 +205,7 @@ def _decode_outputs(
     return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(source_of)), len(split.rows))
 
 
-def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Rows, setup: Setup) -> Predictions:
+def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Rows, setup: TaskContext) -> Predictions:
     """Decode outputs with the task family, in chunks of rows, so that memory stays bounded."""
     if len(rows) <= IN_MEMORY:
         return task.decode(outputs, features, rows, setup)
@@ -276,9 +280,9 @@ def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features) -> S
 
 def explain_undefined(
     task: Task,
-    scored: Scored,
+    scored: EvalOutput,
     intervals: Intervals,
-    compared_baselines: Mapping[str, Compared],
+    compared_baselines: Mapping[str, RowScores],
     baselines: Mapping[str, Mapping[str, float]],
 ) -> dict[str, dict[str, str]]:
     """Return why scores, intervals and baselines are undefined; see `Result.undefined`."""
@@ -301,7 +305,7 @@ def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> st
     return names[1] if set(CLASSIFICATION) <= set(task.METRICS) and len(names) == 2 else None
 
 
-def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None:
+def measure_ece(task: Task, scored: EvalOutput, rows: Rows) -> dict[str, Any] | None:
     """Compute the expected calibration error with its interval, or None without a gate on it or gold probabilities."""
     if "ece" not in scored.setup.recipe.gates.limits or task.gold_probabilities is None:
         return None
@@ -311,7 +315,7 @@ def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None
     return describe_calibration(decisions.probabilities, decisions.gold, decisions.rows)["ece"]
 
 
-def find_intervals(task: Task, scored: Scored) -> Intervals:
+def find_intervals(task: Task, scored: EvalOutput) -> Intervals:
     """Compute the 95% interval of each score over rows (of rankings, over queries).
 
     See `bertkit.metrics.intervals.find_intervals`.
@@ -343,7 +347,7 @@ def predictions_file(split: str) -> str:
     return f"predictions{suffix_of(split)}.jsonl"
 
 
-def write_predictions(folder: Path, split: Split, predictions: Predictions, details: Details) -> list[str]:
+def write_predictions(folder: Path, split: Split, predictions: Predictions, details: TaskReport) -> list[str]:
     """Write predictions.jsonl and the other files that the task family adds for a split; return their names."""
     suffix = suffix_of(split.name)
     seen = split.training_rows

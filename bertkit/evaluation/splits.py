@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from bertkit.data.checks import share_of
-from bertkit.data.columns import Columns
+from bertkit.data.checks import format_fraction
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import (
     CORRECT,
     list_names,
@@ -24,14 +24,14 @@ from bertkit.data.labels import (
 from bertkit.data.rows import Digests, Split, digest_rows
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits, unsplit_file
 from bertkit.data.text import normalize
-from bertkit.errors import DataError, ModelError, UsageError, closest, located
-from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.errors import DataError, ModelError, UsageError, did_you_mean, located
+from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.metrics.registry import check_metrics
 from bertkit.progress import log
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
 from bertkit.storage import checkpoints, runs
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.files import write_bytes
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task
@@ -42,7 +42,7 @@ def read_task_splits(
     task: Task,
     choose: Choose,
     *,
-    columns: Columns | None = None,
+    columns: ColumnSpec | None = None,
     check_rest: bool = False,
     collected: list[DataError] | None = None,
 ) -> dict[str, Split]:
@@ -52,7 +52,7 @@ def read_task_splits(
         columns or task.COLUMNS,
         lambda row: task.read(row, recipe),
         choose,
-        named=task.NAMED,
+        named=task.HAS_LABEL_NAMES,
         check_rest=check_rest,
         collected=collected,
     )
@@ -62,7 +62,7 @@ def read_task_splits(
         with located(file=split.source):
             warnings = task.find_row_warnings(split.rows, recipe)
         for warning in warnings:
-            say_once(f"warning: {split.source}: {warning}")
+            log_once(f"warning: {split.source}: {warning}")
         splits[name] = replace(split, warnings=(*split.warnings, *warnings))
     return splits
 
@@ -100,7 +100,7 @@ def find_training_rows(
         for name in filter(is_validation, splits):
             split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], today[:, 1])])
             if split.training_rows:
-                share = share_of(len(split.training_rows), len(split.rows))
+                share = format_fraction(len(split.training_rows), len(split.rows))
                 example = split.place(min(split.training_rows))
                 described = f"{share} {name} rows are rows that {model} was trained on, such as {example}."
                 warnings.append(f"{described} Scores may be too high.")
@@ -127,7 +127,7 @@ def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
     return [row]
 
 
-def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:
+def judge_training_rows(saved: CheckpointInfo, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:
     """Return the splits to score with the rows marked that the checkpoint was trained on, or without them.
 
     What a run was validated on, it has been warned of, so eval scores it as training did.
@@ -137,7 +137,7 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
         DataError: If there are such rows and they may be neither scored nor dropped, or no other rows are left.
     """
     if choice not in get_args(Choice):
-        raise UsageError(f"training_rows is {choice!r}", closest(choice, get_args(Choice)))
+        raise UsageError(f"training_rows is {choice!r}", did_you_mean(choice, get_args(Choice)))
     trained = read_digests(saved.folder)
     if trained is None:
         # Silence would look like "no row was trained on", which is not known.
@@ -153,7 +153,10 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
 def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
     is_named = not split.is_held_out and split.name not in (ALL, "train")
-    message, folded = f"{share_of(len(seen), count)} rows to score are training rows of the model", split.nearly_trained
+    message, folded = (
+        f"{format_fraction(len(seen), count)} rows to score are training rows of the model",
+        split.nearly_trained,
+    )
     if folded:
         message += f" ({f'{folded:,} of them ' if folded < len(seen) else ''}if case and whitespace are ignored)"
     drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
@@ -169,7 +172,7 @@ def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Sp
     return split.select(index for index in range(count) if index not in seen)
 
 
-def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool = True) -> dict[str, Split]:
+def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = True) -> dict[str, Split]:
     """Read the splits to score, with gold values as the checkpoint's label names.
 
     Args:
@@ -186,7 +189,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     splits = read_task_splits(recipe, task, is_validation if split is None else lambda name: name == split)
     if not splits:
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
-    if not task.NAMED:
+    if not task.HAS_LABEL_NAMES:
         return splits
     gold, named = task.COLUMNS.gold, {}
     for name, rows in splits.items():
@@ -198,7 +201,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     return named
 
 
-def _label_remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
+def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:
     """Return the remedy for a label that the checkpoint lacks; the names of its outputs may be placeholders."""
     label_names = sorted({name for value in split.column(gold) for name in spelled_names(value)})
     outputs = len(saved.labels)

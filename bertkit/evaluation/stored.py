@@ -21,14 +21,14 @@ from bertkit.evaluation.splits import read_task_splits
 from bertkit.metrics.registry import find_declared
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage import runs
 from bertkit.storage.disk import spool
 from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.run_sets import seed_folders
 from bertkit.storage.runs import RunRecord
-from bertkit.tasks import Answer, Compared, Prediction, Predictions, Task, load_task
-from bertkit.tokens.features import Rows, Setup
+from bertkit.tasks import Answer, Prediction, Predictions, RowScores, Task, load_task
+from bertkit.tokens.features import Rows, TaskContext
 
 _AGAIN = "`bertkit eval --output DIR` writes it again"
 _ON_FILE = "`bertkit compare RUN RUN --on FILE` scores runs on a file that no run was trained on"
@@ -77,7 +77,7 @@ class StoredSystem:
 
 
 @dataclass(frozen=True)
-class Scorer:
+class StoredPredictionScorer:
     """Recipe, task and labels of the first system, by which all systems of a comparison are scored."""
 
     recipe: Recipe
@@ -85,15 +85,15 @@ class Scorer:
     labels: tuple[str, ...]
 
     @property
-    def setup(self) -> Setup:
+    def setup(self) -> TaskContext:
         """Setup for `Task.compare` and `Task.score`, which use no tokenizer."""
-        return Setup(self.recipe, cast(Any, None), self.labels)
+        return TaskContext(self.recipe, cast(Any, None), self.labels)
 
     def score(self, compared: Mapping[str, Any]) -> dict[str, float]:
         """Compute the recipe's metrics."""
         return self.task.score(dict(compared), self.setup)
 
-    def compare(self, run: StoredRun, rows: Rows) -> Compared:
+    def compare(self, run: StoredRun, rows: Rows) -> RowScores:
         """Compare the predictions of a run with the gold values.
 
         Raises:
@@ -109,7 +109,7 @@ class Scorer:
             except ValidationError as error:
                 message = f"the prediction {shorten(repr(value))}: {error.errors()[0]['msg']}"
                 raise DataError(message, _AGAIN, file=run.file, row=row) from None
-            if self.task.NAMED and (unknown := [name for name in spelled_names(value) if name not in labels]):
+            if self.task.HAS_LABEL_NAMES and (unknown := [name for name in spelled_names(value) if name not in labels]):
                 message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
                 raise DataError(message, "compare models of one task", file=run.file, row=row)
         with _report_missing_keys(run, self.recipe.task):
@@ -155,7 +155,7 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
         ModelError: If the run, or every seed, is not finished.
         DataError: If a file of predictions is missing or damaged.
     """
-    name, folder = str(path), typed_path(path)
+    name, folder = str(path), expand_path(path)
     if folder.is_file():
         return StoredSystem(name, [StoredRun(name, folder, {}, _read_predictions(folder))])
     record, evaluation = runs.read_record(folder), read_evaluation(folder)
@@ -234,7 +234,7 @@ def recipe_of(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recip
     return load_recipe(str(run.file.with_name("recipe.yaml")), changes)
 
 
-def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Scorer:
+def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> StoredPredictionScorer:
     """Return the scorer for all systems: with this recipe, or with the recipe of the first run that has a record.
 
     Raises:
@@ -254,7 +254,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
     recipe = as_recorded(recipe, identity)
     task, labels = load_task(recipe), identity.get("labels")
     # Files without a record do not list their labels, so the labels are collected from their rows.
-    if task.NAMED and not labels:
+    if task.HAS_LABEL_NAMES and not labels:
         values = (
             value
             for run in stored
@@ -262,7 +262,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
             for value in (record.get(task.COLUMNS.gold), record["prediction"])
         )
         labels = recipe.labels or sorted({name for value in values for name in spelled_names(value)})
-    return Scorer(recipe, task, tuple(labels or ()))
+    return StoredPredictionScorer(recipe, task, tuple(labels or ()))
 
 
 def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:
@@ -306,7 +306,7 @@ def read_rows(run: StoredRun, task: Task) -> Rows:
     names, columns = task.COLUMNS.names, task.COLUMNS
     for row, record in enumerate(run.predictions, start=1):
         for name in filter(None, (*columns.given, columns.gold)):
-            if name not in record and columns.text_instead.get(name) not in record:
+            if name not in record and columns.fallback_column.get(name) not in record:
                 message = f"the row has no {name!r}, by which it is recognized and scored"
                 raise DataError(message, "write each prediction into its row", file=run.file, row=row)
     return spool({name: record[name] for name in names if name in record} for record in run.predictions)
@@ -361,7 +361,7 @@ def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> Data
     return DataError(message, _ON_FILE, file=run.file, row=index + 1)
 
 
-def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list[Any]:
+def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, rows: Rows) -> list[Any]:
     """Return a column of the data for each row, from the stored rows or else from the dataset of the run.
 
     Raises:
@@ -391,5 +391,7 @@ def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list
     missing = sum(key(row) not in values for row in rows)
     if missing:
         message = f"{missing:,} of the {len(rows):,} rows are no longer in the dataset, so --by {column} is unknown"
-        raise DataError(message, "restore it, or leave out --by", file=typed_path(data.source) if data.source else None)
+        raise DataError(
+            message, "restore it, or leave out --by", file=expand_path(data.source) if data.source else None
+        )
     return [values[key(row)] for row in rows]

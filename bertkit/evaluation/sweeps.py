@@ -9,10 +9,10 @@ from typing import Any
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.run_sets import SetRun, StoredRuns
-from bertkit.metrics.intervals import Interval, count_units
+from bertkit.metrics.intervals import Interval, count_examples
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_share
-from bertkit.recipe.space import Axis, Point, Search, name_point, name_value
+from bertkit.recipe.space import Point, SweepDimension, SweepSpace, name_point, name_value
 from bertkit.storage.run_sets import parse_number
 
 ROW_KEYS = ("data.train_limit", "data.per_class")
@@ -89,7 +89,7 @@ class SweepSummary:
         return {**asdict(self), "trials": entries}
 
 
-def check_scored_rows(search: Search, read: Callable[[Point], Split], gold: str) -> None:
+def check_scored_rows(search: SweepSpace, read: Callable[[Point], Split], gold: str) -> None:
     """Check that all points of a search are scored on the same rows; they may read different columns.
 
     Rows are the same if they are the same lines of the same source and have the same gold values.
@@ -141,7 +141,7 @@ def find_selection(trials: Sequence[SetRun], stored: StoredRuns, metric: str) ->
     selection = estimate_selection(
         lambda model, rows: stored.score(compared[model], rows)[metric],
         len(trials),
-        count_units(compared[0][0]),
+        count_examples(compared[0][0]),
         lower_is_better=is_lower_better(metric),
     )
     return selection, None if selection else "too few rows"
@@ -164,13 +164,13 @@ def find_curve(trials: Sequence[SetRun], stored: StoredRuns, metric: str) -> lis
     return points
 
 
-def find_importance(trials: Sequence[SetRun], search: Search, metric: str) -> dict[str, float | None]:
+def find_importance(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> dict[str, float | None]:
     """Compute the fraction of the variance of the scores that each key explains on its own."""
     scores = _list_scores(trials, metric)
     return {axis.key: explained_share(_group_trials(axis, trials), scores) for axis in search.axes}
 
 
-def find_expected_best(trials: Sequence[SetRun], search: Search, metric: str) -> list[float] | None:
+def find_expected_best(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> list[float] | None:
     """Estimate the expected best score of fewer trials, or return None unless the settings are random draws."""
     if search.method != "random" or len(trials) < 2:
         return None
@@ -185,7 +185,7 @@ def _without_rows(trial: SetRun) -> Point:
     return {key: value for key, value in trial.settings.items() if key not in (*ROW_KEYS, _SEED)}
 
 
-def _group_trials(axis: Axis, trials: Sequence[SetRun]) -> list[str]:
+def _group_trials(axis: SweepDimension, trials: Sequence[SetRun]) -> list[str]:
     """Return the group of each trial: its value, or for a real number, the third of the trials that it falls into."""
     values = [trial.settings[axis.key] for trial in trials]
     if axis.values:

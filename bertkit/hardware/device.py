@@ -227,14 +227,14 @@ def prepare(option: str | None) -> None:
         UnavailableError: If torch_xla is installed, and there is no such device.
     """
     _PROCESS.option = option
-    if not asked_device().isidentifier():
+    if not requested_device().isidentifier():
         remedy = "name only its type, such as cuda; CUDA_VISIBLE_DEVICES chooses one of several GPUs"
-        raise UsageError(f"--device {asked_device()} is not a type of device", remedy)
+        raise UsageError(f"--device {requested_device()} is not a type of device", remedy)
     if importlib.util.find_spec("torch_xla"):
         os.environ["USE_TORCH_XLA"] = "1" if find_device().type == "xla" else "0"
 
 
-def asked_device() -> str:
+def requested_device() -> str:
     """Return the type of device that the command line or a variable requests, or ``auto``."""
     # `accelerate launch --cpu`
     uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
@@ -252,7 +252,7 @@ def find_device() -> Device:
     Raises:
         UnavailableError: If the requested device is not available.
     """
-    requested = asked_device()
+    requested = requested_device()
     if requested == "cpu":
         return Device("cpu")
     import torch
@@ -277,7 +277,7 @@ def on_cpu() -> Iterator[None]:
         _PROCESS.option = before
 
 
-def check_asked_device(**reruns: object) -> None:
+def check_requested_device(**reruns: object) -> None:
     """Check that the device that the user requested is available, before rows are read or files are moved.
 
     Args:
@@ -287,7 +287,7 @@ def check_asked_device(**reruns: object) -> None:
         UnavailableError: If it is not available, or on XLA several processes train or layers would run twice.
     """
     used = next((name.replace("__", ".") for name, value in reruns.items() if value), None)
-    if asked_device() != "cpu" and (used or asked_device() != "auto"):
+    if requested_device() != "cpu" and (used or requested_device() != "auto"):
         device = find_device()
         check_single_process(device)
         if used and device.type == "xla":
@@ -359,7 +359,7 @@ def set_accelerate_device(device: str) -> None:
         os.environ.setdefault("ACCELERATE_TORCH_DEVICE", f"{device}:{os.environ.get('LOCAL_RANK', '0')}")
 
 
-def leave_launch() -> None:
+def leave_process_group() -> None:
     """Leave the process group, if this process is in one; otherwise, NCCL warns of leaked resources."""
     from torch import distributed
 

@@ -36,7 +36,7 @@ _FP32_ERROR = 1e-5
 
 
 @dataclass(frozen=True)
-class Machine:
+class ComputeConfig:
     """Device of a run with its precision and threads; `reason` explains the choice.
 
     `matmul_backend` is the library that multiplies fp32 matrices on a CPU: ``torch`` (its own choice) or ``onednn``.
@@ -61,7 +61,7 @@ class Machine:
 
 def detect_hardware(
     precision: str, *, avoid_bf16: bool = False, widths: tuple[int, int] | None = None, threads: int | None = None
-) -> Machine:
+) -> ComputeConfig:
     """Choose the device and the precision.
 
     Args:
@@ -91,7 +91,7 @@ def detect_hardware(
         backend = "onednn" if gain >= _NOT_SLOWER else "torch"
         reason += f"; products of oneDNN, as exact, are {gain:.1f} times as fast as torch's"
     reason = "; ".join(filter(None, (reason, device.note)))
-    return Machine(device.type, precision, threads, f"{name}: {precision} ({reason})", backend)
+    return ComputeConfig(device.type, precision, threads, f"{name}: {precision} ({reason})", backend)
 
 
 def compute_as_stored() -> str:
@@ -121,8 +121,8 @@ def product_widths(config: Mapping[str, Any]) -> tuple[int, int] | None:
     return (named[0], named[1]) if len(named) == 2 else None
 
 
-def restore_hardware(before: dict[str, Any], reason: str, threads: int | None = None) -> Machine:
-    """Return a `Machine` with the precision and backend of an earlier one's record, as far as this machine has them.
+def restore_hardware(before: dict[str, Any], reason: str, threads: int | None = None) -> ComputeConfig:
+    """Return a `ComputeConfig` with the precision and backend of an earlier record, as far as this machine has them.
 
     Without a number of threads, it uses all cores. On another device, the reason names the earlier one.
 
@@ -135,7 +135,7 @@ def restore_hardware(before: dict[str, Any], reason: str, threads: int | None = 
     backend = before.get("matmul_backend", "torch") if device.is_cpu and onednn_is_exact() else "torch"
     recorded = f"recorded on {earlier}" if earlier != device.type else ""
     reason = "; ".join(filter(None, (reason, recorded, device.note)))
-    return Machine(device.type, precision, threads, f"{name}: {precision} ({reason})", backend)
+    return ComputeConfig(device.type, precision, threads, f"{name}: {precision} ({reason})", backend)
 
 
 def _check_precision(precision: str, device: Device, name: str) -> None:
@@ -143,7 +143,7 @@ def _check_precision(precision: str, device: Device, name: str) -> None:
         raise UnavailableError(f"{name} has no bf16", "choose --precision fp32 or --device cpu")
 
 
-def use_matmul_backend(machine: Machine) -> None:
+def use_matmul_backend(machine: ComputeConfig) -> None:
     """Set torch's backend for fp32 matrix products to the backend of a machine; on a GPU, to TF32."""
     import torch
 

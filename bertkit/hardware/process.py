@@ -26,7 +26,7 @@ _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _BATCH_WORKERS = 4  # for a GPU; enough for the largest batches that were measured
 _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
 _PERIOD, _CROWDED = 0.5, 0.1  # seconds between checks, fraction of the time without a core
-_WINDOW, _SHARE = 10.0, 0.25  # seconds of CoreWatch, fraction of the time without a core that it warns of
+_WINDOW, _SHARE = 10.0, 0.25  # seconds of CpuContentionMonitor, fraction of the time without a core that it warns of
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -63,10 +63,10 @@ def prepare(option: int | None) -> None:
     """Store the value of `--threads`, and limit the thread pools of libraries that are imported later."""
     _PROCESS.option = Threads(option, "--threads") if option else None
     for name in _POOLS:
-        os.environ.setdefault(name, str(fitting_threads().number))
+        os.environ.setdefault(name, str(available_threads().number))
 
 
-def asked_threads() -> Threads | None:
+def requested_threads() -> Threads | None:
     """Return the number of threads that `--threads` or `OMP_NUM_THREADS` requires, or None if neither is set."""
     if _PROCESS.option:
         return _PROCESS.option
@@ -75,9 +75,9 @@ def asked_threads() -> Threads | None:
     return Threads(int(named), "OMP_NUM_THREADS") if named.isdecimal() and int(named) else None
 
 
-def fitting_threads() -> Threads:
+def available_threads() -> Threads:
     """Return the number of threads for this process: the requested number, or one per core."""
-    return asked_threads() or _free_threads()
+    return requested_threads() or _free_threads()
 
 
 @cache
@@ -164,7 +164,7 @@ def use_threads(before: int | None = None, why: str = "") -> Threads:
         _PROCESS.own = torch.get_num_threads()
     if before is not None:
         threads = Threads(before, why)
-    elif (threads := fitting_threads()).why != "--threads":
+    elif (threads := available_threads()).why != "--threads":
         threads = Threads(min(threads.number, _PROCESS.own), threads.why)
     _set_threads(threads.number)
     if threads.number > 1 and not any(name in os.environ for name in _WAITING):
@@ -205,7 +205,7 @@ class WaitSwitch:
     """
 
     def __init__(self, libraries: Sequence[Any]) -> None:
-        self.libraries, self.cores, self.is_crowded = libraries, CoreWatch(), False
+        self.libraries, self.cores, self.is_crowded = libraries, CpuContentionMonitor(), False
 
     def check(self) -> None:
         """Compare the load since the last call with the limit; a team belongs to the thread that calls."""
@@ -251,7 +251,7 @@ def _set_threads(count: int) -> None:
 # --- Load by other processes ---
 
 
-class CoreWatch:
+class CpuContentionMonitor:
     """Monitor that warns once if other processes compete for the CPU."""
 
     def __init__(self) -> None:

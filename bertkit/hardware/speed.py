@@ -106,7 +106,7 @@ def describe_spreads(spreads: Iterable[float | None]) -> list[str]:
     return [note] if largest > STEADY else []
 
 
-def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) -> list[Timing]:
+def time_interleaved(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) -> list[Timing]:
     """Measure the seconds that each function takes for each item of work, in several rounds.
 
     Functions take turns at every item. Each runs at least twice in a row, and the fastest run counts: before the first
@@ -127,7 +127,7 @@ def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) 
     return timings
 
 
-class Pace(NamedTuple):
+class InferenceSpeed(NamedTuple):
     """Speed at which a model reads rows."""
 
     row_seconds: float
@@ -138,18 +138,18 @@ class Pace(NamedTuple):
     """The larger `Timing.spread` of single rows and of batches."""
 
 
-def measure_paces(
+def measure_speed(
     runs: Sequence[Callable[[Any], object]], singles: Sequence[Any], batches: Sequence[Any], rows: int
-) -> list[Pace]:
+) -> list[InferenceSpeed]:
     """Measure how fast each function reads single rows, and batches that hold `rows` rows together."""
     single, batched = slice(len(singles)), slice(len(singles), None)
     return [
-        Pace(
+        InferenceSpeed(
             mean(timing.seconds[single]),
             rows / sum(timing.seconds[batched]),
             max(timing.spread(single), timing.spread(batched)),
         )
-        for timing in time_by_turns(runs, [*singles, *batches])
+        for timing in time_interleaved(runs, [*singles, *batches])
     ]
 
 

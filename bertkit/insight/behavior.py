@@ -17,12 +17,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from bertkit.data.columns import Columns
-from bertkit.errors import RecipeError, closest, shorten
-from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.data.columns import ColumnSpec
+from bertkit.errors import RecipeError, did_you_mean, shorten
+from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.evaluation.differences import as_text
 from bertkit.evaluation.scoring import run_model
-from bertkit.evaluation.stored import Scorer, StoredRun
+from bertkit.evaluation.stored import StoredPredictionScorer, StoredRun
 from bertkit.insight.edits import EDITS, Change, add_text, apply_edit, exchange_words, replace_words
 from bertkit.insight.outcomes import find_outcomes
 from bertkit.metrics.intervals import wilson_interval
@@ -81,7 +81,7 @@ class BehaviorTest(Section):
         has_part = {"synonyms": isinstance(self.words, dict), "exchange": len(self.words) > 1, "add": bool(self.text)}
         names = (*EDITS, *_NEEDS)
         if self.change is not None and self.change not in names:
-            raise ValueError(f"no change is called {self.change!r}: {closest(self.change, names)}")
+            raise ValueError(f"no change is called {self.change!r}: {did_you_mean(self.change, names)}")
         if self.change in _NEEDS and not has_part[self.change]:
             raise ValueError(f"change: {self.change} needs e.g. `{_NEEDS[self.change]}`")
         if self.kind == "direction" and (self.change is None or (self.rises and self.falls)):
@@ -207,12 +207,12 @@ def _fill_slots(value: object, texts: Mapping[str, str]) -> object:
     return _SLOT.sub(lambda slot: texts[slot[0]], value) if isinstance(value, str) else value
 
 
-def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: int) -> Plan:
+def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: ColumnSpec, limit: int) -> Plan:
     """Choose at most `limit` rows; if the test changes rows, they are drawn from the rows that can be changed.
 
     The changed row depends only on the change and the index of the row.
     """
-    names = [*columns.given, *columns.text_instead.values()]
+    names = [*columns.given, *columns.fallback_column.values()]
     column = test.column or next((name for name in names if rows and _is_text(rows[0].get(name))), names[0])
     if not test.change:
         return Plan(test, sample(rows, limit), column)
@@ -221,7 +221,7 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: 
     for index in Random(0).sample(range(len(rows)), len(rows)):
         row = rows[index]
         if not _is_text(row.get(column)):
-            raise RecipeError(f"{test.name}: the rows have no text {column!r} to change", closest(column, row))
+            raise RecipeError(f"{test.name}: the rows have no text {column!r} to change", did_you_mean(column, row))
         value = apply_edit(test.change, change, row[column], Random(f"0 {test.change} {index}"))
         # Character offsets into a text must still point to the same words.
         if value is not None and ("target" not in row or isinstance(value, list) or len(value) == len(row[column])):
@@ -232,7 +232,7 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: 
     return Plan(test, [rows[index] for index in indices], column, [changed[index] for index in indices])
 
 
-def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan]) -> list[BehaviorResult]:
+def run_plans(saved: CheckpointInfo, plans: Sequence[Plan]) -> list[BehaviorResult]:
     """Predict the rows of all tests in one pass, so that they are sorted by length, and judge each test with rows."""
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
@@ -277,11 +277,11 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
 
 
-def _judge_answers(saved: SavedCheckpoint, plan: Plan, answers: Predictions) -> list[BehaviorTrial]:
+def _judge_answers(saved: CheckpointInfo, plan: Plan, answers: Predictions) -> list[BehaviorTrial]:
     """Compare answers with gold values as the task family does."""
     records = [{**row, **answer} for row, answer in zip(plan.rows, answers, strict=True)]
     run = StoredRun(plan.test.name, Path(plan.test.name), {}, records)
-    outcomes = find_outcomes(Scorer(saved.recipe, saved.task, saved.labels), run, plan.rows)
+    outcomes = find_outcomes(StoredPredictionScorer(saved.recipe, saved.task, saved.labels), run, plan.rows)
     return [
         BehaviorTrial(row.id, "", row.text, row.gold, row.predicted, row.error > plan.test.tolerance, row.error)
         for row in outcomes.answers
@@ -324,7 +324,9 @@ def _get_probability(test: BehaviorTest, label: str, prediction: Prediction) -> 
     scores = prediction.get("probabilities")
     if not isinstance(scores, Mapping) or label not in scores:
         message = f"{test.name}: the answers have no probability of {label!r}"
-        raise RecipeError(message, closest(label, scores) if scores else "rises and falls are for labels and numbers")
+        raise RecipeError(
+            message, did_you_mean(label, scores) if scores else "rises and falls are for labels and numbers"
+        )
     return float(scores[label])
 
 

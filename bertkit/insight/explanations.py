@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.errors import UsageError, closest
+from bertkit.errors import UsageError, did_you_mean
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.insight.attributions import ExplainedInput, integrated_gradients, occlusion
 from bertkit.insight.words import find_words
@@ -46,7 +46,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class Answered:
+class PredictedRow:
     """A row with its prediction, and the features and outputs of the model for it."""
 
     row: Row
@@ -56,7 +56,7 @@ class Answered:
 
 
 def explain(
-    checkpoint: Checkpoint, answered: Answered, *, targets: Sequence[str] = (), max_steps: int = 512
+    checkpoint: Checkpoint, answered: PredictedRow, *, targets: Sequence[str] = (), max_steps: int = 512
 ) -> list[Explanation]:
     """Explain a row: the number behind each target, word by word.
 
@@ -91,7 +91,7 @@ def explain(
     return explanations
 
 
-def find_targets(checkpoint: Checkpoint, answered: Answered, names: Sequence[str]) -> list[Target]:
+def find_targets(checkpoint: Checkpoint, answered: PredictedRow, names: Sequence[str]) -> list[Target]:
     """Return the numbers to explain: the numbers of the prediction, or those with the requested names."""
     task, setup = checkpoint.task, checkpoint.setup
     if task.targets is None:
@@ -105,6 +105,6 @@ def find_targets(checkpoint: Checkpoint, answered: Answered, names: Sequence[str
     for name in names:
         matches = [target for target in targets if name in (target.name, target.name.partition(": ")[0])]
         if not matches:
-            raise UsageError(f"no target is called {name!r}", closest(name, [target.name for target in targets]))
+            raise UsageError(f"no target is called {name!r}", did_you_mean(name, [target.name for target in targets]))
         selected += matches
     return selected

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.data.rows import is_blank
-from bertkit.errors import DataError, UnavailableError, UsageError, closest, pip_install
+from bertkit.errors import DataError, UnavailableError, UsageError, did_you_mean, install_command
 from bertkit.insight.layer_vectors import LayerVectors
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import draw_rows
@@ -128,7 +128,7 @@ def _read_label(original: dict[str, Any], label: str | None, file: str, line: in
         return None
     if label not in original:
         message = f"no column {label!r}"
-        raise DataError(message, f"{closest(label, original)}; name it with --label", file=file, row=line)
+        raise DataError(message, f"{did_you_mean(label, original)}; name it with --label", file=file, row=line)
     value = original[label]
     return None if value is None or is_blank(value) else str(value)
 
@@ -223,7 +223,7 @@ def check_method(method: str) -> None:
     # A folder with this name has no origin.
     if package is None or package.origin is None:
         message = "--reduce umap needs the package umap-learn"
-        raise UnavailableError(message, f"`{pip_install('map')}`, or --reduce pca")
+        raise UnavailableError(message, f"`{install_command('map')}`, or --reduce pca")
 
 
 def align(planes: Sequence[Plane]) -> list[Plane]:
@@ -260,7 +260,7 @@ def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
         try:
             from umap import UMAP
         except ImportError as error:
-            raise UnavailableError(f"umap-learn cannot be used: {error}", f"`{pip_install('map')}`") from None
+            raise UnavailableError(f"umap-learn cannot be used: {error}", f"`{install_command('map')}`") from None
         reducer = UMAP(n_neighbors=min(_UMAP_NEIGHBORS, len(vectors) - 1), metric="cosine", random_state=seed)
         points = np.asarray(reducer.fit_transform(vectors), dtype=np.float64)
     return np.asarray(points - points.mean(axis=0))

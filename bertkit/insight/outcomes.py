@@ -10,14 +10,14 @@ import numpy as np
 
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import Side, Units, as_text, count_words, group_rows
-from bertkit.evaluation.stored import Scorer, StoredRun
-from bertkit.metrics.intervals import count_units, take
+from bertkit.evaluation.stored import StoredPredictionScorer, StoredRun
+from bertkit.metrics.intervals import count_examples, take
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite
 from bertkit.storage.disk import spool
-from bertkit.tasks import Compared
+from bertkit.tasks import RowScores
 
 _SAME = 1e-6
 
@@ -57,7 +57,7 @@ class Outcomes:
         return float(self.errors.sum() / max(self.decisions.sum(), 1))
 
 
-def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
+def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
     """Find the error of each answer of a run.
 
     The error is, in this order: the errors that the task family counts; the score of a query; whether the row is right,
@@ -91,7 +91,9 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     return Outcomes(rate_name, errors, decisions, units, answers)
 
 
-def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example]) -> tuple[str, np.ndarray]:
+def _judge_rows(
+    scorer: StoredPredictionScorer, compared: RowScores, examples: Sequence[Example]
+) -> tuple[str, np.ndarray]:
     """Return the error of each row: 1 or 0, or the size of the error of a number."""
     if all(example.right is not None for example in examples):
         return "share of wrong rows", np.array([float(not example.right) for example in examples])
@@ -104,7 +106,7 @@ def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example])
     return _score_units(scorer, compared)
 
 
-def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, np.ndarray]:
+def _score_units(scorer: StoredPredictionScorer, compared: RowScores) -> tuple[str, np.ndarray]:
     """Return 1 minus the score of each unit, by a metric that is the mean over units.
 
     Raises:
@@ -112,7 +114,7 @@ def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, np.ndarray]:
     """
     total = scorer.score(compared)
     # Only if a metric is a mean over units, a unit has a score.
-    per_unit = [scorer.score(take(compared, np.array([unit]))) for unit in range(count_units(compared))]
+    per_unit = [scorer.score(take(compared, np.array([unit]))) for unit in range(count_examples(compared))]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
         scores = np.array([scores[metric] for scores in per_unit])
         if not is_lower_better(metric) and abs(scores.mean() - total[metric]) < _SAME and scores.max(initial=0) <= 1:
@@ -122,7 +124,11 @@ def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, np.ndarray]:
 
 
 def _describe_answer(
-    scorer: Scorer, rows: Sequence[Row], indices: Sequence[int], examples: Sequence[Example], error: float
+    scorer: StoredPredictionScorer,
+    rows: Sequence[Row],
+    indices: Sequence[int],
+    examples: Sequence[Example],
+    error: float,
 ) -> RowAnswer:
     columns, example = scorer.task.COLUMNS, examples[indices[0]]
     row = rows[indices[0]]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import find_names, name_split
 from bertkit.data.rows import Split, digest_text
 from bertkit.data.sources import is_validation, read_splits
@@ -215,7 +215,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
     task = BUILT_IN[name]
     metric = choose_metric(metric, (), is_regression=False)
     names = ("tokens", *task.columns)
-    columns = Columns(given=names, gold="", lists=names, text_instead={"tokens": "text"}, text_always=True)
+    columns = ColumnSpec(given=names, gold="", lists=names, fallback_column={"tokens": "text"}, text_always=True)
     splits = read_splits(recipe, columns, partial(_read_columns, columns=task.columns), _is_needed)
     train_rows, test_rows, notes = choose_rows(splits, limit)
     with located(file=recipe.data.source or None):
@@ -341,19 +341,19 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
         reason = "has several labels per row" if unit else f"belongs to the family {recipe.task}"
         message = f"{recipe.name} {reason}, and probes read one label of a text, a pair or a word"
         raise RecipeError(message, "name a recipe of text classification, regression, tags or senses")
-    metric = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
+    metric = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.HAS_LABEL_NAMES)
     splits = read_task_splits(recipe, task, _is_needed)
-    if task.NAMED:
+    if task.HAS_LABEL_NAMES:
         names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
         splits = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
     train_rows, test_rows, notes = choose_rows(splits, limit)
-    train, test = (_label_rows(rows, unit, is_named=task.NAMED) for rows in (train_rows, test_rows))
+    train, test = (_label_rows(rows, unit, is_named=task.HAS_LABEL_NAMES) for rows in (train_rows, test_rows))
     groups: dict[str, Any] = {
         "group_name": "word" if unit in ("word", "target") else "",
         "control": "types" if unit == "word" else "shuffled",
     }
     about = (recipe.name, recipe.about)
-    return ProbeTask(*about, train, test, metric, is_regression=not task.NAMED, notes=notes, **groups)
+    return ProbeTask(*about, train, test, metric, is_regression=not task.HAS_LABEL_NAMES, notes=notes, **groups)
 
 
 def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: bool) -> str:

@@ -11,10 +11,10 @@ from itertools import islice
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.errors import shorten
 from bertkit.evaluation.differences import Extra, Groups, Units, slice_values
-from bertkit.evaluation.stored import Scorer
+from bertkit.evaluation.stored import StoredPredictionScorer
 from bertkit.insight.outcomes import Outcomes
 from bertkit.metrics.slices import compare_slices
 from bertkit.recipe.sections import Row
@@ -51,7 +51,7 @@ class ComparedSlice:
 
 
 def find_slices(
-    scorer: Scorer,
+    scorer: StoredPredictionScorer,
     rows: Sequence[Row],
     units: Units,
     *,
@@ -103,13 +103,15 @@ def compare_groups(outcomes: Outcomes, groups: Groups) -> list[ComparedSlice]:
     return sorted(slices, key=lambda part: (part.p is None, part.p_holm or 0.0, part.p or 0.0))
 
 
-def words_of(rows: Sequence[Row], columns: Columns) -> set[str]:
+def words_of(rows: Sequence[Row], columns: ColumnSpec) -> set[str]:
     """Return the words of rows, in lower case."""
     return {word for row in rows for word in _split_words(_join_texts(row, columns))}
 
 
-def _join_texts(row: Row, columns: Columns) -> str:
-    values = [row[name] for name in (*columns.given, *columns.optional, *columns.text_instead.values()) if name in row]
+def _join_texts(row: Row, columns: ColumnSpec) -> str:
+    values = [
+        row[name] for name in (*columns.given, *columns.optional, *columns.fallback_column.values()) if name in row
+    ]
     parts = (part for value in values for part in (value if isinstance(value, (list, tuple)) else [value]))
     return " ".join(part for part in parts if isinstance(part, str))
 

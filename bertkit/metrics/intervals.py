@@ -115,7 +115,7 @@ def find_intervals(
         score: Computes the scores of resampled predictions.
         samples: Number of resamples.
     """
-    intervals, units = Intervals(), count_units(compared)
+    intervals, units = Intervals(), count_examples(compared)
     records = {name: find_metric(metrics, name) for name in scores}
     counts = {name: metric.counts(compared) for name, metric in records.items()}
     resampled: dict[str, Interval] = {}
@@ -310,7 +310,7 @@ def percent(share: float) -> float:
     return 100 * share
 
 
-def count_units(judged: Judged) -> int:
+def count_examples(judged: Judged) -> int:
     """Return the number of units: rows or queries."""
     return len(next(iter(judged.values())))
 

@@ -15,7 +15,7 @@ from bertkit.metrics.intervals import (
     Judged,
     Score,
     bootstrap_intervals,
-    count_units,
+    count_examples,
     find_metric,
     take,
     wilson_interval,
@@ -66,7 +66,7 @@ def compare_paired(
         metrics: Table of the task family, by which numbers that are not scores are left out.
         samples: Number of permutations; there are as many resamples as for any interval.
     """
-    units = count_units(first)
+    units = count_examples(first)
     scores, second_scores = score(first), score(second)
     names = _comparable(scores, metrics)
 
@@ -110,7 +110,7 @@ def swap(first: Judged, second: Judged, numbers: np.ndarray) -> tuple[dict[str, 
 
 def find_changed(first: Judged, second: Judged) -> np.ndarray:
     """Find the units that two systems judge differently, in any of the arrays; shape (units that differ,)."""
-    differs = np.zeros(count_units(first), dtype=bool)
+    differs = np.zeros(count_examples(first), dtype=bool)
     for name, values in first.items():
         is_nan = values != values  # NaN equals NaN here
         unequal = (values != second[name]) & ~(is_nan & (second[name] != second[name]))
@@ -176,7 +176,7 @@ def count_discordant(
 def count_right(names: Iterable[str], compared: Judged, metrics: Collection[str]) -> dict[str, int]:
     """Count the units that are right, for each metric that is their share; such a metric exists for a single unit."""
     counts = {name: find_metric(metrics, name).counts(compared) for name in names}
-    units = count_units(compared)
+    units = count_examples(compared)
     return {name: counted[0] for name, counted in counts.items() if counted is not None and counted[1] == units}
 
 
@@ -288,7 +288,7 @@ def compare_seeds(
         samples: Number of resamples of the units.
     """
     systems = (first, second)
-    units = count_units(first[0])
+    units = count_examples(first[0])
     observed = [[score(judged) for judged in system] for system in systems]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]

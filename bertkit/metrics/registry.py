@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bertkit.errors import DataError, RecipeError, UnavailableError, closest
+from bertkit.errors import DataError, RecipeError, UnavailableError, did_you_mean
 from bertkit.metrics import retrieval, squad, tags
 from bertkit.metrics.intervals import NOT_FINITE, PLAIN, Judged, Metric, computed_elsewhere, f1_of_share, ratio_metric
 from bertkit.recipe.plugins import custom_code_error, load_custom, untrusted_code_error
@@ -356,21 +356,21 @@ def check_metrics(recipe: Recipe, names: Collection[str]) -> None:
     uses_evaluate = any(name.startswith(EVALUATE_PREFIX) for name in recipe.metrics)
     for name in recipe.metrics:
         if name not in names and not is_library_metric(name):
-            raise RecipeError(f"no metric is called {name!r}", closest(name, names))
+            raise RecipeError(f"no metric is called {name!r}", did_you_mean(name, names))
         if is_custom(name):
             load_custom("metric", name, recipe.trusted)
         if is_script(name) and not recipe.trusted:
             raise untrusted_code_error(f"the metric {name}")
     for name in recipe.gates.limits:
         if not uses_evaluate and name not in (*recipe.metrics, *BESIDE_SCORES):
-            candidates = closest(name, [*recipe.metrics, *BESIDE_SCORES])
+            candidates = did_you_mean(name, [*recipe.metrics, *BESIDE_SCORES])
             raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", candidates)
     # The choice of the best model needs an interval.
     with_interval = recipe.metrics if EVALUATE_PREFIX in names else [name for name in recipe.metrics if name in names]
     is_known = recipe.best_metric in with_interval or (uses_evaluate and EVALUATE_PREFIX in names)
     if not is_known:
         described = "metrics" if with_interval == recipe.metrics else "metrics with an interval"
-        remedy = closest(recipe.best_metric, with_interval)
+        remedy = did_you_mean(recipe.best_metric, with_interval)
         raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the {described}", remedy)
 
 
@@ -381,7 +381,7 @@ def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
         RecipeError: If it is not; the message lists the available metrics.
     """
     if recipe.best_metric not in scores:
-        raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores))
+        raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", did_you_mean(recipe.best_metric, scores))
 
 
 def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> dict[str, float]:

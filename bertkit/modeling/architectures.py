@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from bertkit.hardware.precision import Machine, detect_hardware
+from bertkit.hardware.precision import ComputeConfig, detect_hardware
 from bertkit.modeling.info import Config, Model
 
 
@@ -104,7 +104,7 @@ ARCHITECTURES = {name: _as_architecture(name, fields) for name, fields in _TABLE
 """Model type -> its properties."""
 
 
-def architecture_of(config: Config) -> Architecture:
+def get_architecture(config: Config) -> Architecture:
     """Return the properties of a config's model type; an unknown type gets the defaults."""
     return find_architecture(config.model_type)
 
@@ -129,7 +129,7 @@ def first_position(config: Config) -> int:
     Their position embeddings have a padding index. For an unknown type, a model without memory for its weights is built
     to read it. A config that no encoder can be built from gets 0; loading its weights raises the error.
     """
-    counts_from_padding, padding = architecture_of(config).counts_from_padding, config.pad_token_id
+    counts_from_padding, padding = get_architecture(config).counts_from_padding, config.pad_token_id
     if counts_from_padding is False:
         return 0
     if counts_from_padding and isinstance(padding, int) and 0 <= padding < config.max_position_embeddings:
@@ -175,7 +175,7 @@ def native_port(saved: Mapping[str, Any]) -> str | None:
 
 def detect_machine(
     precision: str, model_type: str, widths: tuple[int, int] | None = None, threads: int | None = None
-) -> Machine:
+) -> ComputeConfig:
     """Choose the device and the precision for a model type: ``auto`` is not bf16 if the type overflows in it."""
     overflows = find_architecture(model_type).overflows_in_bf16
     return detect_hardware(precision, avoid_bf16=overflows, widths=widths, threads=threads)
@@ -211,7 +211,7 @@ def make_causal(config: Config) -> Config:
 
 def layers_of(model: Model) -> list[Any]:
     """Return the layers of a model's encoder, or an empty list if they are unknown or a decoder's."""
-    path = None if is_causal(model.config) else architecture_of(model.config).layers
+    path = None if is_causal(model.config) else get_architecture(model.config).layers
     if path is None:
         return []
     layers: Any = model.base_model
@@ -228,7 +228,7 @@ def layer_sizes(config: Config) -> tuple[int, int, int] | None:
     >>> layer_sizes(Config(model_type="bert", num_hidden_layers=12, hidden_size=768, intermediate_size=3072))
     (12, 768, 3072)
     """
-    if not architecture_of(config).has_plain_products:
+    if not get_architecture(config).has_plain_products:
         return None
     # DistilBERT calls the intermediate size `hidden_dim`.
     intermediate = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)

@@ -26,7 +26,7 @@ AttentionMaps = dict[nn.Module, torch.Tensor]
 
 
 @contextmanager
-def kept_attention(
+def capture_attention(
     model: Model, role: Literal["student", "teacher"], *, in_training_only: bool = False, scores: bool = False
 ) -> Iterator[AttentionMaps]:
     """Keep the log-probabilities of each attention of a model inside the `with` block.
@@ -60,7 +60,7 @@ def kept_attention(
 
 
 @contextmanager
-def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tensor]) -> Iterator[None]:
+def capture_hidden_states(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tensor]) -> Iterator[None]:
     """Keep the hidden states of layers, (texts, tokens, width), in a dictionary inside the `with` block."""
 
     def keep(layer: nn.Module, _: object, output: LayerOutput) -> None:
@@ -72,7 +72,7 @@ def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tens
         yield
 
 
-def keep_windows(model: Model) -> None:
+def preserve_sliding_window(model: Model) -> None:
     """Apply the sliding window of layers to masks that allow attention to only some tokens of a row.
 
     transformers uses a mask of shape (rows, 1, tokens, tokens) unchanged for layers of every type.

@@ -15,7 +15,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bertkit.modeling.architectures import architecture_of, is_causal, layers_of
+from bertkit.modeling.architectures import get_architecture, is_causal, layers_of
 from bertkit.modeling.info import Forward, Layer, LayerOutput, Model, Output
 from bertkit.tokens.features import Tensor
 
@@ -45,7 +45,7 @@ def cls_only_last_layer(model: Model) -> None:
 
     A head that reads a mean of all tokens needs the whole layer, so its model is not changed.
     """
-    architecture = architecture_of(model.config)
+    architecture = get_architecture(model.config)
     reads_first = getattr(model, "reads_first_token", False)
     reads_first = reads_first or getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
     fits = architecture.is_bert_like or (architecture.is_rotary and reads_first)

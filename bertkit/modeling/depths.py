@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
+from bertkit.modeling.architectures import get_architecture, layers_of, shares_layers
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers
 from bertkit.modeling.load import initialize_again
-from bertkit.recipe.sections import Lora, Training
+from bertkit.recipe.sections import LoraConfig, TrainingConfig
 
 ADAPTER = "adapter"
 """Folder of a run that peft loads."""
@@ -61,7 +61,7 @@ def find_depths(model: Model) -> Depths:
 
 def encoder_layers(model: Model) -> list[nn.Module]:
     """Return the layers of a model of any type; layers that share their weights are one."""
-    from bertkit.modeling.speed_paths import repeated_layers
+    from bertkit.modeling.speed_patches import repeated_layers
 
     return layers_of(model) or repeated_layers(model.base_model)
 
@@ -98,7 +98,7 @@ def reinitialize(model: Model, count: int) -> None:
     initialize_again(model, [*layers[len(layers) - count :], *poolers])
 
 
-def prepare_depths(model: Model, training: Training) -> None:
+def configure_layers(model: Model, training: TrainingConfig) -> None:
     """Initialize and freeze layers, and add adapters, as the recipe requires, before a model is trained.
 
     Raises:
@@ -121,19 +121,19 @@ def prepare_depths(model: Model, training: Training) -> None:
         freeze(model, training.freeze)
 
 
-def add_adapters(model: Model, lora: Lora) -> None:
+def add_adapters(model: Model, lora: LoraConfig) -> None:
     """Add adapters to linear layers of an encoder and freeze its weights; modules above the layers are still trained.
 
     Raises:
         RecipeError: If no linear layer has a name in `lora.targets`, or adapters would have no effect.
     """
-    from peft import LoraConfig, inject_adapter_in_model
+    import peft
 
     depths = find_depths(model)
     head = [weights for weights in depths.select(depths.head) if weights.requires_grad]
     names = target_names(model, lora.targets)
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names)
-    inject_adapter_in_model(config, model, _NAME)
+    config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names)
+    peft.inject_adapter_in_model(config, model, _NAME)
     # peft has frozen all weights outside of adapters.
     for weights in head:
         weights.requires_grad_(True)
@@ -147,7 +147,7 @@ def target_names(model: Model, targets: str | list[str]) -> list[str]:
     Raises:
         RecipeError: If no linear layer has a name in `targets`, or adapters would have no effect.
     """
-    if architecture_of(model.config).reads_weights:
+    if get_architecture(model.config).reads_weights:
         message = f"training.lora: the attention of a {model.config.model_type} model reads weights, not layers"
         raise RecipeError(f"{message}, so adapters would have no effect", "use another model")
     in_layers = {id(module) for layer in encoder_layers(model) for module in layer.modules()}

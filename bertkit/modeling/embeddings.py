@@ -8,7 +8,7 @@ are most of the model.
 Here, tokens 1 and 3 of four occur. Their two embeddings are trained, and each id is mapped to its row among them:
 
 >>> table = nn.Embedding(4, 1, _weight=torch.tensor([[10.0], [11.0], [12.0], [13.0]]))
->>> occurring = OccurringEmbeddings(table, torch.tensor([1, 3]))
+>>> occurring = UsedEmbeddings(table, torch.tensor([1, 3]))
 >>> occurring.weight.tolist(), occurring.row_of_id.tolist()
 ([[11.0], [13.0]], [-1, 0, -1, 1])
 >>> occurring(torch.tensor([3, 1, 3]))[:, 0].tolist(), occurring.eval()(torch.tensor([0, 1, 2, 3]))[:, 0].tolist()
@@ -33,7 +33,7 @@ _DECAY = "decay_of_other_rows"  # key in the optimizer's state
 _MAX_OCCURRING = 0.8  # fraction of the vocabulary; above it, training all embeddings is as fast
 
 
-class OccurringEmbeddings(nn.Module):
+class UsedEmbeddings(nn.Module):
     """Replacement of an embedding during training; checkpoints and evaluations see the full table.
 
     `weight` (occurring, width) holds the embeddings of the ids in `rows` (occurring,), sorted. `row_of_id`
@@ -97,7 +97,7 @@ class OccurringEmbeddings(nn.Module):
         return next(group for group in groups if any(parameter is self.weight for parameter in group["params"]))
 
     @staticmethod
-    def _write_table(module: OccurringEmbeddings, state: dict[str, torch.Tensor], prefix: str, _: object) -> None:
+    def _write_table(module: UsedEmbeddings, state: dict[str, torch.Tensor], prefix: str, _: object) -> None:
         # A checkpoint has the full table under the usual name, so any model of this architecture loads it.
         state[f"{prefix}weight"] = module.build_table()
 
@@ -107,7 +107,7 @@ class OccurringEmbeddings(nn.Module):
 
 
 @contextmanager
-def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[OccurringEmbeddings | None]:
+def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbeddings | None]:
     """Train only the word embeddings of these ids, or yield None if that is not possible or not faster.
 
     It is not possible if the table is the output layer, too, and not faster if nearly all ids occur.
@@ -121,7 +121,7 @@ def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[Occurring
     if not is_plain or uses > 1 or len(rows) > _MAX_OCCURRING * len(embedding.weight):
         yield None
         return
-    occurring = OccurringEmbeddings(embedding, rows)
+    occurring = UsedEmbeddings(embedding, rows)
     model.set_input_embeddings(occurring)
     try:
         yield occurring

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertkit.errors import RecipeError, UsageError
 from bertkit.recipe.records import LayerMap
-from bertkit.recipe.sections import Training
+from bertkit.recipe.sections import TrainingConfig
 
 
 class LayerChoice(NamedTuple):
@@ -107,7 +107,7 @@ def match_layers(layer_map: LayerMap, student_count: int, teacher_count: int) ->
     return dict(layer_map)
 
 
-def check_layers(training: Training, count: int) -> None:
+def check_layers(training: TrainingConfig, count: int) -> None:
     """Check the layers that a recipe freezes and initializes again, for an encoder with `count` layers.
 
     Raises:

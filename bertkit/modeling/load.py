@@ -38,7 +38,7 @@ from bertkit.modeling.info import (
     set_tagger_head,
     tagger_head,
 )
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ _ADAPTED_LAYER = ".base_layer."  # peft's name for a layer inside its adapter
 def load_pretrained(
     head: str | Callable[[type], type[Model]],
     folder: Path,
-    setup: Setup,
+    setup: TaskContext,
     *,
     labels: Sequence[str],
     new_head: bool,
@@ -126,7 +126,7 @@ def load_pretrained(
     return model
 
 
-def load_tagger(folder: Path, setup: Setup, tagger: dict[str, Any] | None, *, new_head: bool) -> Model:
+def load_tagger(folder: Path, setup: TaskContext, tagger: dict[str, Any] | None, *, new_head: bool) -> Model:
     """Load a model with one output per label for every token.
 
     Args:
@@ -161,7 +161,7 @@ def load_for_pretraining(head: type[Model], folder: Path | None, config: Config)
     Raises:
         ModelError: If weights do not fit the config or are not finite, or the model reads from left to right.
     """
-    from bertkit.modeling.attention import keep_windows
+    from bertkit.modeling.attention import preserve_sliding_window
 
     if folder is None:
         # Auto classes build a model of a config by a method, and all others by their constructor.
@@ -171,7 +171,7 @@ def load_for_pretraining(head: type[Model], folder: Path | None, config: Config)
             raise ModelError("its tokens see only those before them", "name an encoder of both sides", file=folder)
         model, report = load_weights(head, folder, config)
         model.loading_info = LoadingInfo(tuple(sorted(report["missing_keys"])))
-    keep_windows(model)
+    preserve_sliding_window(model)
     return model
 
 

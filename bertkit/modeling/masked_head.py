@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from bertkit.hardware.tensors import where
 from bertkit.modeling.info import Model, Output, unwrap
-from bertkit.tokens.features import IGNORED, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
+from bertkit.tokens.features import IGNORE_INDEX, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
 
 LABEL_POSITIONS = "label_positions"
 """Key of a batch of few shapes: positions of labeled tokens, (rows, maximum), filled up with the width of the batch."""
@@ -26,9 +26,9 @@ def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple
 
     Args:
         model: Model of transformers with a head over tokens.
-        batch: Arguments of the model, and ``labels`` (rows, tokens), `IGNORED` for tokens that are not predicted.
-        rounded: Whether to round up the number of masked tokens, with labels `IGNORED`. oneDNN compiles the products of
-            a head for each number, which takes 15 MB each.
+        batch: Arguments of the model, and ``labels`` (rows, tokens), `IGNORE_INDEX` for tokens that are not predicted.
+        rounded: Whether to round up the number of masked tokens, with labels `IGNORE_INDEX`. oneDNN compiles the
+            products of a head for each number, which takes 15 MB each.
 
     Returns:
         the model's outputs with logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
@@ -47,14 +47,14 @@ def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple
 
     with unwrap(model).base_model.register_forward_hook(gather):
         outputs = model(**{name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS)})
-    return outputs, functional.pad(labels, (0, more), value=IGNORED) if more else labels
+    return outputs, functional.pad(labels, (0, more), value=IGNORE_INDEX) if more else labels
 
 
 def add_label_positions(batch: Tensors) -> Tensors:
     """Add `LABEL_POSITIONS` to a batch of few shapes, so that gathering tokens creates no new shape."""
     if not STATIC_WIDTHS.get():
         return batch
-    is_labeled = batch["labels"] != IGNORED
+    is_labeled = batch["labels"] != IGNORE_INDEX
     width = is_labeled.shape[1]
     # Usually a quarter of the width is enough, so most batches of one width have one size.
     size = static_width(int(is_labeled.sum(dim=1).max()), (-(-width // 4), -(-width // 2), width))
@@ -69,7 +69,7 @@ def at_labels(values: Tensor, batch: Batch) -> Tensor:
     With `LABEL_POSITIONS`, each row has the same number of tokens, and some of them have no label.
     """
     if LABEL_POSITIONS not in batch:
-        return values[where(batch["labels"], lambda labels: labels != IGNORED)]
+        return values[where(batch["labels"], lambda labels: labels != IGNORE_INDEX)]
     index = batch[LABEL_POSITIONS].clamp(max=values.shape[1] - 1)
     index = index.view(*index.shape, *[1] * (values.dim() - 2)).expand(-1, -1, *values.shape[2:])
     return values.gather(1, index).flatten(0, 1)
@@ -78,7 +78,7 @@ def at_labels(values: Tensor, batch: Batch) -> Tensor:
 def put_at_labels(values: Tensor, batch: Batch, into: Tensor) -> Tensor:
     """Return a tensor (rows, tokens) with the values (masked,) at the labeled tokens, as `at_labels` gathers them."""
     if LABEL_POSITIONS not in batch:
-        return into.masked_scatter(batch["labels"] != IGNORED, values)
+        return into.masked_scatter(batch["labels"] != IGNORE_INDEX, values)
     positions = batch[LABEL_POSITIONS]
     wider = into.new_zeros(len(into), into.shape[1] + 1)
     wider[:, :-1] = into
@@ -91,7 +91,7 @@ def labels_of(batch: Batch) -> Tensor:
     labels = at_labels(batch["labels"], batch)
     if LABEL_POSITIONS not in batch:
         return labels
-    return labels.where(batch[LABEL_POSITIONS].flatten() < batch["labels"].shape[1], IGNORED)
+    return labels.where(batch[LABEL_POSITIONS].flatten() < batch["labels"].shape[1], IGNORE_INDEX)
 
 
 def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
 def masked_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Sum the losses (``mlm``), masked tokens (``masked``) and correct predictions (``found``) on the device."""
     correct = (logits.flatten(0, -2).argmax(-1) == labels).sum()
-    return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORED).sum(), "found": correct}
+    return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORE_INDEX).sum(), "found": correct}
 
 
 def read_numbers(numbers: Mapping[str, Tensor]) -> dict[str, float]:
@@ -128,7 +128,7 @@ def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
 
 def count_pairs(batch: Batch) -> tuple[int, int]:
     """Count the masked tokens and the pairs of a batch."""
-    return int((batch["labels"] != IGNORED).sum()), int((batch["pair_labels"] != IGNORED).sum())
+    return int((batch["labels"] != IGNORE_INDEX).sum()), int((batch["pair_labels"] != IGNORE_INDEX).sum())
 
 
 def sum_pair_losses(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -143,7 +143,7 @@ def accumulate_pairs(model: Model, batch: Batch) -> dict[str, float]:
     gold = batch["pair_labels"]
     pairs = {
         "pair": sum_of_losses(pair_logits, gold),
-        "pairs": (gold != IGNORED).sum(),
+        "pairs": (gold != IGNORE_INDEX).sum(),
         "pairs_found": (pair_logits.argmax(-1) == gold).sum(),
     }
     return read_numbers({**masked_sums(logits, labels), **pairs})

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from bertkit.errors import RecipeError, closest
+from bertkit.errors import RecipeError, did_you_mean
 from bertkit.modeling.architectures import first_position
 from bertkit.modeling.info import Config
 from bertkit.recipe.records import check_names
@@ -63,7 +63,7 @@ def find_size(name: str) -> Size:
     """
     sizes = read_sizes()
     if name not in sizes:
-        raise RecipeError(f"no size is called {name!r}", closest(name, sizes))
+        raise RecipeError(f"no size is called {name!r}", did_you_mean(name, sizes))
     return sizes[name]
 
 
@@ -127,7 +127,7 @@ def _check_values(config: Config, options: Mapping[str, Any]) -> None:
         if is_number and not math.isfinite(value):
             raise RecipeError(f"model_options.{name} is {value}", "give a finite number")
         if ("activation" in name or name == "hidden_act") and isinstance(value, str) and value not in ACT2FN:
-            raise RecipeError(f"model_options.{name} is {value!r}", closest(value, sorted(ACT2FN)))
+            raise RecipeError(f"model_options.{name} is {value!r}", did_you_mean(value, sorted(ACT2FN)))
     if config.hidden_size % config.num_attention_heads:
         message = f"hidden_size {config.hidden_size} cannot be divided among {config.num_attention_heads} heads"
         raise RecipeError(message, "set model_options.num_attention_heads to a divisor of it")

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bertkit.modeling.heads.mixins import Loss, list_loss, sum_over_rows, text_loss
 from bertkit.modeling.info import Model, unwrap
-from bertkit.tokens.feature_cache import lengths_of, longest_of
+from bertkit.tokens.feature_cache import get_lengths, get_max_lengths
 from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch, Features, Tensors
 from bertkit.tokens.static_shapes import Texts
 
@@ -64,7 +64,7 @@ def always_masked() -> Iterator[None]:
 
 def texts_of_rows(model: Model, features: Features) -> Texts:
     """Return the number of texts per row in batches of few shapes; it never decreases from batch to batch."""
-    shapes, count = get_static_shapes(model), int((lengths_of(features) // longest_of(features)).max())
+    shapes, count = get_static_shapes(model), int((get_lengths(features) // get_max_lengths(features)).max())
     if count > 1:
         shapes.texts = count = max(count, shapes.texts)
     return Texts(count, are_windows=getattr(model, "reads", "text") in ("text", "windows"))
@@ -127,7 +127,7 @@ def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
 
 def _takes_row_mask(model: Model) -> bool:
     """Return whether a head takes a ``row_mask``, and ignores the rows that fill a batch in its loss."""
-    return bool(getattr(unwrap(model), "takes_row_mask", False))
+    return bool(getattr(unwrap(model), "accepts_row_mask", False))
 
 
 def _loss_of_numbers(model: Model) -> Loss | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ModelError, UnavailableError, pip_install
+from bertkit.errors import ModelError, UnavailableError, install_command
 from bertkit.modeling.architectures import first_position
 from bertkit.modeling.checkpoint import first_line, load_config, quiet_transformers, read_config, read_json_object
 from bertkit.modeling.info import Config
@@ -86,7 +86,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             tokenizer.backend_tokenizer.encode("\u2603 \ua66e")
     except ImportError:
         problem = "this tokenizer needs SentencePiece"
-        raise UnavailableError(problem, f"`{pip_install('sentencepiece')}`", file=folder) from None
+        raise UnavailableError(problem, f"`{install_command('sentencepiece')}`", file=folder) from None
     except Exception as error:  # readers of tokenizers raise any error for a damaged file
         raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
     if not isinstance(tokenizer.model_max_length, (int, float)):

@@ -14,11 +14,11 @@ from bertkit.pretraining.masking import (
 from bertkit.pretraining.objectives import HELD_OUT_RATE, Objective, PretrainSetup, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.records import Option, read_option
-from bertkit.tokens.features import IGNORED, Collator, Feature
+from bertkit.tokens.features import IGNORE_INDEX, Collator, Feature
 
 __all__ = [
     "HELD_OUT_RATE",
-    "IGNORED",
+    "IGNORE_INDEX",
     "MASK_RANDOM_KEEP",
     "Block",
     "Collator",

@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.errors import DataError
 from bertkit.pretraining.documents import CorpusSource, Document, has_validation, plain_text, read_documents
 from bertkit.progress import get_progress, stage
-from bertkit.recipe.records import Corpus
+from bertkit.recipe.records import CorpusConfig
 from bertkit.tokens.features import split_by_size
 
 _BYTES = 8
@@ -90,7 +90,7 @@ def find_duplicates(source: CorpusSource) -> DeduplicationPass:
     return compare_digests(source.data, {split: _read_digests(source, split) for split in splits})
 
 
-def compare_digests(data: Corpus, by_split: Mapping[str, Iterable[np.ndarray]]) -> DeduplicationPass:
+def compare_digests(data: CorpusConfig, by_split: Mapping[str, Iterable[np.ndarray]]) -> DeduplicationPass:
     """Find the repeated documents, and the documents to hold out.
 
     Args:
@@ -139,7 +139,7 @@ def digest_texts(texts: Iterable[bytes]) -> np.ndarray:
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64)
 
 
-def _threshold(data: Corpus, lowest: int, highest: int) -> int:
+def _threshold(data: CorpusConfig, lowest: int, highest: int) -> int:
     """Compute the digest below which documents are held out, so that neither split is empty.
 
     The digest of a document decides its split, so it stays in its split when other documents are added or removed.

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bertkit.data.demo import TEXT
-from bertkit.data.files import FORMATS, SPLIT_NAMES, find_splits, format_of, not_a_file, not_there, read_records
+from bertkit.data.files import FORMATS, SPLIT_NAMES, find_splits, guess_format, not_a_file, not_there, read_records
 from bertkit.data.remote import find_source, name_source, read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record, without_compression
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe.records import Corpus, Data
-from bertkit.storage.cache import say_once
+from bertkit.recipe.records import CorpusConfig, DataConfig
+from bertkit.storage.cache import log_once
 
 _FORMATS = [file_format for file_format in FORMATS.values() if file_format.running_text]
 _ENDINGS = [ending for file_format in _FORMATS for ending in file_format.endings]
@@ -33,7 +33,7 @@ _HEADING = re.compile(r"\s*(=(?: ?=)*) (.*\S) \1\s*")
 class CorpusSource:
     """The text of a recipe, once its files are found."""
 
-    data: Corpus
+    data: CorpusConfig
     files: Mapping[str, list[Path]] | None
     """Files of ``train`` and, if there are any, of ``validation``, or None if the text is on the Hub."""
 
@@ -91,7 +91,7 @@ def has_validation(source: CorpusSource) -> bool:
     return True
 
 
-def find_corpus(data: Corpus) -> CorpusSource:
+def find_corpus(data: CorpusConfig) -> CorpusSource:
     """Find the files of a corpus.
 
     Raises:
@@ -110,14 +110,14 @@ def find_corpus(data: Corpus) -> CorpusSource:
     return CorpusSource(data, files)
 
 
-def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
+def _files_by_split(data: CorpusConfig) -> dict[str, list[Path]] | None:
     check_source(data)
     source = find_source(data.source)
     if not data.files and (source.is_dir() or _folder_of(source) != source):
         return _find_files(source, data)
     if file := single_file(data):
         return {"train": [_check_ending(file)]}
-    by_split = files_by_split(Data(source=data.source, files=data.files))
+    by_split = files_by_split(DataConfig(source=data.source, files=data.files))
     if by_split is None:
         return None
     if "train" not in by_split:
@@ -153,7 +153,7 @@ def _match_files(folder: Path, pattern: Path) -> list[Path]:
     return list(map(_check_ending, files))
 
 
-def _find_files(path: Path, data: Corpus) -> dict[str, list[Path]]:
+def _find_files(path: Path, data: CorpusConfig) -> dict[str, list[Path]]:
     """Assign the files of a folder, or those that match, to splits by the names of files and folders.
 
     All are train if none is named after a split.
@@ -172,9 +172,9 @@ def _find_files(path: Path, data: Corpus) -> dict[str, list[Path]]:
         raise DataError("the folder has a validation split, but none to train on", hint, file=folder)
     unused = sum(len(paths) for split, paths in by_split.items() if split not in ("train", "validation"))
     for split in ("train", "validation"):
-        say_once(f"{split}: {_count_files(len(by_split.get(split, ())))} of {folder}")
+        log_once(f"{split}: {_count_files(len(by_split.get(split, ())))} of {folder}")
     if unused:
-        say_once(f"{_count_files(unused)} of {folder} left out: named after neither split")
+        log_once(f"{_count_files(unused)} of {folder} left out: named after neither split")
     return {split: by_split[split] for split in ("train", "validation") if split in by_split}
 
 
@@ -193,7 +193,7 @@ def _text_files(folder: Path) -> list[Path]:
     return files
 
 
-def _split_of(path: Path, data: Corpus) -> str | None:
+def _split_of(path: Path, data: CorpusConfig) -> str | None:
     """Return the split in the name of a file or of a folder above it, or None if no name has one."""
     names = [*path.parts[:-1], without_compression(path.name).removesuffix(_ending(path))]
     splits = find_splits([re.sub(f"{_NUMBERED}$", "", name.lower()) for name in names], data.splits)
@@ -201,7 +201,7 @@ def _split_of(path: Path, data: Corpus) -> str | None:
 
 
 def _ending(path: Path) -> str:
-    file_format, ending = format_of(path.name)
+    file_format, ending = guess_format(path.name)
     return without_compression(ending) if file_format and file_format.running_text else ""
 
 
@@ -228,37 +228,37 @@ def list_source_files(source: CorpusSource, split: str) -> list[SourceFile]:
     return [SourceFile(paths, lambda: islice(chain.from_iterable(file.read() for file in files), data.limit))]
 
 
-def _weight_of(file: Path, split: str, data: Corpus) -> float:
+def _weight_of(file: Path, split: str, data: CorpusConfig) -> float:
     """Return the weight of the first pattern that a file matches."""
     weights = data.weights if split == "train" else {}
     return next((weight for pattern, weight in weights.items() if file.match(pattern)), 1.0)
 
 
-def _read_hub_documents(data: Corpus, split: str) -> Iterator[Document]:
+def _read_hub_documents(data: CorpusConfig, split: str) -> Iterator[Document]:
     name = f"{data.source}:{data.splits.get(split, split)}"
     return _chunk_documents(_read_texts(_read_hub(data, split), data, data.column, name), data, name, is_lines=False)
 
 
-def _read_file_documents(file: Path, data: Corpus) -> Iterator[Document]:
+def _read_file_documents(file: Path, data: CorpusConfig) -> Iterator[Document]:
     is_lines, name = _ending(file) == ".txt", name_source(file)
     texts = _read_texts(_read_file(file, data, is_lines), data, "text" if is_lines else data.column, name)
     return _chunk_documents(texts, data, name, is_lines)
 
 
-def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
-    hub_set = Data(source=data.source, config=data.config, revision=data.revision)
+def _read_hub(data: CorpusConfig, split: str) -> Iterator[Record]:
+    hub_set = DataConfig(source=data.source, config=data.config, revision=data.revision)
     return read_hub_split(hub_set, data.splits.get(split, split), streaming=data.streaming)
 
 
-def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
+def _read_file(file: Path, data: CorpusConfig, is_lines: bool) -> Iterator[Record]:
     try:
-        rows = Data(encoding=data.encoding, format="lines" if is_lines else "auto")
+        rows = DataConfig(encoding=data.encoding, format="lines" if is_lines else "auto")
         rows._same_keys = False  # Only the text is read, and some writers leave empty values out.
         yield from read_records(file, rows)
     except DataError as error:
         keys = _SETTING.findall(error.remedy)
         # The remedy may name a setting that only rows have.
-        if not set(keys) <= set(Corpus.model_fields):
+        if not set(keys) <= set(CorpusConfig.model_fields):
             error.remedy = "repair the file, or save it as .jsonl"
         raise
 
@@ -279,7 +279,7 @@ def encode_text(text: Text) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _read_texts(records: Iterable[Record], data: Corpus, column: str, name: str) -> Iterator[tuple[int, Text]]:
+def _read_texts(records: Iterable[Record], data: CorpusConfig, column: str, name: str) -> Iterator[tuple[int, Text]]:
     are_rows = data.documents in ("auto", "rows")
     for line, record in records:
         if column not in record:
@@ -295,7 +295,9 @@ def _read_texts(records: Iterable[Record], data: Corpus, column: str, name: str)
         yield line, value or ""
 
 
-def _chunk_documents(texts: Iterable[tuple[int, Any]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
+def _chunk_documents(
+    texts: Iterable[tuple[int, Any]], data: CorpusConfig, name: str, is_lines: bool
+) -> Iterator[Document]:
     """Build documents from lines or rows, according to ``data.documents``.
 
     Rows may also be the lines of documents, separated by empty rows; such a row may hold several lines.
@@ -319,7 +321,7 @@ def _point_out_titles(documents: Iterable[Document]) -> Iterator[Document]:
     for document in documents:
         text = document.text
         if isinstance(text, str) and text[:3] == " = " and _HEADING.fullmatch(text):
-            say_once(f"{document.source}: a title is a separate document; --set data.documents=articles joins articles")
+            log_once(f"{document.source}: a title is a separate document; --set data.documents=articles joins articles")
         yield document
 
 

@@ -21,7 +21,15 @@ import numpy as np
 
 from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
+from bertkit.tokens.features import (
+    IGNORE_INDEX,
+    Collator,
+    Features,
+    SpecialTokenTemplate,
+    Tensors,
+    Tokenizer,
+    pad_features,
+)
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
 _AT_ONCE = 4096  # partial chunks packed together, in document order
@@ -172,7 +180,7 @@ def block_collator(
     """
     import torch
 
-    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "segment_ids": -1, **extra_padding}
+    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORE_INDEX, "segment_ids": -1, **extra_padding}
 
     def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding)

@@ -33,7 +33,15 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
+from bertkit.tokens.features import (
+    IGNORE_INDEX,
+    Collator,
+    Features,
+    SpecialTokenTemplate,
+    Tensors,
+    Tokenizer,
+    pad_features,
+)
 
 # These are the labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped).
 NEXT, RANDOM, SWAPPED = 0, 1, 1
@@ -264,7 +272,7 @@ def pair_collator(tokenizer: Tokenizer) -> Collator:
     """
     import torch
 
-    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "token_type_ids": 0}
+    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORE_INDEX, "token_type_ids": 0}
 
     def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding)

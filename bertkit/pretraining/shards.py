@@ -20,7 +20,7 @@ from bertkit.pretraining.deduplicate import digest_texts
 from bertkit.pretraining.documents import Text, encode_text
 from bertkit.storage.cache import lock_folder, touch
 from bertkit.storage.disk import load_arrays, save_arrays
-from bertkit.storage.fingerprints import read_signed, write_signed
+from bertkit.storage.fingerprints import read_with_checksum, write_with_checksum
 from bertkit.storage.outputs import sweep_temporaries
 from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
 from bertkit.tokens.light import plain
@@ -91,7 +91,7 @@ class TokenShard:
 
     def finish(self, chunks: int) -> None:
         """Write the manifest, which makes the shard complete."""
-        write_signed(self._manifest, {"chunks": chunks})
+        write_with_checksum(self._manifest, {"chunks": chunks})
 
     def read(self) -> Iterator[TokenizedDocuments]:
         """Read the tokens chunk by chunk.
@@ -100,7 +100,7 @@ class TokenShard:
             ResourceError: If they are missing or damaged.
         """
         damaged = ResourceError("cached tokens are missing or damaged", "check the disk", file=self.folder)
-        manifest = read_signed(self._manifest, damaged)
+        manifest = read_with_checksum(self._manifest, damaged)
         if manifest is None:
             raise damaged
         touch(self._manifest)

@@ -20,7 +20,7 @@ import numpy as np
 
 import bertkit
 from bertkit.errors import DataError, ResourceError
-from bertkit.hardware.process import fitting_threads
+from bertkit.hardware.process import available_threads
 from bertkit.hardware.workers import KeyedMap, worker_pool
 from bertkit.pretraining.deduplicate import DeduplicationPass, DuplicateFilter, compare_digests, source_splits
 from bertkit.pretraining.documents import CorpusSource, SourceFile, Text, list_source_files
@@ -32,13 +32,13 @@ from bertkit.pretraining.shards import (
     split_into_chunks,
 )
 from bertkit.progress import log, stage
-from bertkit.recipe.records import Corpus
+from bertkit.recipe.records import CorpusConfig
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.disk import ArrayWriter, map_arrays, map_or_write
 from bertkit.storage.fingerprints import (
+    cached_checksum,
     json_fingerprint,
     package_fingerprint,
-    remembered_fingerprint,
     tokenizer_content,
 )
 from bertkit.tokens.features import Tokenizer
@@ -121,7 +121,7 @@ def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
     return _corpus_key(source.data, _find_shards(source, tokenizer))
 
 
-def _corpus_key(data: Corpus, shards: Mapping[str, _Shards]) -> str:
+def _corpus_key(data: CorpusConfig, shards: Mapping[str, _Shards]) -> str:
     names = {split: [(shard.folder.name, file.weight) for shard, file in pairs] for split, pairs in shards.items()}
     return json_fingerprint([names, data.deduplicate, data.validation_share])
 
@@ -170,7 +170,7 @@ def _count_tokens(tokens: np.ndarray, size: int) -> np.ndarray:
 def _fingerprint(file: Path) -> list[str]:
     """Return a file's suffixes and SHA-256, which do not depend on its folder and name."""
     try:
-        return [*(suffix.lower() for suffix in file.suffixes[-2:]), remembered_fingerprint(file)]
+        return [*(suffix.lower() for suffix in file.suffixes[-2:]), cached_checksum(file)]
     except PermissionError:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 
@@ -254,11 +254,11 @@ def _check_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
 
 def _count_processes() -> int:
     """Return the maximum number of worker processes: this process's share of the threads of the machine."""
-    return fitting_threads().number // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return available_threads().number // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _join_shards(
-    folder: Path, data: Corpus, shards: Mapping[str, _Shards], tokenizer: Tokenizer, start_time: float
+    folder: Path, data: CorpusConfig, shards: Mapping[str, _Shards], tokenizer: Tokenizer, start_time: float
 ) -> None:
     """Write the arrays of a corpus from the tokens of its files, without duplicates."""
     first_pass = compare_digests(
@@ -331,7 +331,7 @@ def _append_tokens(
     facts["bytes"] += int(documents.bytes.sum())
 
 
-def _check_tokens(facts: Mapping[str, Mapping[str, int]], data: Corpus) -> None:
+def _check_tokens(facts: Mapping[str, Mapping[str, int]], data: CorpusConfig) -> None:
     for split in _SPLITS:
         if not facts[split]["tokens"]:
             message = f"the text of the {split} split has no tokens"

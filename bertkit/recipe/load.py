@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from bertkit.errors import DataError, RecipeError, closest, shorten
+from bertkit.errors import DataError, RecipeError, did_you_mean, shorten
 from bertkit.progress import log
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe
-from bertkit.recipe.sections import Section, typed_path
+from bertkit.recipe.sections import Section, expand_path
 from bertkit.recipe.validation import describe
 from bertkit.recipe.yaml import KeyPath, Lines, read_value, read_yaml
 
@@ -58,7 +58,7 @@ def find_recipe(name: str, command: str = "") -> Path:
     if is_other_file(name):
         raise RecipeError("a file, and a recipe is expected", _LIST, file=name)
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        file = typed_path(name)
+        file = expand_path(name)
         if not file.is_file():
             raise RecipeError("no such recipe file", _LIST, file=name)
         return file
@@ -71,12 +71,12 @@ def find_recipe(name: str, command: str = "") -> Path:
         message = f"{name!r} is a recipe of `bertkit {other_command}`"
         raise RecipeError(message, f"`bertkit {other_command} {name}`, or {_LIST}")
     names = chain.from_iterable(map(recipe_names, commands))
-    raise RecipeError(f"no recipe is called {shorten(repr(name))}", closest(name, names))
+    raise RecipeError(f"no recipe is called {shorten(repr(name))}", did_you_mean(name, names))
 
 
 def is_other_file(name: str) -> bool:
     """Return whether a name is a file other than YAML, such as a file with rows."""
-    file = typed_path(name)
+    file = expand_path(name)
     return file.suffix not in ("", ".yaml", ".yml") and file.is_file()
 
 
@@ -144,7 +144,7 @@ def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) ->
     for key, value in changes.items():
         _set_value(values, key, value)
     origin = Origin(changes, source.lines)
-    for key, value in settle(values, origin).items():
+    for key, value in resolve_conflicts(values, origin).items():
         _set_value(values, key, value)
     if record is Recipe and isinstance(values.get("data"), dict):
         values["data"] = fill_language(values["data"], is_change="data.language" in changes)
@@ -195,12 +195,12 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
 def _name_source(source: object) -> str:
     """Return a source of data, without the revision that follows the ``@`` in a name on the Hub."""
     name = str(source)
-    return name if typed_path(name).exists() else name.partition("@")[0]
+    return name if expand_path(name).exists() else name.partition("@")[0]
 
 
 def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
     """Return the names of splits that another source has too: the demo, or a folder with a copy of the dataset."""
-    folder = typed_path(source)
+    folder = expand_path(source)
     if source == "demo" or folder.is_file():
         return splits  # They have no names of splits.
     # Python 3.13 raises if a path is not text.
@@ -345,7 +345,7 @@ def _fill_value(value: Any, language: str) -> Any:
 
 def _check_folder(source: str, language: str) -> None:
     """Check that a source exists if it exists for another language, so that it cannot be a name on the Hub."""
-    path = typed_path(source)
+    path = expand_path(source)
     # The folder shows which languages exist, so that the error can name the nearest.
     first = next((number for number, name in enumerate(path.parts) if PLACEHOLDER in name), None)
     if first is None or Path(_fill_value(str(path), language)).exists():
@@ -356,7 +356,7 @@ def _check_folder(source: str, language: str) -> None:
     names = [match[1] for match in (re.fullmatch(pattern, name) for name in entries) if match]
     languages = [name for name in names if Path(_fill_value(str(path), name)).exists()]
     if languages:
-        raise DataError(f"no language {language!r} in {source}", closest(language, languages))
+        raise DataError(f"no language {language!r} in {source}", did_you_mean(language, languages))
 
 
 # --- Settings that give way to others ---
@@ -445,7 +445,7 @@ class Origin:
         return int(path in self.written)
 
 
-def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+def resolve_conflicts(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """Find the settings that give way to others that were given later: dotted key -> the value that takes its place.
 
     Each is logged in one line. What was given at the same time is left as it is, for the records to judge.

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bertkit.errors import RecipeError, UnavailableError, closest, pip_install
+from bertkit.errors import RecipeError, UnavailableError, did_you_mean, install_command
 
 _CUSTOM: dict[str, str | None] = {}
 """Name of each loaded custom module in messages -> its file."""
@@ -45,7 +45,7 @@ def import_extra(module: str, message: str, extra: str, instead: str = "", file:
     try:
         return importlib.import_module(module)
     except ImportError:
-        remedy = f"`{pip_install(extra)}`" + (f", or {instead}" if instead else "")
+        remedy = f"`{install_command(extra)}`" + (f", or {instead}" if instead else "")
         raise UnavailableError(message, remedy, file=file) from None
 
 
@@ -70,7 +70,7 @@ def load_module(
         raise untrusted_code_error(f"the {role} {name}")
     module = _import_custom(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
     if module is None:
-        remedy = closest(name, shipped)
+        remedy = did_you_mean(name, shipped)
         if "." in name:
             remedy += "; a custom module is named package.module and must be importable"
         raise RecipeError(f"no {role} is called {name!r}", remedy)
@@ -100,7 +100,7 @@ def load_custom(role: str, name: str, trusted: bool = True) -> Any:
     loaded = getattr(module, attribute, None)
     if not callable(loaded):
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise RecipeError(f"the module {path} has no {role} {attribute!r}", closest(attribute, names))
+        raise RecipeError(f"the module {path} has no {role} {attribute!r}", did_you_mean(attribute, names))
     if module.__file__ and _is_custom(module.__file__):
         _CUSTOM[f"the {role} {name}"] = module.__file__
     return loaded

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from bertkit.errors import RecipeError, closest
-from bertkit.recipe.sections import Finite, FolderName, Location, Pretraining, Row, Section, Training
+from bertkit.errors import RecipeError, did_you_mean
+from bertkit.recipe.sections import Finite, FolderName, Location, PretrainingConfig, Row, Section, TrainingConfig
 
 
-class Data(Section):
+class DataConfig(Section):
     """Source of the rows, and the canonical column for each of their columns."""
 
     source: Location = ""
@@ -72,7 +72,7 @@ class Data(Section):
     _same_keys: bool = PrivateAttr(True)  # whether all rows of a jsonl file must have them
     """Rows in memory, which a program passes instead of a source: split -> rows; ``all`` are not split yet."""
 
-    def with_rows(self, rows: dict[str, list[Row]]) -> Data:
+    def with_rows(self, rows: dict[str, list[Row]]) -> DataConfig:
         """Return the same settings for rows in memory, which no file of the run will name."""
         data = self.model_copy(update={"source": "", "files": {}})
         data._rows = rows
@@ -157,7 +157,7 @@ LayerMap = Literal["uniform", "last"] | dict[int, int]
 """Student layer -> the teacher layer that it is trained to match, both counted from 0."""
 
 
-class Distillation(Section):
+class DistillationConfig(Section):
     """How a student learns from fine-tuned teachers as well as from the gold labels (Hinton et al. 2015)."""
 
     teachers: list[Location] = Field([])
@@ -187,7 +187,7 @@ class Distillation(Section):
         return any(option is not None for option in options)
 
 
-class Published(Section):
+class PublishedScore(Section):
     """Published scores, each a number or a range, with their source."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -201,7 +201,7 @@ class Published(Section):
         return dict(self.model_extra or {})
 
 
-class Gates(Section):
+class GateConfig(Section):
     """Limits for a model: a metric, ``ece`` or ``size_mb`` -> minimum value, or maximum value if lower is better."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -225,19 +225,19 @@ class Recipe(Section):
     model: Location = "google-bert/bert-base-uncased"
     model_labels: list[str] | None = None
     """Label names in the order of the checkpoint's outputs, if its config has none."""
-    data: Data = Data()
+    data: DataConfig = DataConfig()
     labels: list[str] | None = None
     """Label names; by default, the labels of the training rows."""
     metrics: list[str] = Field([], min_length=1)
     best_metric: str = ""
     """Chooses the best checkpoint; by default, the first of `metrics`."""
-    training: Training = Training()
-    distillation: Distillation | None = None
+    training: TrainingConfig = TrainingConfig()
+    distillation: DistillationConfig | None = None
     """Teachers to learn from; see `bertkit distill`."""
     options: dict[str, Any] = Field({})
     """Options of this task family."""
-    published: list[Published] = Field([])
-    gates: Gates = Gates()
+    published: list[PublishedScore] = Field([])
+    gates: GateConfig = GateConfig()
     """Limits that the model must meet for exit code 0."""
 
     @property
@@ -273,7 +273,7 @@ class Recipe(Section):
         return values
 
 
-class Corpus(Section):
+class CorpusConfig(Section):
     """Where text comes from, and how it is split into documents."""
 
     source: Location = ""
@@ -321,8 +321,8 @@ class PretrainRecipe(Section):
     """Any fields of the config of a new model."""
     tokenizer: Location | None = None
     """Folder or Hub name; by default, the tokenizer of `model`."""
-    data: Corpus = Corpus()
-    training: Pretraining = Pretraining()
+    data: CorpusConfig = CorpusConfig()
+    training: PretrainingConfig = PretrainingConfig()
     options: dict[str, Any] = Field({})
     """Options of this objective."""
 
@@ -375,7 +375,7 @@ def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | 
     """
     for name in values:
         if name not in names:
-            raise RecipeError(f"unknown key '{section}.{name}'", closest(name, names))
+            raise RecipeError(f"unknown key '{section}.{name}'", did_you_mean(name, names))
 
 
 def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]:
@@ -397,7 +397,7 @@ def _check_option(name: str, value: Any, option: Option) -> None:
     """Refuse a value that is not among the choices, or not of the default's type."""
     if option.choices:
         if value not in option.choices:
-            raise RecipeError(f"options.{name} is {value!r}", closest(str(value), map(str, option.choices)))
+            raise RecipeError(f"options.{name} is {value!r}", did_you_mean(str(value), map(str, option.choices)))
         return
     # A bool is an int to Python: `true` would pass for 1.
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

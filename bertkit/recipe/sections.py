@@ -25,7 +25,7 @@ from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 from bertkit.errors import UsageError
 
 
-def typed_path(typed: str | Path) -> Path:
+def expand_path(typed: str | Path) -> Path:
     """Expand ``~`` and ``~name`` in a path, even if the shell does not (as in ``--output=~/runs``).
 
     Every path from the command line or a recipe is expanded by this function exactly once, so that no library expands
@@ -47,7 +47,7 @@ def typed_path(typed: str | Path) -> Path:
 
 def _expand_home(typed: str) -> str:
     # A Hub name is not changed.
-    return str(typed_path(typed)) if typed.startswith("~") else typed
+    return str(expand_path(typed)) if typed.startswith("~") else typed
 
 
 Location = Annotated[str, AfterValidator(_expand_home)]
@@ -125,7 +125,7 @@ class Section(BaseModel):
 # --- How a model is trained ---
 
 
-class Lora(Section):
+class LoraConfig(Section):
     """Low-rank adapters, trained instead of the encoder's weights (Hu et al. 2022)."""
 
     rank: int = Field(8, ge=1, le=4096)
@@ -173,7 +173,7 @@ class LayerTraining(Section):
     """Learning rate of the head; by default, `learning_rate`."""
     reinit_layers: int | None = Field(None, ge=0, le=1000)
     """Number of top layers to initialize again, together with the pooler."""
-    lora: Lora | None = None
+    lora: LoraConfig | None = None
     """Train low-rank adapters instead of the encoder's weights."""
 
     @property
@@ -210,7 +210,7 @@ class LayerTraining(Section):
 
     @field_validator("lora")
     @classmethod
-    def _adapters_are_trained(cls, value: Lora | None, info: ValidationInfo) -> Lora | None:
+    def _adapters_are_trained(cls, value: LoraConfig | None, info: ValidationInfo) -> LoraConfig | None:
         if value is not None and info.data.get("reinit_layers"):
             raise ValueError("does not go with training.reinit_layers: new layers would not be trained")
         return value
@@ -239,7 +239,7 @@ _Tracker = Literal[
 Trackers = Annotated[list[_Tracker], BeforeValidator(_as_list)]
 
 
-class CommonTraining(Section):
+class BaseTrainingConfig(Section):
     """Settings that fine-tuning and pretraining share."""
 
     epochs: Finite = Field(3, gt=0, le=10_000)
@@ -309,7 +309,7 @@ class CommonTraining(Section):
     def steps_per_log(self, steps: int) -> int:
         """Return the number of steps between logged losses of a run with a number of steps.
 
-        >>> [CommonTraining().steps_per_log(steps) for steps in (20, 600, 100_000)]
+        >>> [BaseTrainingConfig().steps_per_log(steps) for steps in (20, 600, 100_000)]
         [1, 20, 50]
         """
         return max(1, min(50, steps // MIN_LOGS)) if self.log_every == "auto" else self.log_every
@@ -349,7 +349,7 @@ class CommonTraining(Section):
     _intervals_are_positive = field_validator("evaluate_every", "log_every")(_is_positive)
 
 
-class Training(LayerTraining, CommonTraining):
+class TrainingConfig(LayerTraining, BaseTrainingConfig):
     """How a model is fine-tuned."""
 
     epochs: Epochs = 3
@@ -384,7 +384,7 @@ class Training(LayerTraining, CommonTraining):
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class Pretraining(CommonTraining):
+class PretrainingConfig(BaseTrainingConfig):
     """How a model is pretrained; a row is one block of tokens, or one pair of segments."""
 
     epochs: Finite = Field(1, gt=0, le=10_000)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.errors import RecipeError, UsageError, closest, shorten
+from bertkit.errors import RecipeError, UsageError, did_you_mean, shorten
 from bertkit.recipe.yaml import read_value
 
 Point = dict[str, Any]
@@ -41,7 +41,7 @@ _EXAMPLES = "write e.g. training.batch_size=16,32 or training.learning_rate=log:
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepDimension:
     """A key that is searched: a list of values, or a range of integers or real numbers."""
 
     key: str
@@ -78,11 +78,11 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Search:
+class SweepSpace:
     """Method that chooses the points of a space, and their number."""
 
     method: str
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepDimension, ...]
     trials: int
 
     def points(self, seed: int) -> Iterator[Point]:
@@ -120,14 +120,14 @@ def name_value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def make_search(method: str, space: Iterable[str], trials: int | None) -> Search:
+def parse_sweep_space(method: str, space: Iterable[str], trials: int | None) -> SweepSpace:
     """Return the search that options describe; without a space, BERT's grid.
 
     Raises:
         UsageError: If there is no such method, or it does not support the space or the number of trials.
     """
     if method not in METHODS:
-        raise UsageError(f"--search {shorten(method)}", closest(method, METHODS))
+        raise UsageError(f"--search {shorten(method)}", did_you_mean(method, METHODS))
     axes = tuple(map(parse_axis, list(space) or BERT_GRID))
     for axis in axes:
         if [searched.key for searched in axes].count(axis.key) > 1:
@@ -146,10 +146,10 @@ def make_search(method: str, space: Iterable[str], trials: int | None) -> Search
         raise UsageError(f"--trials {trials:,} of a space of {size:,} points", "at most that many, or --search grid")
     if trials > MAX_TRIALS:
         raise UsageError(f"a sweep of {trials:,} trials", f"search less: at most {MAX_TRIALS:,} are trained")
-    return Search(method, axes, trials)
+    return SweepSpace(method, axes, trials)
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> SweepDimension:
     """Read ``key=value,value``, ``key=int:2..4``, ``key=float:0..0.3`` or ``key=log:1e-5..1e-4``; values are YAML.
 
     Raises:
@@ -172,10 +172,10 @@ def parse_axis(text: str) -> Axis:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"--space {key} names {shorten(name)} twice", "name each value once")
-    return Axis(key, named, "list", tuple(values))
+    return SweepDimension(key, named, "list", tuple(values))
 
 
-def _parse_range(key: str, named: str) -> Axis:
+def _parse_range(key: str, named: str) -> SweepDimension:
     option = f"--space {key}={shorten(named)}"
     match = _RANGE.fullmatch(named)
     number = int if named.startswith("int:") else float
@@ -193,5 +193,5 @@ def _parse_range(key: str, named: str) -> Axis:
     if scale == "int":
         if high - low >= MAX_TRIALS:
             raise UsageError(f"{option} has more than {MAX_TRIALS:,} numbers", "name a shorter range")
-        return Axis(key, named, scale, tuple(range(int(low), int(high) + 1)), low, high)
-    return Axis(key, named, scale, (), low, high)
+        return SweepDimension(key, named, scale, tuple(range(int(low), int(high) + 1)), low, high)
+    return SweepDimension(key, named, scale, (), low, high)

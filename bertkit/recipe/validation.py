@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import yaml
 
-from bertkit.errors import RecipeError, closest, shorten
+from bertkit.errors import RecipeError, did_you_mean, shorten
 from bertkit.recipe.sections import Section
 from bertkit.recipe.yaml import Lines
 
@@ -74,7 +74,7 @@ def _closest_choice(value: str, variants: Sequence[Any]) -> str:
         if variant["type"] == "literal_error"
         for name in re.findall(r"'([^']+)'", variant["ctx"]["expected"])
     ]
-    remedy = closest(value, choices)
+    remedy = did_you_mean(value, choices)
     return remedy if remedy.startswith("did you mean") else ""
 
 
@@ -131,7 +131,7 @@ def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
     key = other_names().get(last)
     if remedy := read_names("hints").get(last) or (key and f"write {key}"):
         return remedy
-    return closest(last, section.model_fields)
+    return did_you_mean(last, section.model_fields)
 
 
 def _range_of(record: type[Section], name: str) -> str:

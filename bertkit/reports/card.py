@@ -12,7 +12,7 @@ from bertkit.errors import ModelError
 from bertkit.metrics.registry import runs_code
 from bertkit.metrics.tags import is_entity_tag
 from bertkit.recipe.records import PretrainRecipe, Recipe
-from bertkit.reports.html import Facts, metric_names
+from bertkit.reports.html import ReportData, metric_names
 from bertkit.reports.templates import load_template, name_model
 from bertkit.reports.text import is_finite
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CardFacts:
+class CardData:
     """The content of a card beyond the report's; what is empty or None is left out."""
 
     pipeline_tag: str
@@ -63,7 +63,7 @@ _VECTORS = {
 """Task -> class of sentence-transformers that loads its models, and the Hub's name of the task."""
 
 
-def model_card(facts: Facts, card: CardFacts) -> str:
+def model_card(facts: ReportData, card: CardData) -> str:
     """Return the text of README.md: front matter for the Hub, then a description for readers."""
     from huggingface_hub import ModelCardData
 
@@ -113,7 +113,7 @@ def hub_card(file: Path, name: str) -> ModelCard:
         raise ModelError(message, "correct them", file=file) from None
 
 
-def name_models(facts: Facts, recipe: Recipe) -> Facts:
+def name_models(facts: ReportData, recipe: Recipe) -> ReportData:
     """Return the facts with names of models instead of their local paths."""
     named = recipe.model_copy(update={"model": name_model(recipe.model)})
     return replace(facts, model=named.model_name, teachers=list(map(name_model, facts.teachers)))
@@ -149,7 +149,7 @@ def _with_front_matter(data: ModelCardData, body: str) -> str:
     return f"---\n{data.to_yaml()}\n{'' if data.license and data.language else _TO_FILL_IN}---\n\n{body}"
 
 
-def _results(facts: Facts, card: CardFacts) -> list[Any]:
+def _results(facts: ReportData, card: CardData) -> list[Any]:
     """Return the Hub's record of each finite score on the evaluated split."""
     from huggingface_hub import EvalResult
 

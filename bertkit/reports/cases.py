@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertkit.errors import GateError, UsageError
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.reports.text import plain
 from bertkit.storage.files import write_text
 from bertkit.storage.outputs import REPORT_MARK, check_folder_of, claimed, is_own
@@ -65,7 +65,7 @@ def check_report(output: str | Path | None) -> Path | None:
     """
     if output is None:
         return None
-    file = typed_path(output)
+    file = expand_path(output)
     if file.suffix.lower() not in _WRITERS:
         raise UsageError("a report is JUnit or Markdown", f"name it {file.stem}.xml or {file.stem}.md", file=file)
     check_folder_of(file, "--report")

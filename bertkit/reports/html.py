@@ -34,7 +34,7 @@ Log = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Facts:
+class ReportData:
     """The content of a report as plain data; a section whose fields are empty or None is left out."""
 
     name: str
@@ -62,7 +62,7 @@ class Facts:
     """Metric -> why it has no interval."""
     baselines: Baselines = field(default_factory=dict)
     lead: Mapping[str, Any] | None = None
-    """How far the model is ahead of the strongest of them; see `bertkit.evaluation.baselines.Lead`."""
+    """How far the model is ahead of the strongest of them; see `bertkit.evaluation.baselines.BaselineComparison`."""
     published: list[dict[str, Any]] = field(default_factory=list)
     """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Facts:
         return self.best_metric if is_finite(self.scores.get(self.best_metric)) else "loss"
 
 
-def write_report(folder: Path, facts: Facts) -> Path:
+def write_report(folder: Path, facts: ReportData) -> Path:
     """Write `report.html` with everything inline, and return its path."""
     # Rows are compared by names or by numbers, if their answers allow it.
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
@@ -132,13 +132,13 @@ def write_report(folder: Path, facts: Facts) -> Path:
     return path
 
 
-def metric_names(facts: Facts) -> list[str]:
+def metric_names(facts: ReportData) -> list[str]:
     """Return the names of all scores, the best metric first."""
     other_names = [name for scores in facts.other_splits.values() for name in scores]
     return list(dict.fromkeys([facts.best_metric, *facts.scores, *other_names]))
 
 
-def _headline(facts: Facts) -> Markup | None:
+def _headline(facts: ReportData) -> Markup | None:
     """Draw this run's best metric along with the baselines and published scores, on one axis."""
     metric = facts.best_metric
     # Use one axis for all: a score means little without baselines and the scores of other models.
@@ -165,7 +165,7 @@ def _headline(facts: Facts) -> Markup | None:
     )
 
 
-def _curves(facts: Facts) -> list[tuple[str, Markup]]:
+def _curves(facts: ReportData) -> list[tuple[str, Markup]]:
     """Draw the training log as curves, each as (caption, picture)."""
     metric = facts.best_metric
     panels = {
@@ -212,7 +212,7 @@ def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tupl
     return reliability.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
 
 
-def _risk(facts: Facts) -> tuple[float, Markup] | None:
+def _risk(facts: ReportData) -> tuple[float, Markup] | None:
     """Draw the fraction of wrong answers over the fraction that is answered, if each has a confidence."""
     if facts.decisions:
         return draw_risk(*facts.decisions[1:]) if facts.decisions[0] != "label" else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertkit.recipe.space import Axis, name_point, name_value, parse_axis
+from bertkit.recipe.space import SweepDimension, name_point, name_value, parse_axis
 from bertkit.reports import svg
 from bertkit.reports.templates import write_page
 
@@ -67,7 +67,7 @@ def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | No
     return svg.line_chart(lines, name=f"{metric} by training rows", x="training rows") if lines else None
 
 
-def place_values(axis: Axis, values: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float]]:
+def place_values(axis: SweepDimension, values: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float]]:
     """Return the labels of an axis from 0 to 1 with their positions, and the positions of these values.
 
     Values of a list are placed evenly, and sorted if they are numbers; values of a range as far as the number is.

@@ -42,7 +42,7 @@ class ExportedModel:
         texts = {name: batch[name] for name in self.export.inputs}
         if texts["input_ids"].ndim == 2 or self.export.reads == "windows":
             return self._finish(self._compute(texts))
-        # A missing text is a single token, and real texts have more (see `several_collator`).
+        # A missing text is a single token, and real texts have more (see `multi_text_collator`).
         lengths = batch["attention_mask"].sum(axis=-1)
         is_text = lengths > 1
         outputs = self._compute({name: values[is_text][:, : lengths.max()] for name, values in texts.items()})

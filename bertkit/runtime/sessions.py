@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import ModelError, UnavailableError, UsageError, closest, pip_install, shorten
-from bertkit.hardware.process import fitting_threads
+from bertkit.errors import ModelError, UnavailableError, UsageError, did_you_mean, install_command, shorten
+from bertkit.hardware.process import available_threads
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Run = Callable[[Mapping[str, Any]], Arrays]
@@ -37,11 +37,11 @@ def check_backend(backend: str, *, quantizes: bool = False) -> None:
         UnavailableError: If a package is missing.
     """
     if backend not in _FILES:
-        raise UsageError(f"--to {backend} is not known", closest(backend, _FILES))
+        raise UsageError(f"--to {backend} is not known", did_you_mean(backend, _FILES))
     for name in (*_EXPORT_PACKAGES[backend], *(["nncf"] if quantizes and backend == "openvino" else [])):
         if find_spec(name) is None:
             message = f"an export to {backend} needs the package {name}"
-            raise UnavailableError(message, f"`{pip_install('export')}`")
+            raise UnavailableError(message, f"`{install_command('export')}`")
 
 
 def graph_file(backend: str, precision: str) -> str:
@@ -72,7 +72,7 @@ def _open_onnx(file: Path, precision: str) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = fitting_threads().number, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = available_threads().number, 1
     # Spinning threads would take cores from other processes.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors
@@ -95,7 +95,7 @@ def _open_openvino(file: Path, precision: str) -> Run:
 
     # Without this hint, OpenVINO computes in bf16 on processors where bf16 is faster.
     hint = "bf16" if precision == "bf16" else "f32"
-    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": fitting_threads().number}
+    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": available_threads().number}
     core = openvino.Core()
     # Overwriting a mapped file would change the weights.
     core.set_property({"ENABLE_MMAP": False})

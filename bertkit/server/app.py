@@ -59,8 +59,8 @@ def from_environment() -> FastAPI:
         SystemExit: If BERTKIT_RUNS is empty, or one of its runs cannot be served.
     """
     workers = os.environ.get(WORKERS, "")
-    if workers.isdecimal() and int(workers) > 1 and process.asked_threads() is None:
-        process.prepare(max(1, process.fitting_threads().number // int(workers)))
+    if workers.isdecimal() and int(workers) > 1 and process.requested_threads() is None:
+        process.prepare(max(1, process.available_threads().number // int(workers)))
     runs = [run.strip() for run in os.environ.get(RUNS, "").split(os.pathsep) if run.strip()]
     try:
         if not runs:

@@ -26,7 +26,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from bertkit.errors import BertkitError
-from bertkit.hardware.process import CoreWatch
+from bertkit.hardware.process import CpuContentionMonitor
 from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
 
@@ -219,7 +219,7 @@ class WorkerThread(threading.Thread):
 
     def run(self) -> None:
         """Compute batches until `stop` is called and no request waits."""
-        cores = CoreWatch()
+        cores = CpuContentionMonitor()
         while True:
             with self._changed:
                 while not (queue := next((queue for queue in self.queues if queue.requests), None)):

@@ -26,7 +26,7 @@ class Encoded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Predictor:
+class PredictionEngine:
     """Engine that predicts rows as `bertkit predict` does; an input is a row, and an answer is its prediction."""
 
     checkpoint: Checkpoint
@@ -61,7 +61,7 @@ class Predictor:
 
 
 @dataclass(frozen=True)
-class Vectorizer:
+class EmbeddingEngine:
     """Engine that embeds texts as `bertkit embed` does.
 
     An input is a text and the name of its prompt or None. An answer is a vector and the number of tokens.
@@ -96,4 +96,4 @@ class Vectorizer:
         return self._by_prompt[name]
 
 
-Engine = Predictor | Vectorizer
+Engine = PredictionEngine | EmbeddingEngine

@@ -13,13 +13,13 @@ from starlette.exceptions import HTTPException
 
 from bertkit.errors import ModelError, UsageError, shorten
 from bertkit.evaluation.calibration import fingerprint_all
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
 from bertkit.hardware.device import find_device
 from bertkit.modeling.sentence.folder import DENSE, find_format
 from bertkit.progress import stage
 from bertkit.recipe.load import load_recipe, recipe_command
 from bertkit.server.batching import CPU_TOKENS, GPU_TOKENS, Limits, RequestQueue, WorkerThread
-from bertkit.server.engines import Predictor, Vectorizer
+from bertkit.server.engines import EmbeddingEngine, PredictionEngine
 from bertkit.server.schemas import classifies_texts, pair_to_rank
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported
@@ -36,7 +36,7 @@ class SavedModel:
 
     name: str
     folder: Path
-    saved: SavedCheckpoint | None
+    saved: CheckpointInfo | None
     """Checkpoint that predicts, or None for a folder of sentence-transformers that is not a run."""
     has_vectors: bool
     """Whether it is an encoder of texts to one vector per text."""
@@ -225,11 +225,11 @@ def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> Se
     if model.saved is not None:
         checkpoint = model.saved.load(inference=True)
         checkpoint.pack_texts()
-        rows = RequestQueue(Predictor(checkpoint), limits.queue_rows, max_tokens, observe)
+        rows = RequestQueue(PredictionEngine(checkpoint), limits.queue_rows, max_tokens, observe)
     if model.has_vectors:
         embedder = Embedder(str(model.folder))
         embedder.load()
-        texts = RequestQueue(Vectorizer(embedder), limits.queue_rows, max_tokens, observe)
+        texts = RequestQueue(EmbeddingEngine(embedder), limits.queue_rows, max_tokens, observe)
     identity = _identify_model(model)
     metrics.add_model(model.name, identity, lambda: sum(queue.rows for queue in (rows, texts) if queue))
     return ServedModel(model.name, identity, checkpoint, embedder, rows, texts)

@@ -57,8 +57,8 @@ def add_routes(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
         "/v1/systemone": (SystemOneRequest, _decide),
     }
     for path, (schema, answer) in shared.items():
-        if answering := {name: model for name, model in models.items() if path in model.routes}:
-            add_route(path, _make_endpoint(schema, answer, answering), summary=schema.__doc__)
+        if hub_errors := {name: model for name, model in models.items() if path in model.routes}:
+            add_route(path, _make_endpoint(schema, answer, hub_errors), summary=schema.__doc__)
     # TEI answers at / as well. With models of several kinds, the kind of a request would be unknown.
     kinds = {next((path for path in list(shared)[:3] if path in model.routes), "") for model in models.values()}
     if len(kinds) == 1 and (path := kinds.pop()):

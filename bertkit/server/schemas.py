@@ -92,7 +92,7 @@ def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
     columns, types = task.COLUMNS, dict[str, tuple[Any, bool]]()
     for name, required in row_columns(task, recipe).items():
         text = list[Text] if name in columns.lists else Text
-        types[name] = task.TYPES.get(name, text), required and name not in columns.text_instead
+        types[name] = task.TYPES.get(name, text), required and name not in columns.fallback_column
     return types
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bertkit.errors import ResourceError
 from bertkit.progress import log
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.storage import files
 
 _DAYS = 30
@@ -24,7 +24,7 @@ _TEMPORARY = cache(tempfile.TemporaryDirectory)  # deleted when the process ends
 def cache_folder(content: str) -> Path:
     """Return the folder of cached files with this content, such as ``features``; BERTKIT_CACHE names its parent."""
     named = os.environ.get("BERTKIT_CACHE")
-    folder = typed_path(named) if named else _home_cache()
+    folder = expand_path(named) if named else _home_cache()
     with suppress(OSError):  # Commands that only read do not need the folder.
         files.make_ignored_folder(folder)
     return folder / content
@@ -35,7 +35,7 @@ def _home_cache() -> Path:
     try:
         return Path("~/.cache/bertkit").expanduser()
     except RuntimeError:
-        say_once("this user has no home, so what is cached is lost when the command ends; set BERTKIT_CACHE to keep it")
+        log_once("this user has no home, so what is cached is lost when the command ends; set BERTKIT_CACHE to keep it")
         return Path(_TEMPORARY().name)
 
 
@@ -51,14 +51,14 @@ def keep_working_folder_clean() -> None:
 
 
 @contextmanager
-def writing(file: Path) -> Iterator[Path]:
+def atomic_cache_write(file: Path) -> Iterator[Path]:
     """Yield a temporary file that replaces a cached file once it is written without an error.
 
     Files of the same folder that were not read for 30 days are then deleted, so that the cache does not grow forever.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with files.replacing(file) as temporary:
+        with files.atomic_write(file) as temporary:
             yield temporary
     except OSError as error:
         if error.errno and not error.filename:
@@ -75,7 +75,7 @@ def touch(file: Path) -> None:
 
 
 @cache
-def say_once(line: str) -> None:
+def log_once(line: str) -> None:
     """Log a line only once per process, not again for every split."""
     log.info(line)
 
@@ -110,4 +110,4 @@ def lock_folder(folder: Path, refuse: Callable[[str], ResourceError] | None = No
     touch(lock)
     # Processes of a launch write many folders at the same time, so the line is logged once for all of them.
     waiting = f"waiting for another process that computes numbers in {folder.parent}"
-    return files.locked(lock, refuse=refuse, on_wait=lambda: say_once(waiting))
+    return files.locked(lock, refuse=refuse, on_wait=lambda: log_once(waiting))

@@ -16,7 +16,7 @@ from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.files import sync_folder
-from bertkit.storage.fingerprints import is_whole, list_files, read_signed, write_signed
+from bertkit.storage.fingerprints import is_whole, list_files, read_with_checksum, write_with_checksum
 
 MANIFEST = "bertkit-manifest.json"
 BY_SIGNAL = "by_signal"
@@ -41,7 +41,7 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
     for file in files:
         file.chmod(0o666 & ~mask)  # safetensors creates files that only their owner may read
     listed = list_files(folder, [str(file.relative_to(folder)) for file in files])
-    write_signed(folder / MANIFEST, {"schema_version": _SCHEMA, **facts, "files": listed})
+    write_with_checksum(folder / MANIFEST, {"schema_version": _SCHEMA, **facts, "files": listed})
     sync_folder(folder.parent)
 
 
@@ -52,7 +52,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ModelError: If it is damaged or missing.
     """
     damaged = ModelError(f"{MANIFEST} is damaged", "name another checkpoint", file=folder)
-    manifest = read_signed(folder / MANIFEST, damaged)
+    manifest = read_with_checksum(folder / MANIFEST, damaged)
     if manifest is None:
         raise ModelError("it was not finished", "name another checkpoint", file=folder)
     return manifest
@@ -75,7 +75,7 @@ def find_fault(folder: Path) -> str | None:
     return None
 
 
-def newest_whole(run: Path, *, to_train: bool = False) -> tuple[Path | None, list[str]]:
+def get_last_checkpoint(run: Path, *, to_train: bool = False) -> tuple[Path | None, list[str]]:
     """Return the newest complete checkpoint or None, and the reasons why newer checkpoints were skipped.
 
     With `to_train`, trimmed checkpoints are skipped too, unless training ended with them.
@@ -102,14 +102,14 @@ def trim(run: Path) -> int:
         file = folder / OPTIMIZER
         # Write the manifest first: a kill in between leaves a complete checkpoint and an unlisted file.
         if manifest["files"].pop(OPTIMIZER, None):
-            write_signed(folder / MANIFEST, manifest)
+            write_with_checksum(folder / MANIFEST, manifest)
         if file.is_file():
             freed += file.stat().st_size
             file.unlink()
     return freed
 
 
-def most_bytes(weights: int, checkpoint: int, saves: int, kept: int) -> int:
+def max_disk_usage(weights: int, checkpoint: int, saves: int, kept: int) -> int:
     """Return the maximum bytes that a run has on disk at the same time.
 
     A new checkpoint is complete before an old one is deleted, and at the end the weights of the best are copied.

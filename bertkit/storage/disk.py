@@ -23,8 +23,8 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
-from bertkit.storage.cache import cache_folder, lock_folder, say_once, sweep, touch, writing
-from bertkit.storage.fingerprints import feed_file, read_signed, with_digest, without_digest, write_signed
+from bertkit.storage.cache import atomic_cache_write, cache_folder, lock_folder, log_once, sweep, touch
+from bertkit.storage.fingerprints import feed_file, read_with_checksum, with_digest, without_digest, write_with_checksum
 
 if TYPE_CHECKING:
     # numpy is imported inside functions, because commands that only read rows do not need it.
@@ -195,7 +195,7 @@ class ArrayWriter:
             stream.flush()
             os.fsync(stream.fileno())
             arrays[name] = {"dtype": dtype, "shape": shape, "sha256": self._digests[name].hexdigest()}
-        write_signed(self._folder / _MANIFEST, {"arrays": arrays, "facts": dict(facts)})
+        write_with_checksum(self._folder / _MANIFEST, {"arrays": arrays, "facts": dict(facts)})
 
 
 def map_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]] | None:
@@ -209,7 +209,7 @@ def map_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]] | None:
     """
     manifest = folder / _MANIFEST
     try:
-        content = read_signed(manifest, ResourceError("the manifest is damaged", file=manifest))
+        content = read_with_checksum(manifest, ResourceError("the manifest is damaged", file=manifest))
         if content is None:
             return None
         arrays = {name: _map_checked(folder / f"{name}.npy", **entry) for name, entry in content["arrays"].items()}
@@ -273,7 +273,7 @@ def save_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
     import numpy as np
 
     np.savez(content := io.BytesIO(), **arrays)
-    with writing(file) as temporary:
+    with atomic_cache_write(file) as temporary:
         temporary.write_bytes(with_digest(content.getvalue()))
 
 
@@ -282,7 +282,7 @@ def cache_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
     try:
         save_arrays(file, arrays)
     except OSError as error:
-        say_once(f"numbers are not cached: {error}; set BERTKIT_CACHE to use another folder")
+        log_once(f"numbers are not cached: {error}; set BERTKIT_CACHE to use another folder")
 
 
 def load_arrays(file: Path) -> dict[str, Array] | None:
@@ -294,7 +294,7 @@ def load_arrays(file: Path) -> dict[str, Array] | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        say_once(f"cached numbers cannot be read: {error}; set BERTKIT_CACHE to use another folder")
+        log_once(f"cached numbers cannot be read: {error}; set BERTKIT_CACHE to use another folder")
         return None
     if content is None:
         log.info(f"{file} is damaged; recomputing it")

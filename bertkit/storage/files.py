@@ -27,7 +27,7 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
 @contextmanager
-def replacing(file: Path) -> Iterator[Path]:
+def atomic_write(file: Path) -> Iterator[Path]:
     """Yield a temporary file, unique to this call, that replaces the file once it is written without an error."""
     import secrets  # Imported late, as `socket` below, because `bertkit --help` imports this module.
 

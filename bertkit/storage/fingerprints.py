@@ -31,14 +31,14 @@ def file_fingerprint(file: Path) -> str:
     return digest.hexdigest()
 
 
-def remembered_fingerprint(file: Path) -> str:
+def cached_checksum(file: Path) -> str:
     """Return a file's SHA-256 from the cache, unless the file's size, times or inode have changed.
 
     Small files are not cached, nor are files that have just changed: a second change could have the same time on the
     clock of the file system.
     """
     # Imported late, because `bertkit --help` imports this module.
-    from bertkit.storage.cache import cache_folder, touch, writing
+    from bertkit.storage.cache import atomic_cache_write, cache_folder, touch
 
     status = file.stat()
     changed = max(status.st_mtime, status.st_ctime)  # A copy can keep the time of its content.
@@ -52,7 +52,7 @@ def remembered_fingerprint(file: Path) -> str:
             touch(memory)
             return str(cached[0])
     fingerprint = file_fingerprint(file)
-    with suppress(OSError), writing(memory) as temporary:
+    with suppress(OSError), atomic_cache_write(memory) as temporary:
         temporary.write_text(json.dumps([fingerprint, *stamp]), encoding="utf-8")
     return fingerprint
 
@@ -157,8 +157,8 @@ def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
     return content
 
 
-def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None = None) -> dict[str, Any] | None:
-    """Read an object that `write_signed` wrote, or return None if there is no such file.
+def read_with_checksum(file: Path, damaged: BertkitError, form: tuple[str, int] | None = None) -> dict[str, Any] | None:
+    """Read an object that `write_with_checksum` wrote, or return None if there is no such file.
 
     Args:
         file: JSON file.
@@ -177,7 +177,7 @@ def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None 
     return content
 
 
-def write_signed(file: Path, content: Mapping[str, Any]) -> None:
+def write_with_checksum(file: Path, content: Mapping[str, Any]) -> None:
     """Write an object with a checksum of itself atomically; it replaces an earlier file."""
     # The checksum covers the object that will be read: JSON turns tuples into lists and keys into text.
     as_read = json.loads(files.to_json(content))

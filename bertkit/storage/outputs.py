@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.storage.files import locked, sync_folder
 
 PAGE_MARK = '<meta name="generator" content="bertkit">'
@@ -44,7 +44,7 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
         UsageError: If its ending is not .html, it is an input, or bertkit did not write the existing file.
         ResourceError: If its folder is missing.
     """
-    file = typed_path(output)
+    file = expand_path(output)
     if file.suffix.lower() not in (".html", ".htm"):
         raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
     check_folder_of(file)

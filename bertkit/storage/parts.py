@@ -18,7 +18,7 @@ from bertkit.errors import ResourceError, UsageError
 from bertkit.hardware.launch import Launch
 from bertkit.progress import log
 from bertkit.storage.files import disk_errors, locked, make_ignored_folder, write_bytes
-from bertkit.storage.fingerprints import read_signed, with_digest, without_digest, write_signed
+from bertkit.storage.fingerprints import read_with_checksum, with_digest, without_digest, write_with_checksum
 from bertkit.storage.outputs import check_output, claimed, unwritable
 from bertkit.storage.runs import compare_identities
 
@@ -81,7 +81,7 @@ class PartFolder:
                 # Without a valid plan, the origin of existing parts is unknown.
                 for part in self._list_parts():
                     part.unlink()
-                write_signed(self.folder / _PLAN, {"identity": self.identity, "precision": load(None)})
+                write_with_checksum(self.folder / _PLAN, {"identity": self.identity, "precision": load(None)})
                 return
         if self.launch.size == 1:
             log.info(f"resuming: {len(self._list_parts()):,} parts of an interrupted command exist")
@@ -90,7 +90,7 @@ class PartFolder:
     def _read_plan(self) -> str | None:
         """Compare model and options of the parts, and return their precision, or None without a plan."""
         try:
-            plan = read_signed(self.folder / _PLAN, ResourceError("damaged"))
+            plan = read_with_checksum(self.folder / _PLAN, ResourceError("damaged"))
         except ResourceError:
             log.info(f"{self.folder / _PLAN} is damaged; recomputing all parts")
             plan = None

@@ -23,7 +23,7 @@ from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.storage import files, runs
-from bertkit.storage.fingerprints import read_signed, write_signed
+from bertkit.storage.fingerprints import read_with_checksum, write_with_checksum
 
 SEEDS = "seeds.json"
 SWEEP = "sweep.json"
@@ -44,7 +44,7 @@ def write_summary(file: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a folder of runs atomically, with a checksum."""
     facts = {"schema_version": _SCHEMA, "command": runs.command(), "finished": runs.now()}
     # A folder that contains its own path could not be moved.
-    write_signed(file, {**facts, **{name: value for name, value in summary.items() if name != "folder"}})
+    write_with_checksum(file, {**facts, **{name: value for name, value in summary.items() if name != "folder"}})
 
 
 # --- Seeds ---
@@ -80,7 +80,7 @@ def read_seeds(folder: Path) -> dict[str, Any] | None:
     """
     message = "the summary of the seeds is damaged"
     damaged = ResourceError(message, "repeat the command that wrote it", file=folder / SEEDS)
-    return read_signed(folder / SEEDS, damaged)
+    return read_with_checksum(folder / SEEDS, damaged)
 
 
 def members_of(summary: Mapping[str, Any]) -> list[str]:
@@ -119,13 +119,13 @@ def read_settings(folder: Path, trial: str) -> dict[str, Any] | None:
 
 def write_settings(folder: Path, trial: str, settings: Mapping[str, Any]) -> None:
     """Write the settings of a trial."""
-    write_signed(folder / f"{trial}.json", {"schema_version": _SCHEMA, "settings": settings})
+    write_with_checksum(folder / f"{trial}.json", {"schema_version": _SCHEMA, "settings": settings})
 
 
 def write_space(folder: Path, space: Mapping[str, Any]) -> None:
     """Write the search space of a sweep, unless an earlier command did."""
     if not (folder / SPACE).is_file():
-        write_signed(folder / SPACE, {"schema_version": _SCHEMA, **space})
+        write_with_checksum(folder / SPACE, {"schema_version": _SCHEMA, **space})
 
 
 def check_space(folder: Path, space: Mapping[str, Any]) -> None:
@@ -144,6 +144,6 @@ def check_space(folder: Path, space: Mapping[str, Any]) -> None:
 
 
 def _read_file(file: Path) -> dict[str, Any] | None:
-    return read_signed(
+    return read_with_checksum(
         file, ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
     )

@@ -28,7 +28,7 @@ from typing import Any, TypedDict, cast
 
 from bertkit.errors import ResourceError, UsageError, shorten
 from bertkit.storage import files
-from bertkit.storage.fingerprints import read_signed, write_signed
+from bertkit.storage.fingerprints import read_with_checksum, write_with_checksum
 
 RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
@@ -70,7 +70,7 @@ class RunRecord(TypedDict, total=False):
     versions: dict[str, str]
     platform: str
     machine: dict[str, Any]
-    """The fields of `bertkit.hardware.precision.Machine`."""
+    """The fields of `bertkit.hardware.precision.ComputeConfig`."""
     model: str
     commit: str | None
     rows: dict[str, int]
@@ -136,11 +136,11 @@ def run_folder(output: str | Path | None, name: str) -> Path:
     Raises:
         UsageError: If it is the home of an unknown user, or a Windows path on another system.
     """
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
 
     if output and os.sep == "/" and "\\" in str(output):
         raise UsageError(f"--output {output} has a backslash", f"write {PureWindowsPath(output).as_posix()}")
-    folder = typed_path(output) if output else Path("runs") / name
+    folder = expand_path(output) if output else Path("runs") / name
     # `.` has no name, so no number can be added to it.
     return folder if folder.name.strip(".") else folder.resolve()
 
@@ -155,7 +155,7 @@ def read_record(folder: Path) -> RunRecord | None:
         ResourceError: If the record is damaged.
     """
     damaged = ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
-    return cast("RunRecord | None", read_signed(folder / RECORD, damaged))
+    return cast("RunRecord | None", read_with_checksum(folder / RECORD, damaged))
 
 
 def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecord | None:
@@ -304,7 +304,7 @@ def new_record(identity: Mapping[str, Any], **facts: object) -> RunRecord:
 def write_record(folder: Path, record: RunRecord) -> None:
     """Write a run's record atomically, in the main process only."""
     if is_main_process():
-        write_signed(folder / RECORD, record)
+        write_with_checksum(folder / RECORD, record)
 
 
 def versions() -> dict[str, str]:

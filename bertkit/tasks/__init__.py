@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import spelled
 from bertkit.data.rows import check_texts, is_blank
 from bertkit.errors import DataError, RecipeError
@@ -43,19 +43,26 @@ from bertkit.recipe.load import recipe_names
 from bertkit.recipe.plugins import load_module
 from bertkit.recipe.records import Option, Recipe, check_names, check_options, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, Setup, encode_texts, padding_collator
+from bertkit.tokens.features import (
+    IGNORE_INDEX,
+    Collator,
+    Feature,
+    Features,
+    Rows,
+    TaskContext,
+    encode_texts,
+    padding_collator,
+)
 
 __all__ = [
     "CLASSIFICATION",
     "EVALUATE_PREFIX",
-    "IGNORED",
+    "IGNORE_INDEX",
     "REGRESSION",
     "Answer",
     "Collator",
-    "Columns",
-    "Compared",
+    "ColumnSpec",
     "DataError",
-    "Details",
     "Feature",
     "Option",
     "Output",
@@ -63,9 +70,11 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "Row",
+    "RowScores",
     "RunModule",
-    "Setup",
     "Task",
+    "TaskContext",
+    "TaskReport",
     "check_texts",
     "compare_values",
     "compute_metrics",
@@ -96,7 +105,7 @@ Output = Mapping[str, Any]
 Predictions = Sequence[Prediction]
 Outputs = Sequence[Output]
 
-Compared = dict[str, "np.ndarray[Any, Any]"]
+RowScores = dict[str, "np.ndarray[Any, Any]"]
 """Predictions and gold values: arrays whose first axis, rows or queries, intervals resample by indexing."""
 
 RunModule = Callable[[Any, Features], Sequence[Output]]
@@ -116,7 +125,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Details:
+class TaskReport:
     """Additional results that a family reports with its scores; every field may be empty."""
 
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -130,45 +139,45 @@ class Details:
     """Probability of each predicted entity and whether it is right; None if a row is one answer."""
 
 
-class TaskExtras(Protocol):
+class TaskDefaults(Protocol):
     """Optional members of a task family; `load_task` fills in a default for each missing member."""
 
-    NAMED: bool
+    HAS_LABEL_NAMES: bool
     """Whether gold values are label names, or lists of them; False by default."""
     TYPES: Mapping[str, Any]
     """Column of a row, or `prediction` -> its type; other columns are texts, or lists of texts."""
     EXPORTED_AS: str | None
     """The family whose exported models this one reads too."""
-    combine: Callable[[Sequence[Output], Feature, Setup], Output] | None
+    combine: Callable[[Sequence[Output], Feature, TaskContext], Output] | None
     """Combines the outputs of several models for one feature into one output of the ensemble."""
     find_labels: Callable[[Path, Recipe], Sequence[str]] | None
     """Returns the label names of a model folder, of a family that takes models trained for something else."""
-    find_lost_gold: Callable[[Sequence[Feature], Sequence[Row], Setup], Sequence[int]] | None
+    find_truncated_answers: Callable[[Sequence[Feature], Sequence[Row], TaskContext], Sequence[int]] | None
     """Returns the indices of the rows whose gold value no feature has, or no prediction can have."""
     find_row_warnings: Callable[[Sequence[Row], Recipe], list[str]] | None
     """Describes what is odd about the rows of a split, such as gold values that no model can predict."""
-    count_errors: Callable[[Compared], tuple[Any, Any]] | None
+    count_errors: Callable[[RowScores], tuple[Any, Any]] | None
     """Counts the errors and the decisions of each row, of a family whose rows have several answers each."""
-    gold_probabilities: Callable[[Sequence[Prediction], Sequence[Row], Setup], Any] | None
+    gold_probabilities: Callable[[Sequence[Prediction], Sequence[Row], TaskContext], Any] | None
     """Returns the decisions of predictions with their probabilities and gold values; see docs/own-task.md."""
-    targets: Callable[[Prediction, Sequence[Output], Sequence[Feature], Row, Setup], list[Any]] | None
+    targets: Callable[[Prediction, Sequence[Output], Sequence[Feature], Row, TaskContext], list[Any]] | None
     """Returns the numbers that `bertkit explain` explains, or None to explain the logits of the head."""
-    fit_baselines: Callable[[Sequence[Row], Setup], dict[str, Any]]
+    fit_baselines: Callable[[Sequence[Row], TaskContext], dict[str, Any]]
     """Learns from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
-    precompute: Callable[[Model, Mapping[str, Sequence[Feature]], Setup, RunModule], bool]
+    precompute: Callable[[Model, Mapping[str, Sequence[Feature]], TaskContext, RunModule], bool]
     """Computes once what training needs of the features of each split; returns whether nothing is left to train."""
-    fit_head: Callable[[Model, Sequence[Feature], Setup, RunModule], None] | None
+    fit_head: Callable[[Model, Sequence[Feature], TaskContext, RunModule], None] | None
     """Fits the head to the features of the training rows before each evaluation; no gradient reaches such a head."""
-    tune: Callable[[Sequence[Prediction], Sequence[Row], Setup], dict[str, Any]]
+    tune: Callable[[Sequence[Prediction], Sequence[Row], TaskContext], dict[str, Any]]
     """Chooses the options that are best set on validation rows; they are kept in the run's record."""
-    details: Callable[[Sequence[Prediction], Sequence[Row], Setup], Details]
+    details: Callable[[Sequence[Prediction], Sequence[Row], TaskContext], TaskReport]
     """Collects the additional results to report with the scores."""
 
 
-class Task(TaskExtras, Protocol):
-    """A task family: three constants and eight functions, and any members of `TaskExtras`."""
+class Task(TaskDefaults, Protocol):
+    """A task family: three constants and eight functions, and any members of `TaskDefaults`."""
 
-    COLUMNS: Columns
+    COLUMNS: ColumnSpec
     """Canonical columns of a row; rows to predict need not have the gold one."""
     OPTIONS: Mapping[str, Any]
     """Keys that a recipe may set under ``options``, each with an Option or only its default."""
@@ -190,25 +199,25 @@ class Task(TaskExtras, Protocol):
             DataError: If a value is wrong; the caller adds file and line.
         """
 
-    def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> Model:
+    def load_model(self, folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
         """Load the checkpoint with this family's head; only with `new_head` may the head be untrained."""
 
-    def encode(self, rows: Rows, setup: Setup) -> list[Feature]:
+    def encode(self, rows: Rows, setup: TaskContext) -> list[Feature]:
         """Turn rows into features, one or more per row in order; ``row`` is the index of a feature's row."""
 
-    def collator(self, setup: Setup) -> Collator:
+    def collator(self, setup: TaskContext) -> Collator:
         """Build the function that turns a list of features into a batch of tensors."""
 
-    def decode(self, outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+    def decode(self, outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
         """Turn the model's outputs, one per feature, into one prediction per row."""
 
-    def compare(self, predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
+    def compare(self, predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
         """Return predictions and the rows' gold values as the arrays that `score` reads."""
 
-    def score(self, compared: Compared, setup: Setup) -> dict[str, float]:
+    def score(self, compared: RowScores, setup: TaskContext) -> dict[str, float]:
         """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
 
-    def baselines(self, learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+    def baselines(self, learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
         """Predict the rows without reading their input, or with a part of it: name of a baseline -> predictions.
 
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
@@ -223,7 +232,7 @@ def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], An
     return features
 
 
-def compare_values(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
+def compare_values(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
     """Return the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
     return {
         "gold": np.array([row["label"] for row in rows]),
@@ -231,7 +240,7 @@ def compare_values(predictions: Predictions, rows: Rows, setup: Setup) -> Compar
     }
 
 
-def score_table(metrics: Mapping[str, Metric], compared: Compared, setup: Setup) -> dict[str, float]:
+def score_table(metrics: Mapping[str, Metric], compared: RowScores, setup: TaskContext) -> dict[str, float]:
     """Compute the recipe's metrics by the records of a table."""
     return compute_scores(metrics, compared, setup.recipe)
 
@@ -243,13 +252,13 @@ score_values = partial(score_table, VALUES)
 _FUNCTIONS = tuple(name for name, value in vars(Task).items() if not name.startswith("_") and callable(value))
 _CONSTANTS = ("COLUMNS", "METRICS", "OPTIONS")
 _DEFAULTS: Mapping[str, Any] = {
-    **dict.fromkeys(TaskExtras.__annotations__),
-    "NAMED": False,
+    **dict.fromkeys(TaskDefaults.__annotations__),
+    "HAS_LABEL_NAMES": False,
     "TYPES": {},
     "fit_baselines": lambda training, setup: {},
     "precompute": lambda model, features, setup, run: False,
     "tune": lambda predictions, rows, setup: {},
-    "details": lambda predictions, rows, setup: Details(),
+    "details": lambda predictions, rows, setup: TaskReport(),
 }
 """Name of an optional member -> its default."""
 
@@ -299,7 +308,7 @@ def load_family(recipe: Recipe) -> Task:
     return _with_library_metrics(task)
 
 
-class _ScoredByLibraries(Compared):
+class _ScoredByLibraries(RowScores):
     """Predictions next to gold values, with the scores that libraries have computed for all rows."""
 
     scores: Mapping[str, float] = MappingProxyType({})
@@ -312,7 +321,7 @@ def _with_library_metrics(task: Task) -> Task:
     because a thousand resamples of such metrics would take hours: so resampled rows have no such score.
     """
 
-    def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
+    def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
         compared = _ScoredByLibraries(task.compare(predictions, rows, setup))
         pairs = [
             _labelled(row[task.COLUMNS.gold], record["prediction"])
@@ -323,7 +332,7 @@ def _with_library_metrics(task: Task) -> Task:
             compared.scores = {**compared.scores, **compute_library_metric(name, gold, predicted)}
         return compared
 
-    def score(compared: Compared, setup: Setup) -> dict[str, float]:
+    def score(compared: RowScores, setup: TaskContext) -> dict[str, float]:
         built_in = [name for name in setup.recipe.metrics if name in task.METRICS]
         recipe = setup.recipe.model_copy(update={"metrics": built_in})
         return {**task.score(compared, replace(setup, recipe=recipe)), **getattr(compared, "scores", {})}
@@ -339,7 +348,7 @@ def _labelled(gold: Any, predicted: Any) -> tuple[Any, Any]:
     return [gold[index] for index in labeled], [predicted[index] for index in labeled]
 
 
-def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:
+def with_options(setup: TaskContext, options: Mapping[str, Any]) -> TaskContext:
     """Return a setup whose recipe has these options too."""
     recipe = setup.recipe.model_copy(update={"options": {**setup.recipe.options, **options}})
     return replace(setup, recipe=recipe)
@@ -376,7 +385,7 @@ def example_row(task: Task, recipe: Recipe) -> str:
     """Write the options of `bertkit predict` that stand for one row, with dots for the values."""
     columns = task.COLUMNS
     mapped = [name for name in columns.optional if name in recipe.data.columns]
-    inputs = [columns.text_instead.get(name, name) for name in (*columns.given, *mapped)]
+    inputs = [columns.fallback_column.get(name, name) for name in (*columns.given, *mapped)]
     if inputs == ["text"]:
         return '--text "..."'
     return " ".join(f'--row {name}="..."' for name in inputs for _ in range(1 + (name in columns.lists)))

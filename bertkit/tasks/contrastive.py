@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import check_texts, read_texts
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.intervals import Metric
@@ -25,11 +25,11 @@ from bertkit.modeling.sentence.folder import DENSE
 from bertkit.modeling.sentence.losses import add_negatives, mine_negatives
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, score_table
-from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
-from bertkit.tokens.several import several_collator, text_number
+from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RunModule, TaskReport, score_table
+from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
+from bertkit.tokens.several import multi_text_collator, text_number
 
-COLUMNS: Columns = Columns(
+COLUMNS: ColumnSpec = ColumnSpec(
     given=("anchor", "positive"),
     gold="",
     optional=("negative", "margin"),
@@ -69,17 +69,17 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
     return texts.load_encoder(folder, setup, new_head=new_head, loss=loss_of(setup.recipe))
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives; ``texts`` has a number for each, and ``labels`` the margins to learn."""
     return encode_for(rows, setup, DENSE)
 
 
-def encode_for(rows: Rows, setup: Setup, model_format: str) -> list[Feature]:
+def encode_for(rows: Rows, setup: TaskContext, model_format: str) -> list[Feature]:
     """Encode rows for a model of one format of sentence-transformers."""
     several = [texts_of(row) for row in rows]
     features, loss = texts.encode_rows(several, setup, _ROLES, model_format=model_format), loss_of(setup.recipe)
@@ -91,12 +91,12 @@ def encode_for(rows: Rows, setup: Setup, model_format: str) -> list[Feature]:
     return features
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the collator: batches of shape (rows, texts, tokens), and ``labels`` of shape (rows, negatives)."""
-    return several_collator(setup, "float32")
+    return multi_text_collator(setup, "float32")
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: TaskContext, run: RunModule) -> bool:
     """Mine hard negatives of the training rows with the model that training starts from, if the recipe requires it.
 
     Raises:
@@ -114,7 +114,7 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
     return False
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return the cosine (or dot product) of the anchor with the positive, and with each negative."""
     dot = texts.is_dot(setup, loss_of(setup.recipe))
     decoded = []
@@ -131,12 +131,12 @@ def make_record(scores: Sequence[float], **fields: object) -> Prediction:
     return {"prediction": positive, **fields} | ({"negative_scores": negatives} if negatives else {})
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the similarity of anchor and positive."""
     return [vector_target(0, dot=texts.is_dot(setup, loss_of(setup.recipe)))]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Return the ``rank`` of each row's positive among all rows' positives, and whether it beats all ``negatives``.
 
     The latter is 1 or 0, and NaN for a row without negatives.
@@ -169,7 +169,7 @@ def compare_ranks(
     return {"rank": ranks, "beats": np.array(wins)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Rank the positives by chance, and by the words that they share with the anchor."""
     draw = np.random.default_rng(0).random
     guessed = chance_ranks(len(rows)), [draw(len(texts_of(row)) - 1).tolist() for row in rows]
@@ -179,7 +179,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     }
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
     answers = answers_of(compare(predictions, rows, setup), predictions)
     table = []
@@ -189,7 +189,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
             for record in predictions
         ]
         table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
-    return Details({"by dimension": table} if table else {}, answers=answers)
+    return TaskReport({"by dimension": table} if table else {}, answers=answers)
 
 
 def answers_of(compared: Mapping[str, Any], predictions: Predictions) -> list[Answer]:

@@ -20,11 +20,11 @@ from bertkit.modeling.sentence.folder import read_modules, with_options
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import RunModule, add_labels, text_classification
-from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
-from bertkit.tokens.several import several_collator
+from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
+from bertkit.tokens.several import multi_text_collator
 
 COLUMNS = text_classification.COLUMNS
-NAMED: bool = True
+HAS_LABEL_NAMES: bool = True
 TYPES = text_classification.TYPES
 METRICS = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
@@ -51,7 +51,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return text_classification.read(row, recipe)
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its vectors, which have length 1."""
     from bertkit.modeling.sentence.head import load_sentence_classifier
     from bertkit.modeling.sentence.losses import VectorLoss
@@ -63,19 +63,19 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     return load_sentence_classifier(folder, modules, setup, loss, new_head=True)
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
     features, ids = texts.encode_rows([[row["text"]] for row in rows], setup, pairs=pairs), setup.label_ids
     return add_labels(features, rows, lambda row: ids[row["label"]])
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the collator: batches of shape (rows, 1, tokens)."""
-    return several_collator(setup)
+    return multi_text_collator(setup)
 
 
-def fit_head(model: Model, features: Features, setup: Setup, run: RunModule) -> None:
+def fit_head(model: Model, features: Features, setup: TaskContext, run: RunModule) -> None:
     """Fit the linear layer to the vectors of the training rows, weighted by `training.class_weights`."""
     from bertkit.modeling.sentence.head import fit_logistic
 
@@ -86,7 +86,7 @@ def fit_head(model: Model, features: Features, setup: Setup, run: RunModule) -> 
     fit_logistic(model, vectors, gold, [weights[label] for label in gold])
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: TaskContext, run: RunModule) -> bool:
     """Fit the linear layer once if the encoder is frozen, so that nothing is left to train."""
     # The import draws from a random generator, so it comes before training seeds them. Otherwise, a resumed run would
     # draw other numbers.

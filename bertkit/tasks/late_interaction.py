@@ -20,8 +20,8 @@ from bertkit.modeling.sentence.folder import LATE, read_format
 from bertkit.modeling.sentence.texts import max_sim, real_tokens
 from bertkit.recipe.records import Option, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive
-from bertkit.tokens.features import Batch, Feature, Features, Rows, Setup
+from bertkit.tasks import Outputs, Prediction, Predictions, TaskReport, contrastive
+from bertkit.tokens.features import Batch, Feature, Features, Rows, TaskContext
 
 COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
@@ -36,7 +36,7 @@ OPTIONS: Mapping[str, Any] = {
 read, collator, score, baselines = contrastive.read, contrastive.collator, contrastive.score, contrastive.baselines
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a projection of its tokens; if the folder has a projection, keep it."""
     from bertkit.modeling.sentence.late import LateLoss, load_late_head
 
@@ -54,12 +54,12 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     return model
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
     return contrastive.encode_for(rows, setup, LATE)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return the scores of the anchor with positive and negatives."""
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
@@ -70,7 +70,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the score of the anchor with the positive."""
     import torch
 
@@ -83,7 +83,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     return [Target("similarity", score, "score")]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Return what `contrastive` does."""
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
@@ -94,6 +94,6 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     return contrastive.compare_ranks(predictions, rank)
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report each row's rank as text."""
-    return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))
+    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

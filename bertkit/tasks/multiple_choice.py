@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import placeholder_names, spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts, read_texts
@@ -30,11 +30,11 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, add_labels, compare_values, score_values
-from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
-from bertkit.tokens.several import encode_several, several_collator
+from bertkit.tasks import Answer, Outputs, Prediction, Predictions, TaskReport, add_labels, compare_values, score_values
+from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
+from bertkit.tokens.several import encode_multi_text, multi_text_collator
 
-COLUMNS = Columns(
+COLUMNS = ColumnSpec(
     given=("context", "choices"),
     gold="label",
     optional=("stem",),
@@ -88,7 +88,7 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
     return [f"None of {len(rows):,} rows has the label 0, the first choice. Subtract 1 if the labels count from 1."]
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
     from bertkit.modeling.heads.mixins import MaskedChoices, extend_model
 
@@ -98,24 +98,24 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     return model
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode the context with each choice; ``input_ids`` is one list of token ids per choice."""
     pairs = []
     for row in rows:
         stem = f"{row['stem']} " if row.get("stem") else ""
         pairs.append([{"text": row["context"], "text_pair": f"{stem}{choice}"} for choice in row["choices"]])
-    return add_labels(encode_several(pairs, setup), rows, lambda row: row["label"])
+    return add_labels(encode_multi_text(pairs, setup), rows, lambda row: row["label"])
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the collator that pads rows to equally many choices, and choices to equal length.
 
     A batch has ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,).
     """
-    return several_collator(setup)
+    return multi_text_collator(setup)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
     decoded, option = [], partial(read_option, OPTIONS, setup.recipe)
     for row, output in zip(rows, outputs, strict=True):
@@ -128,13 +128,13 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return the explainable outputs: the log-odds of each choice among the row's choices."""
     names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
     return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
-def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext) -> calibration.Decisions:
     """Return the probabilities of all choices, 0 for those that a row lacks, and the gold choices."""
     padded = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
     for line, record in zip(padded, predictions, strict=True):
@@ -142,13 +142,13 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
     return calibration.Decisions(padded, np.array([row["label"] for row in rows]), np.arange(len(rows)))
 
 
-def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a row to those with the mean of their probabilities."""
     count = len(feature["input_ids"])  # the choices of the row itself
     return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
 
 
-def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
     rows = sample(training, max_rows=_MAX_ROWS)
@@ -157,7 +157,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
     chosen = {
         _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
@@ -172,7 +172,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report accuracy by the number of choices, along with the accuracy of guessing, and the answers as text."""
     tried: dict[int, list[bool]] = {}
     answers = []
@@ -185,4 +185,4 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         {"choices": f"{n}", "accuracy": float(np.mean(right)), "by chance": 1 / n, "rows": len(right)}
         for n, right in sorted(tried.items())
     ]
-    return Details({"by number of choices": table}, answers=answers)
+    return TaskReport({"by number of choices": table}, answers=answers)

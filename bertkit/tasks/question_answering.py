@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import DataError
 from bertkit.metrics import squad
@@ -25,14 +25,14 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, score_table
+from bertkit.tasks import Answer, Outputs, Prediction, Predictions, TaskReport, score_table
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (
     Collator,
     Feature,
     Features,
     Rows,
-    Setup,
+    TaskContext,
     Tensors,
     find_template,
     padding_collator,
@@ -44,7 +44,7 @@ from bertkit.tokens.sentences import split_sentences
 from bertkit.tokens.truncation import find_lost_answers
 
 _SPAN = ("start", "end", "score", "probability")
-COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
+COLUMNS = ColumnSpec(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
 TYPES: Mapping[str, Any] = {"prediction": str}
 METRICS: Mapping[str, Metric] = squad.METRICS
 OPTIONS: Mapping[str, object] = {
@@ -84,13 +84,13 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "answers": {"text": texts, "answer_start": starts}}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with two logits per token: the answer starts here, the answer ends here."""
     labels = placeholder_names(2)
     return load_pretrained("AutoModelForQuestionAnswering", folder, setup, labels=labels, new_head=new_head)
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode the question with each window of the text.
 
     ``context`` is the position in ``input_ids`` where the text begins, ``offsets`` are the first and last + 1
@@ -124,12 +124,12 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     return features
 
 
-def find_lost_gold(features: Features, rows: Rows, setup: Setup) -> list[int]:
+def find_truncated_answers(features: Features, rows: Rows, setup: TaskContext) -> list[int]:
     """Return the indices of the rows whose answer is not whole in a window, or longer than any that is predicted."""
     return find_lost_answers(features, rows, _option(setup.recipe, "max_answer_length"))
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the padding collator, which also batches ``start_positions`` and ``end_positions``, shape (windows,)."""
     pad = padding_collator(setup)
 
@@ -143,7 +143,7 @@ def collator(setup: Setup) -> Collator:
     return collate
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Choose each question's answer: ``prediction``, its characters ``start`` and ``end``, score and probability.
 
     The score is the sum of the two logits; the probability is a softmax over the n best spans. With `no_answer`,
@@ -187,7 +187,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     ]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Compute exact match and F1 of each question in [0, 1], and of its best span, which needs no threshold."""
     no_answer = bool(_option(setup.recipe, "no_answer"))
     golds = [row["answers"]["text"] for row in rows]
@@ -205,7 +205,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     }
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Predict no answer, or the first sentence of the context."""
     first = {context: " ".join(split_sentences(context)[:1]) for context in {row["context"] for row in rows}}
     return {
@@ -214,14 +214,14 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     }
 
 
-def tune(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def tune(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Find the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
     if not _option(setup.recipe, "no_answer") or _option(setup.recipe, "null_threshold") is not None:
         return {}
     return {"null_threshold": METRICS["best_f1_thresh"].compute(compare(predictions, rows, setup))}
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report the scores by the question's first word, with SQuAD's files; stored predictions have no spans."""
     compared = compare(predictions, rows, setup)
     by_id = dict(zip((str(row.get("id", number)) for number, row in enumerate(rows)), predictions, strict=True))
@@ -235,10 +235,10 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     for row, record, exact in zip(rows, predictions, compared["exact"], strict=True):
         gold = " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER
         answers.append(Answer(gold, record["prediction"] or _NO_ANSWER, bool(exact), record.get("probability")))
-    return Details({"by the first word of the question": _by_first_word(rows, compared)}, files, answers)
+    return TaskReport({"by the first word of the question": _by_first_word(rows, compared)}, files, answers)
 
 
-def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
+def _encode_once(texts: Sequence[str], setup: TaskContext) -> dict[str, Any]:
     """Tokenize each distinct text once: SQuAD asks about five questions of one paragraph."""
     distinct = list(dict.fromkeys(texts))
     return dict(zip(distinct, tokenize_texts(setup.tokenizer, distinct), strict=True)) if distinct else {}

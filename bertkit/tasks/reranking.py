@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError, RecipeError
@@ -26,22 +26,22 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Compared, Details, Outputs, Prediction, Predictions, encode_texts, score_table
+from bertkit.tasks import Outputs, Prediction, Predictions, RowScores, TaskReport, encode_texts, score_table
 from bertkit.tasks.text_classification import AUTO_CLASS
 from bertkit.tokens.features import (
     Collator,
     Feature,
     Features,
     Rows,
-    Setup,
+    TaskContext,
     Tensors,
     are_several,
     max_tokens,
     padding_collator,
 )
-from bertkit.tokens.several import several_collator
+from bertkit.tokens.several import multi_text_collator
 
-COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
+COLUMNS = ColumnSpec(given=("query", "passage"), gold="relevance", together=("query",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = RANKINGS
 OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}
@@ -74,7 +74,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "relevance": relevance / highest}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
     from bertkit.modeling.heads.mixins import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
 
@@ -95,11 +95,11 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     return model
 
 
-def _is_pointwise(setup: Setup) -> bool:
+def _is_pointwise(setup: TaskContext) -> bool:
     return bool(read_option(OPTIONS, setup.recipe, "loss") == "pointwise")
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode query and passage of each row; for the listwise loss, all passages of a query are one feature.
 
     ``labels`` is a list of one relevance or of all. Without relevance there is no loss, and each row is a feature.
@@ -127,13 +127,13 @@ def _group_by_query(rows: Rows) -> list[list[int]]:
     return list(groups.values())
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the padding collator; it pads lists to equally many passages too.
 
     A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
-    single, several = padding_collator(setup, label_type="float32"), several_collator(setup, "float32")
+    single, several = padding_collator(setup, label_type="float32"), multi_text_collator(setup, "float32")
 
     def collate(features: Features) -> Tensors:
         return (several if are_several(features[0]["input_ids"]) else single)(features)
@@ -141,7 +141,7 @@ def collator(setup: Setup) -> Collator:
     return collate
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return each row's score: a probability, or any number, as the model's activation is."""
     are_lists = len(features) > 0 and are_several(features[0]["input_ids"])
     groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
@@ -156,13 +156,13 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the score, of a probability its log-odds."""
     measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
     return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
     """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
 
     Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
@@ -181,7 +181,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     return {name: values[is_scored] for name, values in scored.items()}
 
 
-def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     """Learn which words relevant passages contain, regardless of the query.
 
     Raises:
@@ -196,7 +196,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Rank at random, in the order of the rows, by the query words in a passage, or by the words of passages only.
 
     The order of the rows usually comes from a first search. If relevant passages always come first, it does not, and
@@ -218,7 +218,7 @@ def _share_words(row: Row) -> float:
     return len(words & find_words(row["passage"]).keys()) / max(len(words), 1)
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Count queries and their passages, and warn of queries that have no relevant one."""
     groups = _group_by_query(rows)
     relevant = [sum(rows[number]["relevance"] > 0 for number in numbers) for numbers in groups]
@@ -231,4 +231,4 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     }
     missing = len(groups) - scored
     warnings = [f"{missing:,} of {len(groups):,} queries have no relevant passage and are not scored."]
-    return Details({"queries": [table]}, warnings=warnings if missing else [])
+    return TaskReport({"queries": [table]}, warnings=warnings if missing else [])

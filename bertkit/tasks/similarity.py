@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import PLAIN, Metric
 from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
@@ -19,19 +19,19 @@ from bertkit.modeling.sentence import texts
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import (
-    Details,
     Outputs,
     Prediction,
     Predictions,
+    TaskReport,
     add_labels,
     compare_values,
     score_values,
     text_regression,
 )
-from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup
-from bertkit.tokens.several import several_collator, text_number
+from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
+from bertkit.tokens.several import multi_text_collator, text_number
 
-COLUMNS = Columns(given=("text", "text_pair"), gold="label")
+COLUMNS = ColumnSpec(given=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
 _CORRELATIONS = {name: REGRESSION[name] for name in ("spearmanr", "pearsonr")}
 METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: PLAIN}
@@ -55,12 +55,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
     return texts.load_encoder(folder, setup, new_head=new_head, loss=_loss(setup.recipe))
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range.
 
     ``texts`` numbers them where the loss takes the others of a batch for negatives.
@@ -74,24 +74,24 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     return add_labels(features, rows, lambda row: (row["label"] - low) / (high - low))
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the collator: batches of shape (rows, 2, tokens)."""
-    return several_collator(setup, "float32")
+    return multi_text_collator(setup, "float32")
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return the cosine of each row's two vectors, or their dot product where the model compares by that."""
     dot = texts.is_dot(setup)
     vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
     return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the similarity of the two texts."""
     return [vector_target(0, dot=texts.is_dot(setup))]
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report the scores of truncated vectors, if they were trained for truncation."""
     dimensions = read_option(OPTIONS, setup.recipe, "dimensions")
     table = []
@@ -99,7 +99,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         pairs = [[texts.to_compare(item[:count], dot=False) for item in record["_vectors"]] for record in predictions]
         shorter = [{"prediction": float(first @ second)} for first, second in pairs]
         table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
-    return Details({"by dimension": table} if table else {})
+    return TaskReport({"by dimension": table} if table else {})
 
 
 def _loss(recipe: Recipe) -> str:

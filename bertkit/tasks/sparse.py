@@ -22,8 +22,8 @@ from bertkit.modeling.sentence.folder import SPARSE, read_format
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive, score_table
-from bertkit.tokens.features import Batch, Feature, Features, Rows, Setup, Tensor
+from bertkit.tasks import Outputs, Prediction, Predictions, TaskReport, contrastive, score_table
+from bertkit.tokens.features import Batch, Feature, Features, Rows, TaskContext, Tensor
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -45,7 +45,7 @@ read, collator, baselines = contrastive.read, contrastive.collator, contrastive.
 score = partial(score_table, METRICS)
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load a masked language model, whose head makes the vectors."""
     from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
 
@@ -67,12 +67,12 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     return model
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
     return contrastive.encode_for(rows, setup, SPARSE)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return the dot products of the anchor with positive and negatives, and how many dimensions of two are not 0."""
     # A model can have more outputs than its tokenizer has tokens.
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
@@ -86,7 +86,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the dot product of anchor and positive."""
 
     def score(outputs: Batch) -> Tensor:
@@ -107,7 +107,7 @@ def as_matrix(values: np.ndarray, tokens: np.ndarray, width: int) -> csr_array:
     return csr_array((values[above].astype(np.float64), tokens[above].astype(np.int64), starts), (len(values), width))
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
@@ -121,6 +121,6 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     return {**contrastive.compare_ranks(predictions, rank), **active}
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report each row's rank as text."""
-    return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))
+    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

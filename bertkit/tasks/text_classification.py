@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import VECTOR, plain, spelled, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
-from bertkit.errors import DataError, ModelError, RecipeError, closest, located
+from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, located
 from bertkit.metrics import calibration
 from bertkit.metrics.intervals import PLAIN, Metric
 from bertkit.metrics.linear import (
@@ -41,13 +41,13 @@ from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Outputs, Prediction, Predictions, add_labels, score_values
 from bertkit.tokens import truncation
-from bertkit.tokens.features import Collator, Feature, Features, Rows, Setup, padding_collator
-from bertkit.tokens.several import several_collator
+from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext, padding_collator
+from bertkit.tokens.several import multi_text_collator
 
-COLUMNS: Columns = Columns(
+COLUMNS: ColumnSpec = ColumnSpec(
     given=("text",), gold="label", optional=("text_pair",), lists=("label",), predicted=("probabilities",)
 )
-NAMED: bool = True
+HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
 METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {
@@ -114,7 +114,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     return names[0] if isinstance(value, (list, tuple)) else value
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
     several = _is_multi_label(setup.recipe)
     wrong = ("abstain_below", "set_above") if several else ("thresholds",)
@@ -128,7 +128,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     return model
 
 
-def choose_head(folder: Path, setup: Setup, *, new_head: bool) -> str | Callable[[type], type[Model]]:
+def choose_head(folder: Path, setup: TaskContext, *, new_head: bool) -> str | Callable[[type], type[Model]]:
     """Return the head over a text, or over the vectors of its windows if ``long_text`` requires it.
 
     Raises:
@@ -145,7 +145,7 @@ def choose_head(folder: Path, setup: Setup, *, new_head: bool) -> str | Callable
     return AUTO_CLASS
 
 
-def read_windows(model: Model, setup: Setup) -> None:
+def read_windows(model: Model, setup: TaskContext) -> None:
     """Run a model's head for a text on each of its windows, if ``long_text`` requires it."""
     if truncation.long_text(setup.recipe) in truncation.WINDOWS:
         from bertkit.modeling.heads.mixins import Windows, extend_model
@@ -153,7 +153,7 @@ def read_windows(model: Model, setup: Setup) -> None:
         extend_model(model, Windows)
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
     ids = setup.label_ids
 
@@ -164,13 +164,13 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     return add_labels(truncation.encode_long(rows, setup), rows, label_of)
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the padding collator, or the collator for several texts if texts are read in windows."""
-    build = several_collator if truncation.reads_windows(setup.recipe) else padding_collator
+    build = multi_text_collator if truncation.reads_windows(setup.recipe) else padding_collator
     return build(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Choose each row's most probable label (or all that reach a threshold), with every label's probability.
 
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
@@ -199,7 +199,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return the explainable outputs: the log-odds of each label; with windows, of their combined probabilities."""
     strategy = truncation.long_text(setup.recipe)
     windows = strategy if strategy in truncation.WINDOWS else ""
@@ -209,7 +209,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     )
 
 
-def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext) -> calibration.Decisions:
     """Return the probabilities and the gold labels of the rows.
 
     If a row may have several labels, each label is a separate decision between no and yes.
@@ -224,7 +224,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
     return calibration.Decisions(probabilities, gold, np.arange(len(rows)))
 
 
-def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
     combine_labels = mean_of_each_label if _is_multi_label(setup.recipe) else mean_probabilities
     return combine_each(combine_labels, outputs)
@@ -238,7 +238,7 @@ def combine_each(combine_labels: Combine, outputs: Outputs) -> dict[str, Any]:
     return {**combine_labels([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators if a row may have several labels.
 
     Ids follow the recipe's order, not the checkpoint's, so F1 of two labels is the F1 of the second.
@@ -251,7 +251,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     return {side: np.array([ids[name] for name in side_labels]) for side, side_labels in sides.items()}
 
 
-def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     """Learn the most frequent label (or each label of more than half of the rows), and a model of the words.
 
     For pairs, also learn from a part of them.
@@ -272,7 +272,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent label, and by words; for pairs also from either text only, and from common words."""
     frequent = learned[_FREQUENT]
     several = isinstance(frequent, list)
@@ -294,11 +294,11 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     return predicted
 
 
-def _thresholds(setup: Setup) -> np.ndarray:
+def _thresholds(setup: TaskContext) -> np.ndarray:
     """Return the minimum probability that selects each label, (labels,), by default 0.5."""
     chosen = _option(setup.recipe, "thresholds") or {}
     if unknown := next((name for name in chosen if name not in setup.labels), None):
-        raise RecipeError(f"options.thresholds names no label {unknown!r}", closest(unknown, setup.labels))
+        raise RecipeError(f"options.thresholds names no label {unknown!r}", did_you_mean(unknown, setup.labels))
     return np.array([chosen.get(name, 0.5) for name in setup.labels])
 
 

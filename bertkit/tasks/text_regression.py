@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import PLAIN, Metric
@@ -34,10 +34,10 @@ from bertkit.recipe.sections import Row
 from bertkit.tasks import Outputs, Prediction, add_labels, compare_values, score_values
 from bertkit.tasks.text_classification import choose_head, combine_each, read_windows
 from bertkit.tokens import truncation
-from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, Setup, Tensor, padding_collator
-from bertkit.tokens.several import several_collator
+from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, TaskContext, Tensor, padding_collator
+from bertkit.tokens.several import multi_text_collator
 
-COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
+COLUMNS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
@@ -67,7 +67,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "label": number}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one linear output over its pooled output, trained with the squared error."""
     head = choose_head(folder, setup, new_head=new_head)
     model = load_pretrained(head, folder, setup, labels=("value",), new_head=new_head, problem_type="regression")
@@ -77,18 +77,18 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     return model
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode the texts; ``labels`` is the number itself."""
     return add_labels(truncation.encode_long(rows, setup), rows, lambda row: row["label"])
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the padding collator, or the collator for several texts if texts are read in windows."""
-    build = several_collator if truncation.reads_windows(setup.recipe) else padding_collator
+    build = multi_text_collator if truncation.reads_windows(setup.recipe) else padding_collator
     return build(setup, label_type="float32")
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return the model's number for each row; with windows, their mean or maximum."""
     mode, logits = truncation.long_text(setup.recipe), [output["logits"] for output in outputs]
     if mode in truncation.WINDOWS:
@@ -99,7 +99,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return [{"prediction": float(values[0])} for values in logits]
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the number, of windows as they are combined."""
     strategy = truncation.long_text(setup.recipe)
 
@@ -112,12 +112,12 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     return [Target("value", score, "value")]
 
 
-def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their numbers."""
     return combine_each(mean_logits, outputs)
 
 
-def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     """Learn the mean, and a model of the words; for pairs also of the fraction of common words."""
     labels = [float(row["label"]) for row in training]
     mean, scale = find_scale(labels)
@@ -129,7 +129,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the mean, and by words; for pairs also from the fraction of words that both texts have."""
     predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
     mean, scale = learned.get(_SCALE, (0.0, 1.0))

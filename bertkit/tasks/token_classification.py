@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.checks import share_of
-from bertkit.data.columns import Columns
+from bertkit.data.checks import format_fraction
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import check_texts, is_missing
 from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
@@ -35,14 +35,14 @@ from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.storage import hub
 from bertkit.storage.run_sets import members_of, read_seeds
-from bertkit.tasks import Answer, Compared, Details, Outputs, Prediction, Predictions, RunModule, score_table
+from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RowScores, RunModule, TaskReport, score_table
 from bertkit.tokens.features import (
-    IGNORED,
+    IGNORE_INDEX,
     Collator,
     Feature,
     Features,
     Rows,
-    Setup,
+    TaskContext,
     find_template,
     padding_collator,
     token_budget,
@@ -63,15 +63,15 @@ from bertkit.tokens.words import (
 )
 
 _ALWAYS = ("word_probabilities",)
-COLUMNS = Columns(
+COLUMNS = ColumnSpec(
     given=("tokens",),
     gold="tags",
     lists=("tokens",),
-    text_instead={"tokens": "text"},
+    fallback_column={"tokens": "text"},
     spans="spans",
     predicted=_ALWAYS,
 )
-NAMED: bool = True
+HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": list[str]}
 METRICS: Mapping[str, Metric] = entities.METRICS
 OPTIONS: Mapping[str, object] = {
@@ -89,7 +89,7 @@ OPTIONS: Mapping[str, object] = {
 
 _option = partial(read_option, OPTIONS)
 
-targets, combine, find_lost_gold = tag_targets, mean_probabilities, find_unread_words
+targets, combine, find_truncated_answers = tag_targets, mean_probabilities, find_unread_words
 count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
@@ -168,27 +168,29 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
         misfits += sum(not fits_words(row["offsets"], span) for span in spans)
     warnings = []
     if left_out:
-        warnings.append(f"{share_of(left_out, total + left_out)} spans overlap a longer one and are left out.")
+        warnings.append(f"{format_fraction(left_out, total + left_out)} spans overlap a longer one and are left out.")
     if misfits:
         check_offsets(rows, misfits, total)
         finer = WORD_SPLITS[WORD_SPLITS.index(str(_option(recipe, "word_split"))) + 1 :]
         remedy = f"; --set options.word_split={' or '.join(finer)} splits words further" if finer else ""
-        problem = f"{share_of(misfits, total)} gold spans begin or end inside a word, so no prediction can match them"
+        problem = (
+            f"{format_fraction(misfits, total)} gold spans begin or end inside a word, so no prediction can match them"
+        )
         warnings.append(f"{problem}{remedy}.")
     return warnings
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
     layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
     head = None if layers is None else {"layers": layers, "tagger": tagger, "size": size}
     return load_tagger(folder, setup, head, new_head=new_head)
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode words in windows; ``words`` are those read off in a window, ``positions`` their first tokens.
 
-    ``labels`` is `IGNORED` at all other tokens.
+    ``labels`` is `IGNORE_INDEX` at all other tokens.
     """
     template = find_template(setup.tokenizer, pair=False)
     budget = token_budget(setup, template)
@@ -208,15 +210,15 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
             feature = {"row": number, **template.fill(window.tokens)}
             positions = [len(template.before) + first for first in window.positions]
             if "tags" in rows[number]:
-                feature["labels"] = [IGNORED] * len(feature["input_ids"])
+                feature["labels"] = [IGNORE_INDEX] * len(feature["input_ids"])
                 for word, position in zip(window.words, positions, strict=True):
                     tag = rows[number]["tags"][word]
-                    feature["labels"][position] = IGNORED if tag is None else numbers[tag]
+                    feature["labels"][position] = IGNORE_INDEX if tag is None else numbers[tag]
             features.append({**feature, "words": window.words, "positions": positions})
     return features
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder if they are precomputed."""
     if setup.inference:  # Only training keeps hidden states.
         return padding_collator(setup, label_per_token=True)
@@ -225,7 +227,7 @@ def collator(setup: Setup) -> Collator:
     return state_collator(padding_collator(setup, label_per_token=True))
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: TaskContext, run: RunModule) -> bool:
     """Compute the hidden states of a frozen encoder once, and keep them on disk."""
     if _option(setup.recipe, "layers") is not None:
         from bertkit.modeling.heads.taggers import cache_states
@@ -237,7 +239,7 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
     return False
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Choose each word's tag and, where tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
@@ -250,7 +252,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return [_decode_row(row, logits, setup) for row, logits in zip(rows, scores, strict=True)]
 
 
-def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext) -> calibration.Decisions:
     """Return the probabilities and the gold tags of all words that have tokens and a tag."""
     ids = setup.label_ids
     decisions = [
@@ -263,7 +265,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
     return calibration.Decisions(probabilities, gold, numbers, per="word")
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
     # Tags of words are counted as spans of one word, so that one function counts both.
@@ -296,13 +298,13 @@ def _gold_spans(row: Row) -> list[entities.Span]:
     return entities.locate_spans(spans, _text_of(row)[1])
 
 
-def _find_types(rows: Rows, setup: Setup) -> list[str]:
+def _find_types(rows: Rows, setup: TaskContext) -> list[str]:
     """Return the entity types of the labels and of gold spans, which may share their words with other spans."""
     span_types = (label for row in rows for *_, label in row.get("spans", ()))
     return list(dict.fromkeys([*entities.entity_types(setup.labels), *span_types]))
 
 
-def score(compared: Compared, setup: Setup) -> dict[str, float]:
+def score(compared: RowScores, setup: TaskContext) -> dict[str, float]:
     """Compute the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
 
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
@@ -315,12 +317,12 @@ def score(compared: Compared, setup: Setup) -> dict[str, float]:
     return score_table(METRICS, compared, setup)
 
 
-def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     """Learn the most frequent tag overall and per word."""
     return dict(zip(_BASELINES, entities.count_tags(training, setup.labels), strict=True))
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
     frequent, tag_scores = (learned[name] for name in _BASELINES)
     return {
@@ -329,13 +331,13 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     }
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report the scores of each entity type (or tag), and how entities were recognized or missed."""
     if not _has_entities(setup):
         compared = compare(predictions, rows, setup)
         answers = _answers(predictions, rows, are_entities=False)
         table = _score_tags(setup.labels, compared["tags"].sum(axis=0))
-        return Details({"tags": table}, answers=answers, entity_verdicts=[])
+        return TaskReport({"tags": table}, answers=answers, entity_verdicts=[])
     errors: Counter[str] = Counter()
     pairs = _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans)
     for gold, predicted in pairs:
@@ -354,7 +356,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         for entity in record.get("entities", ())
         if (span := (entity["start"], entity["end"], entity["type"])) in predicted and entity["probability"] is not None
     ]
-    return Details(tables, answers=answers, warnings=warnings, entity_verdicts=entity_verdicts)
+    return TaskReport(tables, answers=answers, warnings=warnings, entity_verdicts=entity_verdicts)
 
 
 def _score_tags(labels: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
@@ -408,13 +410,13 @@ def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe)
         raise DataError(f"word {word + 1} {words[word]!r}: {error.what}", remedy, column="tags") from None
 
 
-def _has_entities(setup: Setup) -> bool:
+def _has_entities(setup: TaskContext) -> bool:
     scheme = _scheme(setup.recipe)
     look_like_iob2 = "O" in setup.labels and all(map(entities.is_entity_tag, setup.labels))
     return scheme in entities.SCHEMES or (scheme == "auto" and look_like_iob2)
 
 
-def _decode_row(row: Row, scores: np.ndarray, setup: Setup) -> dict[str, Any]:
+def _decode_row(row: Row, scores: np.ndarray, setup: TaskContext) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
     has_entities = _has_entities(setup)
     probabilities = tag_probabilities(scores, setup.labels, _option(setup.recipe, "temperature"))

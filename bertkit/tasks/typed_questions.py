@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import DataError, RecipeError
@@ -34,13 +34,13 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, check_names, check_options, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Compared, Details, Outputs, Prediction, Predictions, score_table
+from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RowScores, TaskReport, score_table
 from bertkit.tokens.features import (
     Collator,
     Feature,
     Features,
     Rows,
-    Setup,
+    TaskContext,
     find_template,
     padding_collator,
     split_by_size,
@@ -58,7 +58,7 @@ from bertkit.tokens.questions import (
     token_ids,
 )
 
-COLUMNS = Columns(
+COLUMNS = ColumnSpec(
     given=("state",),
     gold="answers",
     optional=("questions",),
@@ -139,13 +139,13 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     return checked if checked["answers"] else None
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one logit per token, which counts at the mask tokens of options.
 
     Raises:
         RecipeError: ``one_pass`` of an encoder whose positions are not given to it.
     """
-    from bertkit.modeling.attention import keep_windows
+    from bertkit.modeling.attention import preserve_sliding_window
     from bertkit.modeling.heads.options import option_class, takes_positions
 
     model = load_pretrained(option_class, folder, setup, labels=placeholder_names(1), new_head=new_head)
@@ -156,11 +156,11 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     if _option(setup.recipe, "one_pass") and not takes_positions(config):
         message = f"options.one_pass: a {config.model_type} model computes positions internally"
         raise RecipeError(message, "leave it out; each question is then read in a separate sequence")
-    keep_windows(model)
+    preserve_sliding_window(model)
     return model
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode the answered questions of a row, or all, with the text, which is truncated if it does not fit.
 
     ``questions`` are the numbers of a feature's questions in their row, and ``places`` the tokens of all their options:
@@ -189,12 +189,12 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     return features
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the padding collator; ``labels`` (sequences, tokens) lies at the mask tokens of gold options."""
     return padding_collator(setup, label_per_token=True)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return the answer to each question by its name, and its confidence in ``decisions``.
 
     That is the ``probability`` of yes; the ``probabilities`` of labels and the ``confidence`` in the chosen one; or the
@@ -213,7 +213,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return records
 
 
-def _asked_in(feature: Feature, row: Row, setup: Setup) -> Iterator[tuple[Question, Any]]:
+def _asked_in(feature: Feature, row: Row, setup: TaskContext) -> Iterator[tuple[Question, Any]]:
     """Yield the questions of a feature, each with the tokens of its options."""
     questions, start = _questions_of(row, setup.recipe), 0
     for index in feature["questions"]:
@@ -231,7 +231,7 @@ def _describe_answer(question: Question, probabilities: list[float]) -> dict[str
     return {"probabilities": named, "confidence": max(probabilities)}
 
 
-def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext) -> calibration.Decisions:
     """Return the probabilities of the options of all answered questions, 0 for those that a question lacks."""
     answered = [
         (number, row["answers"][question.name], question.type, _probabilities(question, record))
@@ -257,7 +257,7 @@ def _probabilities(question: Question, record: Prediction) -> list[float]:
     return list(option_probabilities.values() if isinstance(option_probabilities, Mapping) else option_probabilities)
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the log-odds of each answer among the options of its question."""
     answers = []
     for number, feature in enumerate(features):
@@ -290,7 +290,7 @@ def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float
     return float(np.square(differences).sum() / max(len(probabilities) - 1, 1))
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
     """Return arrays (rows, questions): numbers of gold and predicted answers, and how far levels are off.
 
     An answer has the same number in all rows that ask the question with it. The errors of levels are NaN
@@ -316,13 +316,13 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     return compared
 
 
-def count_errors(compared: Compared) -> tuple[Any, Any]:
+def count_errors(compared: RowScores) -> tuple[Any, Any]:
     """Count the wrong answers of each row, and all."""
     is_answered = compared["gold"] != NO_ANSWER
     return (is_answered & (compared["gold"] != compared["predicted"])).sum(axis=1), is_answered.sum(axis=1)
 
 
-def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     """Learn the most frequent answer to each question."""
     counts: dict[str, Counter[str]] = {}
     for row in training:
@@ -332,7 +332,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     return {_FREQUENT: {name: [answer for answer, _ in answers.most_common()] for name, answers in counts.items()}}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent answer to each question in training, or the first option of one never asked before."""
     predicted: list[Prediction] = []
     for row in rows:
@@ -345,7 +345,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     return {_FREQUENT: predicted}
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report each question by its name, and the answers as text."""
     tried: dict[tuple[str, str], list[tuple[bool, float]]] = {}
     answers = []
@@ -370,7 +370,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         }
         for (name, kind), verdicts in sorted(tried.items())
     ]
-    return Details({"by question": table[:_MAX_QUESTIONS]}, answers=answers)
+    return TaskReport({"by question": table[:_MAX_QUESTIONS]}, answers=answers)
 
 
 def _questions_of(row: Row, recipe: Recipe) -> list[Question]:

@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import check_texts
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Details, Outputs, Prediction, Predictions, contrastive
-from bertkit.tokens.features import Feature, Features, Rows, Setup
-from bertkit.tokens.several import several_collator, text_number
+from bertkit.tasks import Outputs, Prediction, Predictions, TaskReport, contrastive
+from bertkit.tokens.features import Feature, Features, Rows, TaskContext
+from bertkit.tokens.several import multi_text_collator, text_number
 
-COLUMNS = Columns(given=("text",), gold="", together=("text",))
+COLUMNS = ColumnSpec(given=("text",), gold="", together=("text",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS = {name: contrastive.METRICS[name] for name in ("mrr@10", "recall@1", "recall@10")}
 OPTIONS: Mapping[str, Any] = texts.OPTIONS
 
-collator, score = several_collator, contrastive.score
+collator, score = multi_text_collator, contrastive.score
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -39,12 +39,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
     return texts.load_encoder(folder, setup, new_head=new_head, loss="simcse", learned_texts=1)
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's number."""
     several = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
     features = texts.encode_rows(several, setup)
@@ -53,28 +53,28 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     return features
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Return the cosine of the two halves of each text (or their dot product)."""
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
     return contrastive.decode(halves, features, _halves(rows), setup)
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the similarity of the two halves."""
     return [vector_target(1, dot=texts.is_dot(setup))]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Return the ``rank`` of each text's second half among all rows' second halves, as the first half ranks them."""
     return contrastive.compare(predictions, _halves(rows), setup)
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Rank second halves by chance, and by the words that they share with the first half."""
     return contrastive.baselines(learned, _halves(rows), setup)
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
     return contrastive.details(predictions, _halves(rows), setup)
 

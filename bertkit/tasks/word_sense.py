@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import DataError
@@ -27,15 +27,15 @@ from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.modeling.load import load_tagger
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, score_table
+from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RunModule, TaskReport, score_table
 from bertkit.tokens.features import (
-    IGNORED,
+    IGNORE_INDEX,
     Batch,
     Collator,
     Feature,
     Features,
     Rows,
-    Setup,
+    TaskContext,
     Tensor,
     find_template,
     padding_collator,
@@ -43,16 +43,16 @@ from bertkit.tokens.features import (
 )
 from bertkit.tokens.words import read_target_word, split_windows, tokenize_words
 
-COLUMNS = Columns(
+COLUMNS = ColumnSpec(
     given=("tokens", "target"),
     gold="sense",
     optional=("word",),
     lists=("tokens", "target"),
-    text_instead={"tokens": "text"},
+    fallback_column={"tokens": "text"},
     text_always=True,
     predicted=("sense_scores",),
 )
-NAMED: bool = True
+HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"target": int | list[int], "prediction": str}
 OPTIONS: Mapping[str, Option] = {
     "method": Option("fine_tuned", choices=("fine_tuned", "nearest")),
@@ -88,14 +88,14 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**checked, "sense": f"{word.replace('/', '_')}/{sense}"}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
     nearest = _option(setup.recipe, "method") == "nearest"
     head = {"layers": _option(setup.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
     return load_tagger(folder, setup, head, new_head=new_head)
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode the window that gives the target word the most context; ``positions`` are its tokens in ``input_ids``.
 
     Raises:
@@ -121,18 +121,18 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
         positions = list(range(first, first + len(tokens[row["target"]])))
         feature = {"row": number, **template.fill(window.tokens), "positions": positions}
         if "sense" in row:
-            feature["labels"] = [IGNORED] * len(feature["input_ids"])
+            feature["labels"] = [IGNORE_INDEX] * len(feature["input_ids"])
             feature["labels"][positions[0] : positions[-1] + 1] = [numbers[row["sense"]]] * len(positions)
         features.append(feature)
     return features
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the padding collator."""
     return padding_collator(setup, label_per_token=True)
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: TaskContext, run: RunModule) -> bool:
     """With ``nearest``, set each sense's output weights to the mean direction of its training rows' hidden states.
 
     Return whether nothing is left to train.
@@ -157,7 +157,7 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
     return True
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Choose the best sense of each row's word, and score all senses of that word.
 
     The scores are probabilities where the encoder was fine-tuned, else the length of the word's vector in the
@@ -179,7 +179,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the log-odds of each sense of the word among these."""
     word_senses, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
 
@@ -189,7 +189,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     return label_targets([setup.labels[number] for number in word_senses], [prediction["prediction"]], score)
 
 
-def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
     """Return the label ids of the ``gold`` and ``predicted`` senses, and the indices of their words."""
     ids, words = setup.label_ids, {word: index for index, word in enumerate(_senses(setup))}
     gold, predicted = ([row["sense"] for row in rows], [record["prediction"] for record in predictions])
@@ -235,7 +235,7 @@ METRICS: Mapping[str, Metric] = {
 score = partial(score_table, METRICS)
 
 
-def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     """Learn the most frequent sense of each word."""
     counts = Counter(row["sense"] for row in training)
     # For a word without training rows, predict its first sense.
@@ -246,14 +246,14 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     }
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent sense of each word."""
     frequent = [setup.labels[number] for number in learned[_FREQUENT]]
     senses = {sense.partition("/")[0]: sense for sense in frequent}
     return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
 
-def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
     """Report the scores of each word, along with the score of its most frequent sense in these rows."""
     compared, method = compare(predictions, rows, setup), _option(setup.recipe, "method")
     answers = []
@@ -267,10 +267,10 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     for word, scores in _score_words(compared).items():
         rows_of_word = scores.pop("rows")
         table.append({"word": names[word], **scores, "senses": len(senses[names[word]]), "rows": rows_of_word})
-    return Details({"words": table}, answers=answers)
+    return TaskReport({"words": table}, answers=answers)
 
 
-def _senses(setup: Setup) -> dict[str, list[int]]:
+def _senses(setup: TaskContext) -> dict[str, list[int]]:
     """Return each word's senses as label ids."""
     senses: dict[str, list[int]] = {}
     for number, label in enumerate(setup.labels):

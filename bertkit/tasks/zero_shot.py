@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.labels import spelled
-from bertkit.errors import ModelError, RecipeError, closest
+from bertkit.errors import ModelError, RecipeError, did_you_mean
 from bertkit.modeling.checkpoint import label_names, read_config, read_json_object
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
@@ -24,8 +24,8 @@ from bertkit.recipe.records import Option, Recipe, accept, read_option
 from bertkit.recipe.sections import Row
 from bertkit.storage.exports import is_exported
 from bertkit.tasks import Outputs, Prediction, encode_texts, text_classification
-from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, Setup, Tensor, padding_collator
-from bertkit.tokens.several import several_collator
+from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, TaskContext, Tensor, padding_collator
+from bertkit.tokens.several import multi_text_collator
 
 
 def _is_template(value: object) -> bool:
@@ -39,7 +39,7 @@ def _are_descriptions(value: object) -> bool:
 _TEMPLATE = "give text with {} as a placeholder for the label, such as 'This text is about {}.'"
 _DESCRIPTIONS = "give a text for each label, such as {sports: 'This text is about a match.'}"
 COLUMNS = text_classification.COLUMNS
-NAMED: bool = True
+HAS_LABEL_NAMES: bool = True
 # Exported classifiers of this family can run if they have a label for entailment.
 EXPORTED_AS = "text_classification"
 TYPES = text_classification.TYPES
@@ -66,7 +66,7 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
         raise RecipeError("labels is missing: nothing else names them", "--set 'labels=[politics, sports]'")
     for label in _custom_descriptions(recipe):
         if label not in recipe.labels:
-            raise RecipeError(f"options.descriptions has no label {label!r}", closest(label, recipe.labels))
+            raise RecipeError(f"options.descriptions has no label {label!r}", did_you_mean(label, recipe.labels))
     if _find_entailment(folder) is None and not is_sentence_folder(folder):
         names = ", ".join(_names(folder)) or "none"
         message = f"zero-shot needs a model with a label 'entailment' (there are: {names}) or one for sentence vectors"
@@ -74,7 +74,7 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
     return tuple(recipe.labels)
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     """Load a model for inference, or an encoder with a linear layer whose weights are the vectors of the descriptions.
 
     Raises:
@@ -89,7 +89,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     return load_pretrained(head, folder, setup, labels=_names(folder), new_head=False, problem_type=problem)
 
 
-def encode(rows: Rows, setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode each text, or for inference each text with the description of each label in turn."""
     read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
     if _find_entailment(_folder(setup)) is None:
@@ -99,12 +99,12 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     return [{**feature, "row": number // len(described)} for number, feature in enumerate(features)]
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     """Build the collator: batches of texts with descriptions, or of shape (rows, 1, tokens)."""
-    return several_collator(setup) if _find_entailment(_folder(setup)) is None else padding_collator(setup)
+    return multi_text_collator(setup) if _find_entailment(_folder(setup)) is None else padding_collator(setup)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
     """Choose the label whose description is entailed most, or is nearest; probabilities are a softmax over labels."""
     entailment = _find_entailment(_folder(setup))
     if entailment is not None:
@@ -114,7 +114,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return text_classification.decode(outputs, features, rows, setup)
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Return what can be explained: the log-odds of each label, or that its description is entailed."""
     entailment = _find_entailment(_folder(setup))
     if entailment is None:
@@ -129,21 +129,21 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     ]
 
 
-def _load_encoder(folder: Path, setup: Setup) -> Model:
+def _load_encoder(folder: Path, setup: TaskContext) -> Model:
     import torch
 
     from bertkit.modeling.sentence.head import load_sentence_classifier, set_head
 
     modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
     model = load_sentence_classifier(folder, modules, setup, new_head=True).eval()
-    batch = several_collator(setup)(texts.encode_rows([[text] for text in _describe_labels(setup)], setup))
+    batch = multi_text_collator(setup)(texts.encode_rows([[text] for text in _describe_labels(setup)], setup))
     with torch.no_grad():
         vectors = model(**batch)["vectors"][:, 0].cpu().numpy()
     set_head(model, dict(enumerate(_SCALE * vectors)), np.zeros(len(vectors)))
     return model
 
 
-def _describe_labels(setup: Setup) -> list[str]:
+def _describe_labels(setup: TaskContext) -> list[str]:
     """Return a description of each label: the recipe's own, or the label in its template."""
     template, custom = read_option(OPTIONS, setup.recipe, "hypothesis_template"), _custom_descriptions(setup.recipe)
     return [custom.get(label, template.replace("{}", label)) for label in setup.labels]
@@ -154,7 +154,7 @@ def _custom_descriptions(recipe: Recipe) -> dict[str, str]:
     return {spelled(label) or "": text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
 
 
-def _folder(setup: Setup) -> Path:
+def _folder(setup: TaskContext) -> Path:
     return Path(setup.tokenizer.name_or_path)
 
 

@@ -22,21 +22,21 @@ import numpy as np
 
 import bertkit
 from bertkit.data.rows import Split
-from bertkit.storage.cache import cache_folder, say_once
+from bertkit.storage.cache import cache_folder, log_once
 from bertkit.storage.disk import IN_MEMORY, ArrayWriter, map_arrays, map_or_write, spool
 from bertkit.storage.fingerprints import package_fingerprint, tokenizer_content
 from bertkit.tokens.features import (
-    IGNORED,
+    IGNORE_INDEX,
     Feature,
     Features,
     Rows,
-    Setup,
+    TaskContext,
     count_tokens,
     join_ids,
     longest_text,
 )
 
-Encode = Callable[[Rows, Setup], list[Feature]]
+Encode = Callable[[Rows, TaskContext], list[Feature]]
 Arrays = Mapping[str, np.ndarray]
 
 _SCHEMA = 3  # Version of the files.
@@ -96,14 +96,14 @@ def add_values(features: Features, name: str, values: Sequence[Any]) -> None:
         feature[name] = value
 
 
-def lengths_of(features: Features) -> np.ndarray:
+def get_lengths(features: Features) -> np.ndarray:
     """Count the tokens that each feature costs, shape (features,); see `count_tokens`."""
     if isinstance(features, FeatureColumns):
         return features.lengths
     return np.fromiter(map(count_tokens, features), dtype=np.int64, count=len(features))
 
 
-def longest_of(features: Features) -> np.ndarray:
+def get_max_lengths(features: Features) -> np.ndarray:
     """Count the tokens of each feature's longest text, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.longest
@@ -124,7 +124,9 @@ def items_of(features: Features) -> np.ndarray | None:
     if first.dtype.kind != "i" or first.shape != (len(features[0]["input_ids"]),):
         return None
     return np.fromiter(
-        (np.count_nonzero(np.asarray(feature["labels"]) != IGNORED) for feature in features), np.int64, len(features)
+        (np.count_nonzero(np.asarray(feature["labels"]) != IGNORE_INDEX) for feature in features),
+        np.int64,
+        len(features),
     )
 
 
@@ -134,14 +136,14 @@ def texts_of(features: Features) -> list[list[int]] | None:
     return [np.asarray(feature["texts"]).tolist() for feature in features] if has_ids else None
 
 
-def occurring_tokens_of(features: Features) -> np.ndarray:
+def get_used_token_ids(features: Features) -> np.ndarray:
     """Return the token ids that occur in any feature, sorted and without repetition."""
     if isinstance(features, FeatureColumns):
         return features.tokens()
     return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *map(join_ids, features)]))
 
 
-def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
+def encode_split(split: Split, setup: TaskContext, encode: Encode) -> Features:
     """Encode the rows of a split, or map their features if an earlier run has written them.
 
     Only features of bertkit's task families are cached, because a change in the code of a custom family would not be
@@ -164,7 +166,7 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
     return spool(encoded, block=_FEATURES_AT_ONCE)
 
 
-def _encode_part(split: Split, setup: Setup, encode: Encode, start: int, key: str) -> Arrays | None:
+def _encode_part(split: Split, setup: TaskContext, encode: Encode, start: int, key: str) -> Arrays | None:
     """Encode `IN_MEMORY` rows, or map their arrays; return None if no arrays can hold their features.
 
     Without a key, the arrays stay in memory.
@@ -175,18 +177,18 @@ def _encode_part(split: Split, setup: Setup, encode: Encode, start: int, key: st
         if key and (stored := map_arrays(folder)) is not None:
             return stored[0]
     except OSError as error:
-        say_once(f"cached features cannot be read: {error}; set BERTKIT_CACHE to use another folder")
+        log_once(f"cached features cannot be read: {error}; set BERTKIT_CACHE to use another folder")
     arrays = _as_arrays(_encode_rows(split, setup, encode, start))
     if not key or arrays is None:
         return arrays
     try:
         return map_or_write(folder, lambda: _write_arrays(folder, arrays))[0]
     except OSError as error:
-        say_once(f"features are not cached: {error}; set BERTKIT_CACHE to use another folder")
+        log_once(f"features are not cached: {error}; set BERTKIT_CACHE to use another folder")
         return arrays
 
 
-def content_key(split: Split, setup: Setup) -> str:
+def content_key(split: Split, setup: TaskContext) -> str:
     """Compute a SHA-256 of everything that features can depend on; settings that may not matter are included."""
     recipe, folder = setup.recipe, Path(setup.tokenizer.name_or_path)
     settings = [
@@ -199,7 +201,7 @@ def content_key(split: Split, setup: Setup) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def _encode_rows(split: Split, setup: Setup, encode: Encode, start: int) -> list[Feature]:
+def _encode_rows(split: Split, setup: TaskContext, encode: Encode, start: int) -> list[Feature]:
     """Encode `IN_MEMORY` rows without the garbage collector, which would scan all the new lists and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()

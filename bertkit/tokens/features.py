@@ -30,7 +30,7 @@ Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
 Features = Sequence[Feature]
 Rows = Sequence[Row]
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """Label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
 
 _MIN_BUDGET = 4
@@ -55,7 +55,7 @@ Collator = Callable[[Features], Tensors]
 
 
 @dataclass(frozen=True)
-class Setup:
+class TaskContext:
     """Recipe, tokenizer and labels of a run; `labels` is in the order of the model's outputs."""
 
     recipe: Recipe
@@ -229,7 +229,7 @@ def are_several(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 
 
-def encode_texts(rows: Rows, setup: Setup) -> list[Feature]:
+def encode_texts(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, truncated to `max_tokens`.
 
     A text that contains ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special token.
@@ -247,12 +247,12 @@ def encode_texts(rows: Rows, setup: Setup) -> list[Feature]:
     return [{"row": index, **{name: values[index] for name, values in encoded.items()}} for index in range(len(rows))]
 
 
-def max_tokens(setup: Setup) -> int:
+def max_tokens(setup: TaskContext) -> int:
     """Return the maximum tokens of an input: the recipe's ``max_length``, or the model's if it is shorter."""
     return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
 
 
-def token_budget(setup: Setup, template: SpecialTokenTemplate) -> int:
+def token_budget(setup: TaskContext, template: SpecialTokenTemplate) -> int:
     """Return the maximum number of text tokens in an input, without the special tokens.
 
     Raises:
@@ -265,19 +265,19 @@ def token_budget(setup: Setup, template: SpecialTokenTemplate) -> int:
     return budget
 
 
-def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
+def padding_collator(setup: TaskContext, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
     """Build the collator that pads a batch on the right to its longest row, or to a multiple of up to 8 tokens.
 
     A batch has ``input_ids`` and ``attention_mask`` of shape (rows, tokens), and ``token_type_ids`` if the features
     have them. If every feature has ``labels``, they have the shape (rows,) or (rows, labels), or with `label_per_token`
-    the shape (rows, tokens), padded with `IGNORED`.
+    the shape (rows, tokens), padded with `IGNORE_INDEX`.
     """
     import numpy as np
 
     limit = max_tokens(setup)
     padding = {"input_ids": setup.tokenizer.pad_token_id, "token_type_ids": setup.tokenizer.pad_token_type_id}
     if label_per_token:
-        padding["labels"] = IGNORED
+        padding["labels"] = IGNORE_INDEX
 
     def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding, limit)
@@ -288,7 +288,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
     return collate
 
 
-def to_batch(arrays: Mapping[str, Any], setup: Setup) -> Tensors:
+def to_batch(arrays: Mapping[str, Any], setup: TaskContext) -> Tensors:
     """Convert arrays to tensors, unless the model does not run in torch."""
     if setup.arrays:
         return dict(arrays)
@@ -309,7 +309,7 @@ def pad_features(features: Features, padding: Mapping[str, float], limit: int = 
     import numpy as np
 
     # Rows are copied into arrays (rows, tokens) full of padding. The mask compares columns (tokens,) with lengths
-    # (rows, 1) instead of ids, because the token of a missing choice (see `several_collator`) can have the padding id.
+    # (rows, 1) instead of ids, because a missing choice (see `multi_text_collator`) can have the padding id as token.
     lengths = np.array([len(feature["input_ids"]) for feature in features])
     width = _padded_width(int(lengths.max()), limit)
     batch: dict[str, np.ndarray[Any, Any]] = {}
@@ -358,7 +358,7 @@ def static_width(longest: int, widths: Sequence[int]) -> int:
 
 
 def count_items(batch: Mapping[str, Any]) -> int:
-    """Count the items that a mean loss averages over: labels other than `IGNORED`, or rows that are not filling.
+    """Count the items that a mean loss averages over: labels other than `IGNORE_INDEX`, or rows that are not filling.
 
     >>> import torch
     >>> count_items({"labels": torch.tensor([[3, -100], [-100, 5]])}), count_items({"input_ids": torch.zeros(4, 2)})
@@ -372,7 +372,7 @@ def count_on_device(batch: Mapping[str, Any]) -> Tensor | int:
     # Float labels (several labels at once, or a number to predict) belong to rows.
     labels = batch.get("labels")
     if labels is not None and not labels.is_floating_point():
-        return (labels != IGNORED).sum()  # type: ignore[no-any-return]
+        return (labels != IGNORE_INDEX).sum()  # type: ignore[no-any-return]
     if ROW_MASK in batch:
         return batch[ROW_MASK].sum()  # type: ignore[no-any-return]
     return len(next(iter(batch.values())))

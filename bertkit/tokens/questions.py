@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import spelled
 from bertkit.data.rows import is_missing
-from bertkit.errors import DataError, closest
-from bertkit.tokens.features import IGNORED, Feature, SpecialTokenTemplate, Tokenizer, tokenize_texts
+from bertkit.errors import DataError, did_you_mean
+from bertkit.tokens.features import IGNORE_INDEX, Feature, SpecialTokenTemplate, Tokenizer, tokenize_texts
 
 TYPES = ("yes_no", "choice", "score")
 YES_NO = ("no", "yes")
@@ -73,7 +73,7 @@ def read_question(name: str, record: object) -> Question:
         wrong_type = record.get("type") if isinstance(record, Mapping) else record
         raise _question_error(name, f"the type {str(wrong_type)[:40]!r}", f"give one of {', '.join(TYPES)}")
     if unknown := next((key for key in record if key not in _FIELDS), None):
-        raise _question_error(name, f"the key {unknown!r}", closest(str(unknown), _FIELDS))
+        raise _question_error(name, f"the key {unknown!r}", did_you_mean(str(unknown), _FIELDS))
     instructions, criteria = record.get("instructions") or "", record.get("criteria")
     if not isinstance(instructions, str):
         raise _question_error(name, "instructions that are not text", "give a sentence")
@@ -128,7 +128,7 @@ def read_answers(value: object, questions: list[Question]) -> dict[str, int]:
     names = [question.name for question in questions]
     if unknown := next((name for name in answers if name not in names), None):
         message = f"an answer to {unknown!r}, which is not a question"
-        raise DataError(message, closest(str(unknown), names), column="answers")
+        raise DataError(message, did_you_mean(str(unknown), names), column="answers")
     options = {question.name: read_answer(question, answers.get(question.name)) for question in questions}
     return {name: option for name, option in options.items() if option is not None}
 
@@ -144,7 +144,9 @@ def read_answer(question: Question, value: object) -> int | None:
         option = question.options.index(spelling) if spelling in question.options else None
     if option is None:
         names = ("yes", "no") if question.type == "yes_no" else question.options
-        raise DataError(f"the answer {spelling!r} to {question.name!r}", closest(spelling, names), column="answers")
+        raise DataError(
+            f"the answer {spelling!r} to {question.name!r}", did_you_mean(spelling, names), column="answers"
+        )
     return option
 
 
@@ -211,7 +213,7 @@ def fill_questions(
             gold[start + part.places[answers[part.question.name]]] = kind
     feature = {"questions": [part.number for part in parts], "places": places, **template.fill(state, second)}
     if answers is not None:
-        feature["labels"] = [gold.get(place, IGNORED) for place in range(len(feature["input_ids"]))]
+        feature["labels"] = [gold.get(place, IGNORE_INDEX) for place in range(len(feature["input_ids"]))]
     return feature
 
 

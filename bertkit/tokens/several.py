@@ -10,7 +10,7 @@ from bertkit.tokens.features import (
     Feature,
     Features,
     Rows,
-    Setup,
+    TaskContext,
     Tensors,
     are_several,
     encode_texts,
@@ -19,7 +19,7 @@ from bertkit.tokens.features import (
 )
 
 
-def encode_several(rows: Sequence[Rows], setup: Setup) -> list[Feature]:
+def encode_multi_text(rows: Sequence[Rows], setup: TaskContext) -> list[Feature]:
     """Encode the texts (or pairs) of each row; ``input_ids`` and other keys have one list of numbers per text."""
     # The texts of all rows are tokenized in one call, and then assigned to their rows in the same order.
     encoded = iter(encode_texts([text for texts in rows for text in texts], setup))
@@ -31,7 +31,7 @@ def encode_several(rows: Sequence[Rows], setup: Setup) -> list[Feature]:
     return features
 
 
-def several_collator(setup: Setup, label_type: str = "int64") -> Collator:
+def multi_text_collator(setup: TaskContext, label_type: str = "int64") -> Collator:
     """Build the collator that pads rows to equally many texts, and texts to equal length.
 
     A batch has ``input_ids`` and other keys of shape (rows, texts, tokens), and ``labels`` if all rows have them. Lists

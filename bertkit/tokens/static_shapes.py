@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.tokens.features import (
-    IGNORED,
+    IGNORE_INDEX,
     ROW_MASK,
     STATIC_WIDTHS,
     Collator,
@@ -40,8 +40,8 @@ WIDTHS, WIDTHS_OF_SHARES, WIDTHS_OF_GRAPHS = 3, 2, 8
 _CANDIDATES = 64  # widths to choose from
 _BEYOND = 2**20  # transformers ignores answers that end after the last token.
 _FILLING: dict[str, float] = {
-    "labels": IGNORED,
-    "pair_labels": IGNORED,
+    "labels": IGNORE_INDEX,
+    "pair_labels": IGNORE_INDEX,
     "start_positions": _BEYOND,
     "end_positions": _BEYOND,
     "is_text": False,
@@ -113,7 +113,7 @@ def static_collator(
 
 
 def _fill_texts(batch: Tensors, texts: Texts) -> Tensors:
-    """Add missing texts to the rows of a batch, as single tokens like in `several_collator`."""
+    """Add missing texts to the rows of a batch, as single tokens like in `multi_text_collator`."""
     from torch.nn.functional import pad
 
     present = batch["input_ids"].shape[1]

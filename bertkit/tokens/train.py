@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import DataError, UsageError, did_you_mean
 from bertkit.tokens.features import Tokenizer
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def make_spec(
             too small for letters.
     """
     if type not in TOKENIZER_TYPES:
-        raise UsageError(f"no type of tokenizer is called {type!r}", closest(type, TOKENIZER_TYPES))
+        raise UsageError(f"no type of tokenizer is called {type!r}", did_you_mean(type, TOKENIZER_TYPES))
     defaults = TOKENIZER_TYPES[type]
     spec = TokenizerSpec(
         type=type,

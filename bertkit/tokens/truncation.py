@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.checks import share_of
+from bertkit.data.checks import format_fraction
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.tokens.answer_spans import window_slices
-from bertkit.tokens.feature_cache import longest_of
+from bertkit.tokens.feature_cache import get_max_lengths
 from bertkit.tokens.features import (
     Feature,
     Rows,
-    Setup,
     SpecialTokenTemplate,
+    TaskContext,
     encode_texts,
     find_template,
     max_tokens,
@@ -53,7 +53,7 @@ def reads_windows(recipe: Recipe) -> bool:
     return long_text(recipe) not in SHORTENED
 
 
-def encode_long(rows: Rows, setup: Setup) -> list[Feature]:
+def encode_long(rows: Rows, setup: TaskContext) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row; `long_text` decides how long texts are read.
 
     With windows, ``input_ids`` and other keys have one list of numbers per window; a text that fits has one window.
@@ -80,7 +80,7 @@ def encode_long(rows: Rows, setup: Setup) -> list[Feature]:
     return features
 
 
-def _tokenize_rows(rows: Rows, setup: Setup) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
+def _tokenize_rows(rows: Rows, setup: TaskContext) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
     """Return the tokens of the one or two texts of each row, the template around them, and the token budget."""
     columns = ["text", "text_pair"] if "text_pair" in rows[0] else ["text"]
     template = find_template(setup.tokenizer, pair=len(columns) == 2)
@@ -89,7 +89,7 @@ def _tokenize_rows(rows: Rows, setup: Setup) -> tuple[list[list[list[int]]], Spe
     return tokens, template, token_budget(setup, template)
 
 
-def shares_read(rows: Rows, setup: Setup) -> tuple[float, float, float]:
+def shares_read(rows: Rows, setup: TaskContext) -> tuple[float, float, float]:
     """Return the fractions of tokens that one input and that windows read, and the number of windows per row."""
     tokens_of_rows, _, budget = _tokenize_rows(rows, setup)
     overlap = read_option(OPTIONS, setup.recipe, "overlap")
@@ -161,7 +161,7 @@ def combine_windows(values: np.ndarray, strategy: str) -> np.ndarray:
 # --- Tokens, answers and words that are lost ---
 
 
-Encode = Callable[[Sequence[Row], Setup], Sequence[Feature]]
+Encode = Callable[[Sequence[Row], TaskContext], Sequence[Feature]]
 
 _UNENDING = 10**9  # tokens
 
@@ -170,7 +170,7 @@ _UNENDING = 10**9  # tokens
 class Truncation:
     """Running counts of the rows that are longer than the maximum length, and of the tokens that they lose."""
 
-    setup: Setup
+    setup: TaskContext
     encode: Encode
     rows: int = 0
     long: int = 0
@@ -180,7 +180,7 @@ class Truncation:
 
     def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
         """Count rows by their features; only rows of the maximum length are encoded again, without truncation."""
-        lengths, limit = longest_of(features), max_tokens(self.setup)
+        lengths, limit = get_max_lengths(features), max_tokens(self.setup)
         self.rows += len(rows)
         self.read += int(lengths.sum())
         full = np.flatnonzero(lengths >= limit).tolist()
@@ -192,13 +192,15 @@ class Truncation:
     def say(self) -> None:
         """Log the fraction of tokens that is lost, if any."""
         if self.long:
-            many = f"{share_of(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
-            say_once(
+            many = f"{format_fraction(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
+            log_once(
                 f"{many} and truncated: {self.lost_tokens / (self.read + self.lost_tokens):.1%} of all tokens are lost"
             )
 
 
-def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], np.ndarray, Sequence[Feature]]:
+def find_long(
+    rows: Sequence[Row], encode: Encode, setup: TaskContext
+) -> tuple[list[int], np.ndarray, Sequence[Feature]]:
     """Encode rows without a maximum length.
 
     Returns:
@@ -230,10 +232,10 @@ def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row], max_leng
 def describe_lost_gold(lost_count: int, count: int, options: Mapping[str, Any]) -> str:
     """Describe the rows whose gold value cannot be predicted, by the options of their task family."""
     more = " or options.max_answer_length" if "max_answer_length" in options else ""
-    return f"{share_of(lost_count, count)} rows lose gold answers beyond the maximum length{more}"
+    return f"{format_fraction(lost_count, count)} rows lose gold answers beyond the maximum length{more}"
 
 
-def find_unread_words(features: Sequence[Feature], rows: Sequence[Row], setup: Setup) -> list[int]:
+def find_unread_words(features: Sequence[Feature], rows: Sequence[Row], setup: TaskContext) -> list[int]:
     """Return the indices of the rows with a tagged word that is read off in no window."""
     words: dict[int, set[Any]] = {}
     for feature in features:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, TrainingArguments
 
-from bertkit.errors import RecipeError, closest
+from bertkit.errors import RecipeError, did_you_mean
 from bertkit.hardware.device import Device, check_accelerate, set_accelerate_device
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
 from bertkit.progress import log
-from bertkit.recipe.sections import NOT_CAPTURED, CommonTraining
+from bertkit.recipe.sections import NOT_CAPTURED, BaseTrainingConfig
 from bertkit.recipe.validation import other_names, read_names
-from bertkit.tokens.feature_cache import longest_of
+from bertkit.tokens.feature_cache import get_max_lengths
 from bertkit.tokens.features import Collator
 from bertkit.tokens.static_shapes import (
     ONE_TEXT,
@@ -34,7 +34,9 @@ from bertkit.training.trackers import session_of
 _BUSY_TOKENS = 4096
 
 
-def make_arguments(training: CommonTraining, machine: Machine, folder: Path, rows: int | None) -> TrainingArguments:
+def make_arguments(
+    training: BaseTrainingConfig, machine: ComputeConfig, folder: Path, rows: int | None
+) -> TrainingArguments:
     """Build the arguments of a process, whose batch size is the process's share of a micro-batch.
 
     Raises:
@@ -101,7 +103,7 @@ def make_arguments(training: CommonTraining, machine: Machine, folder: Path, row
     return arguments
 
 
-def check_extra(training: CommonTraining) -> None:
+def check_extra(training: BaseTrainingConfig) -> None:
     """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
 
     Raises:
@@ -112,7 +114,7 @@ def check_extra(training: CommonTraining) -> None:
         if decided := read_names("training_arguments").get(name):
             raise RecipeError(f"training.extra.{name} is decided by {decided}", "leave it out")
         if name not in fields:
-            remedy = f"write {other_names()[name]}" if name in other_names() else closest(name, fields)
+            remedy = f"write {other_names()[name]}" if name in other_names() else did_you_mean(name, fields)
             raise RecipeError(f"TrainingArguments has no field {name!r}", remedy)
 
 
@@ -120,7 +122,7 @@ def fitting_collator(
     collate: Collator,
     batches: Batches,
     model: PreTrainedModel,
-    training: CommonTraining,
+    training: BaseTrainingConfig,
     arguments: TrainingArguments,
     *,
     graphs: bool,
@@ -138,7 +140,7 @@ def fitting_collator(
         adds_up = training.gradient_accumulation > 1 or batches.items is not None
         adds_up = adds_up or (texts.are_windows and texts.most > 1)
         max_widths = WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS
-        widths = choose_widths(longest_of(batches.features), max_widths)
+        widths = choose_widths(get_max_lengths(batches.features), max_widths)
     else:
         widths = tuple(sorted({max_length, getattr(training, "short_length", None) or max_length}))
     # Texts of evaluations can be longer than the training rows.
@@ -150,7 +152,7 @@ def fitting_collator(
 
 
 def captures_steps(
-    model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments, batches: Batches
+    model: PreTrainedModel, training: BaseTrainingConfig, arguments: TrainingArguments, batches: Batches
 ) -> bool:
     """Return whether the steps of a run are captured as CUDA graphs; if not, log when graphs would be faster.
 

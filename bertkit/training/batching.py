@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Sampler
 
 from bertkit.errors import RecipeError, UsageError
 from bertkit.progress import log
-from bertkit.recipe.sections import CommonTraining, Training
-from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
+from bertkit.recipe.sections import BaseTrainingConfig, TrainingConfig
+from bertkit.tokens.feature_cache import get_lengths, get_used_token_ids, items_of, texts_of
 from bertkit.tokens.features import Collator, Feature, Features
 
 SORT_WINDOW = 50
@@ -24,7 +24,7 @@ _Batch = TypeVar("_Batch", range, np.ndarray)
 
 
 @dataclass(frozen=True)
-class Shares:
+class BatchPartition:
     """Division of a batch among processes, and into micro-batches that a process computes in turn.
 
     The optimizer sees the same rows in the same step for any number of processes and micro-batches.
@@ -119,7 +119,7 @@ def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> l
     return ends[1:]
 
 
-def plan_distinct(
+def plan_batches_without_duplicates(
     texts: Sequence[Sequence[int]], batch_size: int, seed: int, epoch: int, min_rows: int = 1
 ) -> list[np.ndarray[Any, Any]]:
     """Plan the row indices of every batch of an epoch, in random order; rows of one batch have no text in common.
@@ -198,7 +198,7 @@ class SeededBatches(Sampler[list[int]]):
     sort_window: int = SORT_WINDOW
     items: Lengths | None = None
     texts: Sequence[Sequence[int]] | None = None
-    shares: Shares = Shares()
+    shares: BatchPartition = BatchPartition()
     epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -215,7 +215,7 @@ class SeededBatches(Sampler[list[int]]):
         if self.texts is None:
             plan = plan_epoch(self.lengths, *order, self.sort_window, items=self.items, min_rows=min_rows)
         else:
-            plan = plan_distinct(self.texts, *order, min_rows=min_rows)
+            plan = plan_batches_without_duplicates(self.texts, *order, min_rows=min_rows)
         for batch in plan:
             for micro_batch in range(self.shares.micro_batches):
                 yield self.shares.take(batch, micro_batch).tolist()
@@ -235,10 +235,10 @@ class SeededLoader(DataLoader[Feature]):
 class InMemoryBatches:
     """Batches of features in memory."""
 
-    def __init__(self, features: Features, training: Training) -> None:
+    def __init__(self, features: Features, training: TrainingConfig) -> None:
         self.features, self.training = features, training
         self.rows, self.budget = len(features), None
-        self.lengths, self.items, self.texts = lengths_of(features), items_of(features), texts_of(features)
+        self.lengths, self.items, self.texts = get_lengths(features), items_of(features), texts_of(features)
         self.batching: str = training.batching
         if self.texts is not None:
             # The texts of a batch are each other's negatives. Sorting would choose them by length, not at random.
@@ -264,7 +264,7 @@ class InMemoryBatches:
             sort_window=SORT_WINDOW if self.batching == "sorted" else 1,
             items=self.items,
             texts=self.texts,
-            shares=Shares(training.gradient_accumulation, processes, process),
+            shares=BatchPartition(training.gradient_accumulation, processes, process),
         )
         return SeededLoader(self.features, self.sampler, collate)
 
@@ -278,7 +278,7 @@ class InMemoryBatches:
         """Return the token ids that occur, or None if all embeddings are trained."""
         # A custom collator can add other tokens to a batch.
         is_known = self.training.occurring_embeddings and not self.training.collator
-        return occurring_tokens_of(self.features).tolist() if is_known else None
+        return get_used_token_ids(self.features).tolist() if is_known else None
 
     def step_size(self) -> tuple[float, float]:
         """Return the mean number of rows and of tokens per step."""
@@ -294,7 +294,7 @@ class InMemoryBatches:
         self.batching = state.get("batching", self.batching)
 
 
-def check_batch(training: CommonTraining, rows: int | None, processes: int) -> None:
+def check_batch(training: BaseTrainingConfig, rows: int | None, processes: int) -> None:
     """Check that every batch can be divided evenly; in pretraining, the number of rows is unknown.
 
     Raises:

@@ -17,13 +17,13 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.errors import DivergedError
-from bertkit.hardware.process import CoreWatch
+from bertkit.hardware.process import CpuContentionMonitor
 from bertkit.metrics.registry import rank_step
 from bertkit.modeling.info import is_sharded
 from bertkit.modeling.load import weights_to_save
 from bertkit.modeling.sharding import gather
 from bertkit.progress import get_progress
-from bertkit.recipe.sections import MIN_LOGS, CommonTraining, Pretraining
+from bertkit.recipe.sections import MIN_LOGS, BaseTrainingConfig, PretrainingConfig
 from bertkit.storage import checkpoints
 from bertkit.storage.files import check_space, null_for_nan, to_json, write_text
 from bertkit.training.stopping import StopFlag
@@ -44,7 +44,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     trainer: Any
 
-    def __init__(self, training: CommonTraining, job: TrainingJob, stop: StopFlag) -> None:
+    def __init__(self, training: BaseTrainingConfig, job: TrainingJob, stop: StopFlag) -> None:
         self.training, self.stop, self.progress = training, stop, get_progress()
         self.best_metric, self.best_key = job.metric_for_best_model, f"eval_{job.metric_for_best_model}"
         self.greater_is_better = job.greater_is_better
@@ -52,7 +52,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.figures: dict[str, Any] = {}
         self.start_time, self.first_step, self.is_by_signal = 0.0, 0, False
         self.step_start = 0.0
-        self.cores, self.idle_start, self.loading, self.computing = CoreWatch(), 0.0, 0.0, 0.0
+        self.cores, self.idle_start, self.loading, self.computing = CpuContentionMonitor(), 0.0, 0.0, 0.0
         self.times: dict[str, float] = {}
 
     def on_train_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -75,7 +75,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         saves = self.training.evaluations(state.max_steps, self.batches.rows)
         weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
         max_checkpoints = self.training.kept_checkpoints(saves)
-        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves, max_checkpoints)
+        needed = checkpoints.max_disk_usage(weights, checkpoint_bytes(self.trainer), saves, max_checkpoints)
         check_space(self._run(), needed - checkpoints.written_bytes(self._run()))
         self._write_log(state)
         if self.budget:
@@ -99,7 +99,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Decide what follows this step."""
         self.trainer.device.end_graph()
         # Batches of pretraining are numbered by step, so the Trainer treats all steps as one epoch.
-        if isinstance(self.training, Pretraining):
+        if isinstance(self.training, PretrainingConfig):
             state.epoch = cast("PretrainBatches", self.batches).epochs(state.global_step)
         if self.budget:
             before = int(MIN_LOGS * self.budget.share)
@@ -231,7 +231,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             is_finite = bool(torch.stack(finite).all())
         if is_finite:
             return
-        checkpoint, _ = checkpoints.newest_whole(self._run())
+        checkpoint, _ = checkpoints.get_last_checkpoint(self._run())
         last = f"the last good checkpoint is {checkpoint.name if checkpoint else 'none'}"
         message = f"the loss or a weight is not finite at step {state.global_step}; {last}"
         raise DivergedError(message, "try a smaller --learning-rate, or --set training.precision=fp32")

@@ -10,15 +10,15 @@ from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ResourceError
 from bertkit.hardware.device import Device
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.depths import encoder_layers
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.sharding import sharded_weights
-from bertkit.modeling.speed_paths import speed_paths
+from bertkit.modeling.speed_patches import apply_speed_patches
 from bertkit.modeling.static_shapes import always_masked
 from bertkit.progress import get_progress, log
-from bertkit.recipe.sections import CommonTraining, Training
-from bertkit.storage.checkpoints import discard_unfinished, newest_whole, read_manifest
+from bertkit.recipe.sections import BaseTrainingConfig, TrainingConfig
+from bertkit.storage.checkpoints import discard_unfinished, get_last_checkpoint, read_manifest
 from bertkit.storage.files import disk_errors
 from bertkit.training import micro_batches
 from bertkit.training.arguments import (
@@ -29,7 +29,7 @@ from bertkit.training.arguments import (
 )
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.run import FitResult, load_best
-from bertkit.training.stopping import StopFlag, caught_signals
+from bertkit.training.stopping import StopFlag, handle_signals
 from bertkit.training.trackers import make_callback, session_of
 from bertkit.training.trainer import BertkitTrainer, TrainingJob
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
@@ -37,7 +37,12 @@ from bertkit.training.xla import xla_patches
 
 
 def fit(
-    job: TrainingJob, training: CommonTraining, machine: Machine, folder: Path, *, stop: StopFlag | None = None
+    job: TrainingJob,
+    training: BaseTrainingConfig,
+    machine: ComputeConfig,
+    folder: Path,
+    *,
+    stop: StopFlag | None = None,
 ) -> FitResult:
     """Train a model, or resume from the newest complete checkpoint in `folder`; the model ends with the best weights.
 
@@ -62,7 +67,7 @@ def fit(
     if training.report_to and (session := session_of(folder)):
         callbacks.append(session)
 
-    with caught_signals() if stop is None else nullcontext(stop) as flag:
+    with handle_signals() if stop is None else nullcontext(stop) as flag:
         with ExitStack() as stack:
             # 2. The model with the speed paths that recipe and machine allow; it is plain again after training. The
             #    seed is set here, so training does not depend on what loading the model has drawn.
@@ -74,14 +79,14 @@ def fit(
             pad_token_id = job.processing_class.pad_token_id
             tokens = None if training.fsdp or graphs else tokens_to_train(batches, arguments, pad_token_id)
             collate = fitting_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
-            paths = stack.enter_context(speed_paths(model, training, machine, dropout, tokens))
+            paths = stack.enter_context(apply_speed_patches(model, training, machine, dropout, tokens))
             if training.fsdp:
                 stack.enter_context(sharded_weights(model, encoder_layers(model)))
             if paths.padding_reason and training.unpad is True:
                 log.info(f"unpad: {paths.padding_reason}")
             # The plan has the layers that are trained, their first step, and their learning rates.
             plan = None
-            if isinstance(training, Training) and training.sets_layers and batches.rows:
+            if isinstance(training, TrainingConfig) and training.sets_layers and batches.rows:
                 plan = LayerPlan(model, training, batches.rows)
 
             # 3. The Trainer, and the callbacks that act between two steps. Each needs the other: the callback saves
@@ -123,7 +128,7 @@ def _enter_device(stack: ExitStack, device: Device, *, graphs: bool) -> None:
 
 def _train(trainer: BertkitTrainer, folder: Path) -> None:
     """Train from the newest complete checkpoint; a checkpoint of the last step needs no training."""
-    start, skipped = newest_whole(folder, to_train=True)
+    start, skipped = get_last_checkpoint(folder, to_train=True)
     for line in skipped:
         log.info(line)
     manifest = read_manifest(start) if start else {}

@@ -12,9 +12,9 @@ from bertkit.metrics.linear import find_scale
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.progress import log
 from bertkit.recipe.plugins import load_custom
-from bertkit.recipe.sections import Row, Training
+from bertkit.recipe.sections import Row, TrainingConfig
 from bertkit.tasks import Task
-from bertkit.tokens.features import IGNORED, ROW_MASK, Batch, count_items, count_on_device
+from bertkit.tokens.features import IGNORE_INDEX, ROW_MASK, Batch, count_items, count_on_device
 
 if TYPE_CHECKING:
     import torch
@@ -27,14 +27,14 @@ Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Sum over the labels that are not ignored, of logits ``(..., labels)`` and labels."""
 
 
-def check_loss(training: Training, task: Task, *, trusted: bool) -> None:
+def check_loss(training: TrainingConfig, task: Task, *, trusted: bool) -> None:
     """Check that a task family can be trained with the loss that a recipe names, and load a custom loss.
 
     Raises:
         RecipeError: If it cannot, if keys exclude each other, or if a custom function is missing or not trusted.
     """
     keys = [key for key in ("loss", "class_weights", "label_smoothing") if getattr(training, key)]
-    if keys and not task.NAMED:
+    if keys and not task.HAS_LABEL_NAMES:
         raise RecipeError(f"training.{keys[0]} needs labels", "leave it out for this task")
     if training.loss and task.fit_head:
         raise RecipeError("training.loss: this task family needs its built-in loss", "leave it out")
@@ -47,7 +47,7 @@ def check_loss(training: Training, task: Task, *, trusted: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Terms:
+class LossTerms:
     """The terms of a loss: the loss is the weighted sum of their means over all items of an optimizer step.
 
     Sums and counts add up to the same values for any split of a step into micro-batches and processes.
@@ -117,7 +117,7 @@ class RunningLoss:
         return mean
 
 
-def task_terms(loss: Loss | None) -> Terms:
+def task_terms(loss: Loss | None) -> LossTerms:
     """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
     import torch
 
@@ -142,17 +142,17 @@ def task_terms(loss: Loss | None) -> Terms:
         # A mean over no labels is not a number. There is no `if` here: it would wait for the GPU in every micro-batch.
         return {"gold": torch.where(items > 0, outputs["loss"], 0.0) * items}
 
-    return Terms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
+    return LossTerms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
 
 
-def gold_terms(task: Task, training: Training, labels: Sequence[str], rows: Sequence[Row]) -> Terms:
+def gold_terms(task: Task, training: TrainingConfig, labels: Sequence[str], rows: Sequence[Row]) -> LossTerms:
     """Build the terms of a task's rows: the built-in loss, or the loss of `make_loss`; raises as that does."""
     if task.fit_head:
         return task_terms(None)
     return task_terms(make_loss(training, labels, [row.get(task.COLUMNS.gold) for row in rows]))
 
 
-def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[Any]) -> Loss | None:
+def make_loss(training: TrainingConfig, labels: Sequence[str], gold_labels: Sequence[Any]) -> Loss | None:
     """Build the loss of a recipe with `loss`, `class_weights` or `label_smoothing`, or return None without them.
 
     Args:
@@ -179,7 +179,7 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
         weights = weights.to(logits.device)  # Stored, because each copy waits for a GPU.
         weight = weights.to(logits.dtype)
         if gold.is_floating_point():  # several labels: one yes or no per label
-            # Losses are (rows, labels). The model's head has a mean over labels, and `Terms` need a sum over rows.
+            # Losses are (rows, labels). The model's head has a mean over labels, and `LossTerms` need a sum over rows.
             # Smoothing moves 0 and 1 towards 1/2, as between two classes.
             target = gold * (1 - smoothing) + smoothing / 2
             losses = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
@@ -218,7 +218,7 @@ def _sum_custom_loss(name: str, labels: int) -> Loss:
             shapes = f"shape {tuple(losses.shape)} for logits of shape {tuple(logits.shape)}"
             message = f"training.loss: {name} returned {shapes}"
             raise RecipeError(message, "return one loss per row of the logits, not their mean")
-        counted: torch.Tensor = losses if gold.is_floating_point() else losses.where(gold != IGNORED, 0.0)
+        counted: torch.Tensor = losses if gold.is_floating_point() else losses.where(gold != IGNORE_INDEX, 0.0)
         return counted.sum()
 
     return loss
@@ -229,7 +229,7 @@ def _sum_custom_loss(name: str, labels: int) -> Loss:
 _SCALE = "target_scale"  # attribute of the output layer
 
 
-def scale_targets(model: Model, terms: Terms, targets: Iterable[float]) -> Terms:
+def scale_targets(model: Model, terms: LossTerms, targets: Iterable[float]) -> LossTerms:
     """Standardize the targets inside a head with one output, and return the terms of its loss.
 
     Its outputs stay in the unit of the targets, so that every program reads its checkpoints: the weights of the last

@@ -20,7 +20,7 @@ from bertkit.errors import RecipeError, ResourceError
 from bertkit.hardware.device import Device, device_of
 from bertkit.modeling.info import Model
 from bertkit.progress import log
-from bertkit.recipe.sections import CommonTraining
+from bertkit.recipe.sections import BaseTrainingConfig
 
 Batch = dict[str, torch.Tensor]
 """Tensors whose first axis is rows; ``input_ids`` of shape (rows, tokens) or (rows, choices, tokens)."""
@@ -54,7 +54,7 @@ def rows_at_once(batch: Batch, tokens: int | None, model: Model) -> int:
     return fastest_rows(batch, heads) if model.device.type == "cpu" else len(batch["input_ids"])
 
 
-def check_shares(model: Model, training: CommonTraining, processes: int) -> None:
+def check_shares(model: Model, training: BaseTrainingConfig, processes: int) -> None:
     """Check that nothing splits the batches of a loss that compares their rows; log if processes share them.
 
     Raises:
@@ -94,7 +94,7 @@ def has_separate_memory(device: torch.device) -> bool:
     return Device(device.type).memory is not None
 
 
-def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
+def find_max_tokens(longest: Batch, step: Callable[[Batch], None]) -> int:
     """Find and log the maximum number of tokens in a micro-batch, padding included.
 
     Args:
@@ -133,7 +133,7 @@ def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
     return rows * length
 
 
-def try_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> None:
+def probe_memory(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> None:
     """Compute a loss forward and backward while memory for the optimizer's states is taken; leave no trace."""
     # `find_executable_batch_size` frees memory while its exception still holds the tensors of the failed trial.
     gc.collect()

@@ -16,7 +16,7 @@ from bertkit.hardware.process import batch_workers
 from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Collator, Feature
-from bertkit.training.batching import InMemoryBatches, Shares, longest_rows
+from bertkit.training.batching import BatchPartition, InMemoryBatches, longest_rows
 from bertkit.training.stopping import Budget
 
 _ENDLESS = 10**9  # steps of a run that ends by the clock
@@ -45,7 +45,7 @@ class PretrainBatches(Dataset[Feature]):
         self.corpus, self.objective, self.setup, self.budget = corpus, objective, setup, budget
         self.training = training = setup.recipe.training
         self.rows: int | None = None
-        self.shares = Shares(training.gradient_accumulation)
+        self.shares = BatchPartition(training.gradient_accumulation)
         # length -> epoch and examples in memory
         self.cached: dict[int, tuple[int, Examples]] = {}
         self.orders: dict[tuple[int, int], np.ndarray] = {}
@@ -69,7 +69,7 @@ class PretrainBatches(Dataset[Feature]):
         self, collate: Collator, *, processes: int, process: int, padding_reason: str | None = None
     ) -> DataLoader[Any]:
         """Build the loader of one process's share of all steps."""
-        self.shares = Shares(self.training.gradient_accumulation, processes, process)
+        self.shares = BatchPartition(self.training.gradient_accumulation, processes, process)
         workers = batch_workers(self.training.workers)
         return DataLoader(
             self,

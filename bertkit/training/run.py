@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.device import find_device, is_launched
-from bertkit.hardware.precision import Machine, restore_hardware
-from bertkit.hardware.process import asked_threads, peak_memory, restart_peak_memory
+from bertkit.hardware.precision import ComputeConfig, restore_hardware
+from bertkit.hardware.process import peak_memory, requested_threads, restart_peak_memory
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import restore_weights, weights_to_save
@@ -75,9 +75,9 @@ class Run:
         return "resumed" in self.record
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> ComputeConfig:
         """Device and precision of the run."""
-        return Machine(**self.record["machine"])
+        return ComputeConfig(**self.record["machine"])
 
     @property
     def seconds(self) -> float:
@@ -253,7 +253,7 @@ def load_best(model: Model, folder: Path) -> FitResult:
     Raises:
         ModelError: If there is no complete checkpoint, or the best one is damaged or does not fit the model.
     """
-    last, _ = checkpoints.newest_whole(folder)
+    last, _ = checkpoints.get_last_checkpoint(folder)
     if last is None:
         raise ModelError("no checkpoint was left by training", "check the disk, then run again", file=folder)
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
@@ -275,14 +275,14 @@ def load_best(model: Model, folder: Path) -> FitResult:
 
 
 def common_facts(recipe: AnyRecipe, record: RunRecord, fit_result: FitResult) -> dict[str, Any]:
-    """Return the facts that the report of any training shows: fields of `bertkit.reports.html.Facts`."""
+    """Return the facts that the report of any training shows: fields of `bertkit.reports.html.ReportData`."""
     return {
         "name": recipe.name,
         "about": recipe.about,
         "command": record["command"],
         "seconds": record["seconds"],
         "peak_memory": record["peak_memory_bytes"],
-        "device": Machine(**record["machine"]).summary,
+        "device": ComputeConfig(**record["machine"]).summary,
         "history": fit_result.history,
         "best_step": fit_result.best_step,
     }
@@ -316,7 +316,7 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
     else:
         before = record["machine"]
-        threads = None if asked_threads() else before["threads"]
+        threads = None if requested_threads() else before["threads"]
         machine = restore_hardware(before, "as before", threads)
         machine.announce(f"resuming {folder}; ")
         changes = runs.compare_identities(record["versions"], runs.versions())
@@ -361,7 +361,7 @@ def changed_inputs(changes: Sequence[Change], message: str, remedy: str) -> Data
     return (DataError if are_rows else ModelError)(message, remedy)
 
 
-def find_machine(plan: RunPlan) -> Machine:
+def find_machine(plan: RunPlan) -> ComputeConfig:
     """Return the device, precision and threads of a new run."""
     if plan.machine is not None:
         return restore_hardware(dict(plan.machine), "as in another run", plan.machine["threads"])

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from bertkit.errors import StoppedError
-from bertkit.recipe.sections import Pretraining
+from bertkit.recipe.sections import PretrainingConfig
 
 # Windows has neither SIGHUP nor SIGUSR1.
 _CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -25,7 +25,7 @@ _CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 class Budget:
     """Clock of a run with a limited time, read once per step, so that all parts of a step agree."""
 
-    def __init__(self, seconds: float, training: Pretraining) -> None:
+    def __init__(self, seconds: float, training: PretrainingConfig) -> None:
         self.seconds, self.training = seconds, training
         self.used_before, self.start_time = 0.0, time.perf_counter()
         self.share = 0.0
@@ -79,7 +79,7 @@ def latest(time: float) -> float:
     return float(times)
 
 
-def make_budget(training: Pretraining) -> Budget | None:
+def make_budget(training: PretrainingConfig) -> Budget | None:
     """Build the budget of a recipe, or return None if the recipe counts steps."""
     return None if training.budget_seconds is None else Budget(training.budget_seconds, training)
 
@@ -98,7 +98,7 @@ class StopFlag:
 
 
 @contextmanager
-def caught_signals() -> Iterator[StopFlag]:
+def handle_signals() -> Iterator[StopFlag]:
     """Catch Ctrl-C, SIGTERM and SIGHUP (one requests a stop, a second ends the process), and SIGUSR1.
 
     Handlers are restored afterwards. A signal that the process ignores since its start stays ignored: `nohup` and

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import torch
 
 from bertkit.hardware.device import Device
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.progress import ProgressWrapper, use_progress
-from bertkit.recipe.sections import CommonTraining
+from bertkit.recipe.sections import BaseTrainingConfig
 from bertkit.tokens.features import Features, text_lengths
 from bertkit.training.fit import fit
 from bertkit.training.stopping import StopFlag
@@ -24,7 +24,7 @@ from bertkit.training.trainer import TrainingJob
 
 _WARM = 3  # steps before the first timed step
 _NEVER = 2**40
-_Training = TypeVar("_Training", bound=CommonTraining)
+_Training = TypeVar("_Training", bound=BaseTrainingConfig)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
 
 
 def time_steps(
-    job: TrainingJob, training: CommonTraining, machine: Machine, *, steps: int, seconds: float = math.inf
+    job: TrainingJob, training: BaseTrainingConfig, machine: ComputeConfig, *, steps: int, seconds: float = math.inf
 ) -> list[TimedStep]:
     """Train a model for some steps after a warm-up, and return the time of each step.
 

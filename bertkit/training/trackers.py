@@ -17,10 +17,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import RecipeError, UnavailableError, message_of
+from bertkit.errors import RecipeError, UnavailableError, error_summary
 from bertkit.progress import log
 from bertkit.recipe.plugins import custom_code_error, load_custom
-from bertkit.recipe.sections import CommonTraining
+from bertkit.recipe.sections import BaseTrainingConfig
 from bertkit.storage import runs
 from bertkit.storage.runs import RunRecord
 
@@ -80,12 +80,12 @@ class Session:
                 yield
         except Exception as error:  # A server that goes away must not end hours of training.
             if opens:
-                message = f"{name} cannot be opened: {message_of(error)}"
+                message = f"{name} cannot be opened: {error_summary(error)}"
                 raise UnavailableError(
                     message, f"see its settings, or leave {name} out of training.report_to"
                 ) from None
             if name not in self.failed:
-                log.warning(f"{name} failed, and the run continues: {message_of(error)}")
+                log.warning(f"{name} failed, and the run continues: {error_summary(error)}")
             self.failed.add(name)
 
     def open(self, name: str) -> None:
@@ -132,7 +132,7 @@ class Session:
 _OPEN: dict[Path, Session] = {}
 
 
-def check_callbacks(training: CommonTraining, *, trusted: bool) -> None:
+def check_callbacks(training: BaseTrainingConfig, *, trusted: bool) -> None:
     """Check the custom callbacks that a recipe names, and, without importing them, that its trackers are installed.
 
     Args:

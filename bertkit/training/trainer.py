@@ -25,14 +25,14 @@ from bertkit.hardware.cuda_graphs import StepGraphs
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.dropout import DropoutStream
-from bertkit.modeling.embeddings import OccurringEmbeddings
+from bertkit.modeling.embeddings import UsedEmbeddings
 from bertkit.modeling.info import Model, is_sharded
 from bertkit.modeling.load import restore_weights, weights_to_save
 from bertkit.modeling.sharding import gather_states, scatter_like
 from bertkit.storage.files import null_for_nan
 from bertkit.tokens.features import Collator, Tensors
 from bertkit.training import micro_batches
-from bertkit.training.losses import RunningLoss, Terms, scale_learning_rate
+from bertkit.training.losses import LossTerms, RunningLoss, scale_learning_rate
 from bertkit.training.pretrain_batches import Batches
 from bertkit.training.unfreezing import LayerPlan
 
@@ -51,7 +51,7 @@ class TrainingJob:
     processing_class: PreTrainedTokenizerFast
     train_batches: Batches
     data_collator: Collator
-    loss_terms: Terms
+    loss_terms: LossTerms
     compute_metrics: Callable[[Model, int], dict[str, float]] = _no_metrics
     """Scores the model of a step on the validation rows: metric -> value."""
     metric_for_best_model: str = "loss"
@@ -67,7 +67,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         *,
         job: TrainingJob,
         dropout: DropoutStream,
-        embeddings: OccurringEmbeddings | None,
+        embeddings: UsedEmbeddings | None,
         padding_reason: str | None,
         plan: LayerPlan | None,
         graphs: bool,
@@ -129,8 +129,9 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         """Find by trial how many tokens fit into a GPU's memory, unless a checkpoint has stored their number."""
         if tokens is None and micro_batches.has_separate_memory(self.args.device):
             longest = self.collate(self.batches.longest())
-            tokens = micro_batches.tokens_that_fit(
-                longest, lambda batch: micro_batches.try_step(self.model, self.optimizer, lambda: self._sum_of(batch))
+            tokens = micro_batches.find_max_tokens(
+                longest,
+                lambda batch: micro_batches.probe_memory(self.model, self.optimizer, lambda: self._sum_of(batch)),
             )
             # The trial drew dropout masks. The first step starts its stream again.
             self.dropout.step = -1

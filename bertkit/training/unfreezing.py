@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from bertkit.errors import RecipeError
 from bertkit.modeling.depths import Depths, find_depths
 from bertkit.progress import log
-from bertkit.recipe.sections import Training
+from bertkit.recipe.sections import TrainingConfig
 
 _COUNT = "trainable_parameters"  # in metrics.jsonl
 
@@ -42,7 +42,7 @@ class LayerPlan:
         RecipeError: If the model has no head to train first.
     """
 
-    def __init__(self, model: PreTrainedModel, training: Training, rows: int) -> None:
+    def __init__(self, model: PreTrainedModel, training: TrainingConfig, rows: int) -> None:
         depths = find_depths(model)
         trained = {weights: depth for weights, depth in depths.of.items() if weights.requires_grad}
         self.depths = Depths(depths.layers, trained)
@@ -159,7 +159,7 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
                 self.record({_COUNT: count})
 
 
-def _stages(depths: Depths, training: Training, rows: int, *, has_head: bool) -> list[Stage]:
+def _stages(depths: Depths, training: TrainingConfig, rows: int, *, has_head: bool) -> list[Stage]:
     """Return the stages of a run, or an empty list if the same weights are trained in all steps."""
     period, head_only_epochs = training.gradual_unfreezing, training.head_only_epochs
     bottom = min(depths.of.values())

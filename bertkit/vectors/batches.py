@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Sized
 
 from bertkit.errors import UsageError
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.tokens.features import Collator, Feature, Features, Tensor, Tokenizer, find_template, pad_features
 
 _CHARACTERS = 2**19  # per group of texts that are tokenized and sorted together
@@ -54,7 +54,7 @@ def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> list[Feature]:
     encoded = tokenizer(list(texts), truncation=True, return_attention_mask=False, split_special_tokens=True)
     limit = tokenizer.model_max_length
     if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encoded.encodings):
-        say_once(f"texts of more than {limit:,} tokens are truncated")
+        log_once(f"texts of more than {limit:,} tokens are truncated")
     return [{name: values[number] for name, values in encoded.items()} for number in range(len(texts))]
 
 

@@ -18,7 +18,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
 from bertkit.storage.files import make_ignored_folder
-from bertkit.storage.fingerprints import describe_file, is_whole, read_signed, write_signed
+from bertkit.storage.fingerprints import describe_file, is_whole, read_with_checksum, write_with_checksum
 from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 NOISE = -1
@@ -246,7 +246,7 @@ def save_clusters(folder: Path, saved: SavedClusters) -> None:
     (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
     topics = [asdict(topic) for topic in saved.topics]
     content = {"format": _FORMAT, **saved.facts, "tensors": describe_file(folder / _TENSORS), "topics": topics}
-    write_signed(folder / MANIFEST, content)
+    write_with_checksum(folder / MANIFEST, content)
 
 
 def load_clusters(folder: Path) -> SavedClusters:
@@ -261,7 +261,7 @@ def load_clusters(folder: Path) -> SavedClusters:
         remedy = "write the clusters again with `bertkit cluster --save`"
         return ModelError("the clusters are damaged", remedy, file=folder / name)
 
-    facts = read_signed(folder / MANIFEST, damage_error(MANIFEST), form=("clusters", _FORMAT))
+    facts = read_with_checksum(folder / MANIFEST, damage_error(MANIFEST), form=("clusters", _FORMAT))
     if facts is None:
         raise ModelError("no clusters in this folder", "name one that `bertkit cluster --save` wrote", file=folder)
     try:

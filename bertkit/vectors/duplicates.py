@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.data.text import as_number, normalize
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import DataError, UsageError, did_you_mean
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import log, stage
 from bertkit.vectors import minhash
@@ -211,7 +211,7 @@ def _ranks(keep: str) -> Callable[[TextRow, TextFile], float]:
 
     def rank(row: TextRow, file: TextFile) -> float:
         if column not in row.record:
-            raise DataError(f"no column {column!r} for --keep", closest(column, row.record), file=file.path)
+            raise DataError(f"no column {column!r} for --keep", did_you_mean(column, row.record), file=file.path)
         value = row.record[column]
         number = as_number(value)
         if not math.isfinite(number):

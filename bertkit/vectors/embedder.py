@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.hardware.precision import Machine, product_widths, use_matmul_backend
+from bertkit.hardware.precision import ComputeConfig, product_widths, use_matmul_backend
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import read_layer_choice
@@ -23,7 +23,7 @@ from bertkit.modeling.sentence.folder import (
     with_options,
 )
 from bertkit.modeling.tokenizer import load_sentence_tokenizer
-from bertkit.progress import Progress, stage, takes_progress
+from bertkit.progress import Progress, stage, with_progress
 from bertkit.storage import hub
 from bertkit.storage.exports import is_exported
 from bertkit.storage.fingerprints import json_fingerprint
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class _Loaded(NamedTuple):
     encoder: SentenceEncoder
     tokenizer: Tokenizer
-    machine: Machine
+    machine: ComputeConfig
     autocast: str
     """Precision that the encoder leaves to autocast."""
 
@@ -206,7 +206,7 @@ class Embedder:
             other.__dict__[shared] = getattr(self, shared)
         return other
 
-    @takes_progress
+    @with_progress
     def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> np.ndarray:
         """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
 

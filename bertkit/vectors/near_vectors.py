@@ -21,14 +21,14 @@ _ROUNDING = 2**-7
 _WORTH_A_TRIAL = 10_000  # rows, which are compared before a trial of the precision has ended
 
 
-class Similar(NamedTuple):
+class NearDuplicates(NamedTuple):
     """Index of the kept vector that each vector is near to, or -1 if the vector is kept; and their cosine."""
 
     kept: np.ndarray[Any, np.dtype[np.int64]]
     cosines: Matrix
 
 
-def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> Similar:
+def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> NearDuplicates:
     """Find the vectors whose cosine with a kept one is at least the threshold.
 
     Vectors are compared in their order with those kept before. So no two kept vectors are similar, and each of the
@@ -48,7 +48,7 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> Simila
     rows, dtype = len(vectors), _fast_dtype(len(vectors))
     margin = _ROUNDING if dtype == torch.bfloat16 else 1e-5
     exact = torch.from_numpy(np.ascontiguousarray(vectors))
-    similar = Similar(np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32))
+    similar = NearDuplicates(np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32))
     kept_rows = np.arange(fixed)
     with stage("comparing vectors", rows):
         for start in range(fixed, rows, _BLOCK):

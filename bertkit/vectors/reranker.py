@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.sentence.folder import LATE, find_format
 from bertkit.modeling.sentence.texts import encode_rows, max_sim, real_tokens
 from bertkit.modeling.tokenizer import fit_tokenizer
-from bertkit.progress import Progress, takes_progress
+from bertkit.progress import Progress, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.storage import hub
 
@@ -47,7 +47,7 @@ class Reranker:
         return find_format(hub.find_model(self.model)) == LATE
 
     @cached_property
-    def saved(self) -> SavedCheckpoint:
+    def saved(self) -> CheckpointInfo:
         """The checkpoint, found and checked without its weights.
 
         Raises:
@@ -72,7 +72,7 @@ class Reranker:
             fit_tokenizer(tokenizer, checkpoint.model.config)
         return checkpoint
 
-    @takes_progress
+    @with_progress
     def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> np.ndarray:
         """Compute the score of each pair of a query and a passage, float64 of shape (pairs,).
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.errors import UsageError, closest
+from bertkit.errors import UsageError, did_you_mean
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.sentence.folder import SPARSE
 from bertkit.modeling.sentence.texts import encode_rows
-from bertkit.progress import Progress, takes_progress
+from bertkit.progress import Progress, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.tasks.sparse import as_matrix
 
@@ -49,7 +49,7 @@ class SparseEmbedder:
         recipe = load_recipe("sparse", {"model": self.model, "training.precision": self.precision})
         return find_checkpoint(recipe).load(inference=True)
 
-    @takes_progress
+    @with_progress
     def encode(self, texts: Sequence[str], role: str = "document", *, progress: Progress | None = None) -> csr_array:
         """Compute the vectors of texts, of shape (texts, vocabulary).
 
@@ -60,7 +60,7 @@ class SparseEmbedder:
         from scipy.sparse import csr_array, vstack
 
         if role not in ("query", "document"):
-            raise UsageError(f"role {role!r}", closest(role, ("query", "document")))
+            raise UsageError(f"role {role!r}", did_you_mean(role, ("query", "document")))
         width = self._loaded.model.config.vocab_size
         if not len(texts):
             return csr_array((0, width), dtype=np.float64)

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.files import read_records
 from bertkit.data.remote import find_source
 from bertkit.data.rows import canonical_records, is_dropped, placed
 from bertkit.data.text import Record, excerpt
-from bertkit.errors import DataError, UsageError, closest
-from bertkit.recipe.records import Data
+from bertkit.errors import DataError, UsageError, did_you_mean
+from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
 from bertkit.storage.files import to_json
 from bertkit.vectors.embedder import Embedder
@@ -60,7 +60,7 @@ def text_of(record: Record, column: str, file: Path | str, option: str = "--colu
     """
     line, values = record
     if column not in values:
-        raise DataError(f"no column {column!r}", f"{closest(column, values)}; name it with {option}", file=file)
+        raise DataError(f"no column {column!r}", f"{did_you_mean(column, values)}; name it with {option}", file=file)
     text = values[column]
     if text is not None and not isinstance(text, str):
         message = f"not a text: {excerpt(str(text))}"
@@ -74,10 +74,10 @@ class TextFile:
 
     path: Path
     column: str = "text"
-    data: Data = field(default_factory=Data)
+    data: DataConfig = field(default_factory=DataConfig)
 
     @classmethod
-    def open(cls, file: str | Path, column: str = "text", data: Data | None = None) -> TextFile:
+    def open(cls, file: str | Path, column: str = "text", data: DataConfig | None = None) -> TextFile:
         """Return a file that can be read more than once.
 
         Raises:
@@ -85,7 +85,7 @@ class TextFile:
         """
         if str(file) == "-":
             raise UsageError("the rows are read more than once, and standard input only once", "name a file")
-        return cls(find_source(file), column, data or Data())
+        return cls(find_source(file), column, data or DataConfig())
 
     @cached_property
     def _stamp(self) -> tuple[int, int]:
@@ -112,7 +112,7 @@ class TextSource:
 
     file: str | Path | None = None
     text: str | None = None
-    data: Data = field(default_factory=Data)
+    data: DataConfig = field(default_factory=DataConfig)
     """How the file is read, and which of its columns are which."""
 
     @property
@@ -165,7 +165,7 @@ def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[Any, Any]]:
 
 
 def read_file_rows(
-    source: TextSource, file: str | Path, columns: Columns, read: Callable[[Row], T]
+    source: TextSource, file: str | Path, columns: ColumnSpec, read: Callable[[Row], T]
 ) -> Iterator[tuple[int, Any, dict[str, Any], T]]:
     """Yield line, id (its own, or its number from 0), raw values and what `read` returns of each row of a file.
 
@@ -175,7 +175,7 @@ def read_file_rows(
     name, data = source.name, source.data
     if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
         names = tuple("text" if column == "tokens" else column for column in columns.given)
-        columns = Columns(given=names, gold="", lists=columns.lists)
+        columns = ColumnSpec(given=names, gold="", lists=columns.lists)
     records = _name_column(canonical_records(read_records(find_source(file), data), data, columns, name))
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):

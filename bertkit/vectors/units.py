@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import get_progress, stage
 from bertkit.recipe.sections import Row
@@ -35,7 +35,7 @@ class UnitVectors:
 class Unit:
     """How rows are read and turned into vectors."""
 
-    columns: Columns
+    columns: ColumnSpec
     read: Callable[[Row], Any]
     """Function that checks the canonical columns of a row, and returns its text or words."""
     encode: Callable[[Embedder, Sequence[Any]], UnitVectors]
@@ -146,15 +146,19 @@ def _encode_spans(
     return UnitVectors(vectors, [row for row, _ in order], {"index": [word for _, word in order]})
 
 
-_IN_WORDS = Columns(given=("tokens",), gold="", lists=("tokens",), text_instead={"tokens": "text"})
-_TARGET = Columns(
-    given=("tokens", "target"), gold="", lists=("tokens", "target"), text_instead={"tokens": "text"}, text_always=True
+_IN_WORDS = ColumnSpec(given=("tokens",), gold="", lists=("tokens",), fallback_column={"tokens": "text"})
+_TARGET = ColumnSpec(
+    given=("tokens", "target"),
+    gold="",
+    lists=("tokens", "target"),
+    fallback_column={"tokens": "text"},
+    text_always=True,
 )
 
 UNITS: Mapping[str, Unit] = {
-    "text": Unit(Columns(given=("text",), gold=""), _read_text, _encode_texts, 1 << 26),
+    "text": Unit(ColumnSpec(given=("text",), gold=""), _read_text, _encode_texts, 1 << 26),
     "word": Unit(_IN_WORDS, _read_words, _encode_words, 1 << 17),
-    "token": Unit(Columns(given=("text",), gold=""), _read_text, _encode_tokens, 1 << 17),
+    "token": Unit(ColumnSpec(given=("text",), gold=""), _read_text, _encode_tokens, 1 << 17),
     "target": Unit(_TARGET, _read_target, _encode_targets, 1 << 22),
 }
 """Name -> unit that a vector stands for."""

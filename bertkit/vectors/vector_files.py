@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import DataError, UsageError, did_you_mean
 from bertkit.progress import stage
 from bertkit.storage.disk import map_npy
 from bertkit.storage.files import sync_folder, to_json
@@ -78,7 +78,7 @@ def output_files(output: Path, dtype: str) -> list[Path]:
         UsageError: If the ending or the dtype is not known.
     """
     if dtype not in DTYPES:
-        raise UsageError(f"--dtype {dtype}", closest(dtype, DTYPES))
+        raise UsageError(f"--dtype {dtype}", did_you_mean(dtype, DTYPES))
     _check_ending(output, f"--output {output}")
     if output.suffix == ".parquet":
         return [output]
@@ -271,7 +271,7 @@ def _read_parquet(file: Path) -> np.ndarray:
 
     names = parquet.read_schema(file).names
     if VECTOR not in names:
-        raise DataError(f"no vectors in a column {VECTOR!r}", closest(VECTOR, names), file=file)
+        raise DataError(f"no vectors in a column {VECTOR!r}", did_you_mean(VECTOR, names), file=file)
     array = parquet.read_table(file, columns=[VECTOR])[VECTOR].combine_chunks()
     if array.null_count:
         raise ValueError("a row without a vector")

@@ -25,7 +25,7 @@ from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import log
 from bertkit.recipe.load import load_pretrain_recipe, load_recipe
 from bertkit.recipe.records import PretrainRecipe, Recipe
-from bertkit.recipe.space import Point, Search, name_value
+from bertkit.recipe.space import Point, SweepSpace, name_value
 from bertkit.storage import runs
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import claimed
@@ -35,7 +35,7 @@ from bertkit.workflows.finetune_data import read_rows
 from bertkit.workflows.pretrain import pretrain_corpus
 from bertkit.workflows.pretrain_data import read_pretrain_data
 from bertkit.workflows.pretrain_plan import Estimate, estimate
-from bertkit.workflows.runset import Failures, RunSet, first_failure, keep_going, train_all
+from bertkit.workflows.runset import Failures, RunSet, continue_on_error, first_failure, train_all
 from bertkit.workflows.seeds import finetune_seeds
 
 SUMMARY = "ablation.json"
@@ -60,7 +60,7 @@ class Ablation(RunSet):
         failures: Variant -> the error that ended it.
     """
 
-    search: Search
+    search: SweepSpace
     points: dict[str, Point]
     recipes: dict[str, PretrainRecipe]
     tasks: dict[str, ThenTask]
@@ -107,7 +107,7 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], Bertkit
         for task, variant in product(job.tasks, job.recipes):
             if variant not in job.failures:
                 log.info(f"{variant}: {task}")
-                with keep_going(variant, job.failures, refused=UsageError), _for_another(job):
+                with continue_on_error(variant, job.failures, refused=UsageError), _for_another(job):
                     folder = job.folder / task / variant
                     _, diverged = finetune_seeds(job.task_recipe(task, variant), seeds, output=folder)
                     if diverged is not None:
@@ -145,7 +145,7 @@ def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def check_ablation(
-    name: str, search: Search, tasks: Sequence[ThenTask], changes: Mapping[str, Any], output: str | Path | None
+    name: str, search: SweepSpace, tasks: Sequence[ThenTask], changes: Mapping[str, Any], output: str | Path | None
 ) -> Ablation:
     """Load all recipes, and check the folder, before anything is read.
 

@@ -24,14 +24,14 @@ from bertkit.data.in_memory import (
 from bertkit.data.output import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
 from bertkit.evaluation.rows_to_predict import read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
-from bertkit.progress import Events, Progress, takes_progress, use_progress
+from bertkit.progress import Events, Progress, use_progress, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.storage.hub.models import find_run, recipe_of
 from bertkit.storage.runs import run_folder
 from bertkit.tasks import row_columns
@@ -74,7 +74,7 @@ class LoadedModel:
 
     def __init__(self, source: Recipe) -> None:
         self.source = source
-        self._by_columns: dict[tuple[str, ...], SavedCheckpoint] = {}
+        self._by_columns: dict[tuple[str, ...], CheckpointInfo] = {}
 
     def __repr__(self) -> str:
         return f"bertkit.load({self.source.model!r})"
@@ -90,7 +90,7 @@ class LoadedModel:
         return self.saved.labels
 
     @cached_property
-    def saved(self) -> SavedCheckpoint:
+    def saved(self) -> CheckpointInfo:
         """Checkpoint on disk."""
         return find_members(self.source)
 
@@ -119,7 +119,7 @@ class LoadedModel:
     @overload
     def predict(self, rows: Rows, *, progress: Progress | None = None) -> Predictions: ...
 
-    @takes_progress
+    @with_progress
     def predict(self, rows: DataFrame | Rows, *, progress: Progress | None = None) -> Any:
         """Predict rows as `bertkit predict` does.
 
@@ -150,7 +150,7 @@ class LoadedModel:
         records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return {**batch, **self._predict_columns(as_records(records))}
 
-    @takes_progress
+    @with_progress
     def evaluate(
         self,
         rows: DataFrame | Rows | None = None,
@@ -179,7 +179,7 @@ class LoadedModel:
         with _COMPUTING:
             return score_splits(self._ready(), saved, splits, None)[0]
 
-    @takes_progress
+    @with_progress
     def explain(
         self, rows: DataFrame | Rows, *, progress: Progress | None = None, **settings: Any
     ) -> list[ExplainedRow]:
@@ -206,7 +206,7 @@ class LoadedModel:
         inputs = [name for name, is_needed in row_columns(task, self.recipe).items() if is_needed]
         return as_records(rows, inputs, task.COLUMNS)
 
-    def _saved_for(self, names: tuple[str, ...]) -> SavedCheckpoint:
+    def _saved_for(self, names: tuple[str, ...]) -> CheckpointInfo:
         """Return the checkpoint with a recipe that reads rows of these columns, and warn of columns that it ignores."""
         if names not in self._by_columns:
             saved = self.saved
@@ -255,7 +255,7 @@ def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Chan
             damaged.
         BertkitError: Any other error; see `bertkit.errors`.
     """
-    folder = typed_path(model)
+    folder = expand_path(model)
     # The path is absolute because a worker process may have another working folder.
     name = str(folder.absolute()) if folder.is_dir() else str(model)
     if isinstance(recipe, Recipe):
@@ -300,7 +300,7 @@ class Finetuned(list[Result]):
         return f"<p>{html.escape(str(self.folder))}</p><table>{rows}</table>"
 
 
-@takes_progress
+@with_progress
 def finetune(
     recipe: str | Path | Recipe,
     *,

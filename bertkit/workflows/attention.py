@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bertkit.data.files import first_of, read_records
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import stage
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed
 
@@ -56,7 +56,7 @@ def show(
 
 
 def measure(
-    file: str, model: str, *, data: Data | None = None, max_tokens: int = 512, output: Path | None = None
+    file: str, model: str, *, data: DataConfig | None = None, max_tokens: int = 512, output: Path | None = None
 ) -> MeasuredHeads:
     """Measure what each head of an encoder attends to over the rows of a file.
 
@@ -73,7 +73,7 @@ def measure(
     folder = hub.find_model(model)
     from bertkit.insight.syntax import parse_row
 
-    settings = data or Data()
+    settings = data or DataConfig()
     name = "standard input" if file == "-" else file
     column = settings.columns.get("text", "text")
     if not isinstance(column, str):

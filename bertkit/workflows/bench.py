@@ -17,18 +17,18 @@ from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
 from bertkit.hardware.launch import check_not_launched
-from bertkit.hardware.precision import Machine, use_matmul_backend
+from bertkit.hardware.precision import ComputeConfig, use_matmul_backend
 from bertkit.hardware.process import is_memory_error, peak_memory, restart_peak_memory
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.checkpoint import loaded_weight_bytes, read_config
 from bertkit.modeling.info import Model
 from bertkit.modeling.tokenizer import load_tokenizer
-from bertkit.progress import Progress, ProgressWrapper, stage, takes_progress, use_progress
+from bertkit.progress import Progress, ProgressWrapper, stage, use_progress, with_progress
 from bertkit.recipe.records import Recipe
-from bertkit.tokens.features import Feature, Features, Setup, text_lengths
+from bertkit.tokens.features import Feature, Features, TaskContext, text_lengths
 from bertkit.training.automatic import choose_training
 from bertkit.training.run import find_machine
-from bertkit.training.stopping import StopFlag, caught_signals
+from bertkit.training.stopping import StopFlag, handle_signals
 from bertkit.workflows.finetune import load_model, training_job
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
@@ -101,7 +101,7 @@ class _Stoppable(ProgressWrapper):
             raise StoppedError("stopped; nothing is left behind", signal=self.stop.signal)
 
 
-@takes_progress
+@with_progress
 def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | None = None) -> Bench:
     """Time some steps of real training for each recipe; recipes may differ in batch size and precision only.
 
@@ -117,7 +117,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     with stage("reading the data", total=1):
         data = read_finetune_data(recipes[0], None)
     with stage("loading torch and transformers"):
-        setup = Setup(recipes[0], load_tokenizer(data.model_folder), data.labels)
+        setup = TaskContext(recipes[0], load_tokenizer(data.model_folder), data.labels)
     import torch
 
     # Batch size and precision do not change features, so rows are encoded once.
@@ -130,14 +130,14 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
             raise UsageError(message, f"give --batch-size at most {len(train)}")
     # Detecting the hardware runs a trial, so each precision is detected once.
     detect = partial(detect_machine, model_type=data.plan.model_type, widths=data.plan.widths)
-    machines = dict[str, list[Machine]]()
+    machines = dict[str, list[ComputeConfig]]()
     for precision in dict.fromkeys(recipe.training.precision for recipe in recipes):
         machine = detect(precision)
         machine.announce()
         compares_fp32 = precision == "auto" and machine.precision == "bf16"
         machines[precision] = [detect("fp32"), machine] if compares_fp32 else [machine]
 
-    with caught_signals() as stop, use_progress(_Stoppable(stop)):
+    with handle_signals() as stop, use_progress(_Stoppable(stop)):
         speeds = [
             _measure(replace(data, recipe=recipe), replace(setup, recipe=recipe), rows, machine, steps)
             for recipe in recipes
@@ -148,7 +148,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     return Bench(recipe.name, recipe.model, device, threads, len(train), tokens, recipe.training.epochs, speeds)
 
 
-def measure_some(data: FinetuneData, setup: Setup, model: Model) -> Speed:
+def measure_some(data: FinetuneData, setup: TaskContext, model: Model) -> Speed:
     """Time a few training steps of a model on some rows of a run, and estimate the time for all of its rows.
 
     Raises:
@@ -160,14 +160,14 @@ def measure_some(data: FinetuneData, setup: Setup, model: Model) -> Speed:
     }
     machine = find_machine(data.plan)
     machine.announce()
-    with caught_signals() as stop, use_progress(_Stoppable(stop)):
+    with handle_signals() as stop, use_progress(_Stoppable(stop)):
         rows = _encode(replace(data, splits=splits), setup)
         scale = {name: len(split.rows) / len(splits[name].rows) for name, split in data.splits.items()}
         sample, rows = replace(data, splits=splits), replace(rows, scale=scale)
         return _measure(sample, setup, rows, machine, _SOME_STEPS, _SOME_SECONDS, model)
 
 
-def _encode(data: FinetuneData, setup: Setup) -> _EncodedRows:
+def _encode(data: FinetuneData, setup: TaskContext) -> _EncodedRows:
     start = time.perf_counter()
     with stage("tokenizing"):
         features = {name: data.task.encode(split.rows, setup) for name, split in data.splits.items()}
@@ -176,9 +176,9 @@ def _encode(data: FinetuneData, setup: Setup) -> _EncodedRows:
 
 def _measure(
     data: FinetuneData,
-    setup: Setup,
+    setup: TaskContext,
     rows: _EncodedRows,
-    machine: Machine,
+    machine: ComputeConfig,
     steps: int,
     seconds: float = math.inf,
     model: Model | None = None,
@@ -194,7 +194,7 @@ def _measure(
         seconds: Maximum seconds after which no further step is timed.
         model: Model to train, or None to load it.
     """
-    from bertkit.modeling.depths import prepare_depths
+    from bertkit.modeling.depths import configure_layers
     from bertkit.training.timing import time_steps, training_to_time
 
     use_matmul_backend(machine)
@@ -208,7 +208,7 @@ def _measure(
             knows_memory = restart_peak_memory(machine.device)
             model = (load_model(data, setup) if model is None else model).to(machine.device)
             if training.layer_keys:
-                prepare_depths(model, training)
+                configure_layers(model, training)
             checkpoint = Checkpoint(model, data.task, setup, machine)
 
             # 2. Prepare the features. The family may run the encoder once, and then has nothing to train.

@@ -19,7 +19,7 @@ from bertkit.evaluation.calibration import (
     thresholds_for,
     write_calibration,
 )
-from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
+from bertkit.evaluation.checkpoint import CheckpointInfo, find_members
 from bertkit.evaluation.scoring import score_split
 from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
 from bertkit.metrics import calibration as metrics
@@ -241,7 +241,7 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
     return recipe.model_copy(update={"options": {**recipe.options, **options}})
 
 
-def _check_sets(saved: SavedCheckpoint) -> None:
+def _check_sets(saved: CheckpointInfo) -> None:
     """Check that a task family has abstention and prediction sets.
 
     Raises:

@@ -10,7 +10,7 @@ from bertkit.checks import Finding
 from bertkit.checks.cleaning import find_removable, find_sources, write_copies
 from bertkit.checks.label_errors import LabelError, find_label_errors
 from bertkit.checks.lengths import find_lost_tokens
-from bertkit.checks.reading import Readings, count_gold, describe_faults, find_label_faults, read_all
+from bertkit.checks.reading import ReadResult, count_gold, describe_faults, find_label_faults, read_all
 from bertkit.checks.repeats import find_repeats
 from bertkit.checks.shortcuts import find_shift, find_shortcuts
 from bertkit.data.checks import describe_skew
@@ -19,11 +19,11 @@ from bertkit.errors import UnavailableError
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import Task, load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.vectors.embedder import Embedder
 
 
@@ -66,7 +66,7 @@ def check(
     """
     task = load_task(recipe)
     # The folder of the copy is locked before the work starts.
-    folder = None if fix is None else typed_path(fix)
+    folder = None if fix is None else expand_path(fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with nullcontext() if folder is None else claimed_folder(folder):
         with stage("reading the data", total=1):
@@ -93,7 +93,7 @@ def check(
             checked.findings.extend(Finding("warn", "labels", "odd_gold", text) for text in texts)
         if gold:
             checked.findings.extend(count_gold(splits, gold))
-        if task.NAMED:
+        if task.HAS_LABEL_NAMES:
             guessed_labels = () if recipe.labels else readings.labels
             checked.findings.extend(find_label_faults(splits, gold, recipe.labels, guessed_labels))
             skew = describe_skew(splits["train"], gold, recipe.labels or readings.labels, recipe)
@@ -111,12 +111,12 @@ def check(
         return checked
 
 
-def _check_tokens(result: CheckResult, readings: Readings, recipe: Recipe, task: Task, *, needs_model: bool) -> None:
+def _check_tokens(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, needs_model: bool) -> None:
     """Add the findings that need the tokenizer of the model. A model that the user did not name may be missing."""
     try:
         with hub.without_weights():
             folder = hub.find_model(recipe.model)
-        setup = Setup(recipe, load_tokenizer(folder), readings.labels)
+        setup = TaskContext(recipe, load_tokenizer(folder), readings.labels)
     except UnavailableError as error:
         if needs_model:
             raise
@@ -126,7 +126,7 @@ def _check_tokens(result: CheckResult, readings: Readings, recipe: Recipe, task:
             result.findings.extend(find_lost_tokens(readings.splits, task, setup))
 
 
-def _check_labels(result: CheckResult, readings: Readings, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
+def _check_labels(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
     """Add the label errors, which need the vectors of all texts, so they are only searched for on request."""
     if not is_requested:
         result.left_out.append("label errors: --label-errors searches for them, which computes vectors of all texts")

@@ -11,13 +11,13 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, UsageError, shorten
-from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
+from bertkit.evaluation.checkpoint import CheckpointInfo, find_checkpoint
 from bertkit.evaluation.differences import Changes, Side, find_changes
 from bertkit.evaluation.gates import WorseGate, compare_sides, judge_systems
 from bertkit.evaluation.scoring import decode_rows, find_positive_label, run_model
 from bertkit.evaluation.splits import count_trained, judge_training_rows, splits_to_score
 from bertkit.evaluation.stored import (
-    Scorer,
+    StoredPredictionScorer,
     StoredRun,
     StoredSystem,
     align,
@@ -28,12 +28,12 @@ from bertkit.evaluation.stored import (
     read_system,
     recipe_of,
 )
-from bertkit.metrics.intervals import count_units, find_intervals
+from bertkit.metrics.intervals import count_examples, find_intervals
 from bertkit.metrics.paired import Difference, correct_differences
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.reports.cases import Case
 from bertkit.reports.text import ONE_SEED
 from bertkit.storage.disk import spool
@@ -104,7 +104,7 @@ def compare(
     """
     if len(paths) < 2:
         raise UsageError("one run has nothing to be compared with", "name two or more")
-    if len({typed_path(path).resolve() for path in paths}) < len(paths):
+    if len({expand_path(path).resolve() for path in paths}) < len(paths):
         raise UsageError("a run is named twice", "name each once")
 
     # 1. Read the stored predictions; no model is loaded. With `on`, the models answer the rows of the file instead.
@@ -161,7 +161,7 @@ def compare(
         task=scorer.recipe.task,
         split=on or systems[0].runs[0].split,
         rows=len(rows),
-        units=count_units(sides[0].judged[0]),
+        units=count_examples(sides[0].judged[0]),
         best_metric=scorer.recipe.best_metric,
         systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, sides, strict=True)],
         differences=corrected,
@@ -191,8 +191,8 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
 
 
 def _leave_out_unstored(
-    scorer: Scorer, systems: Sequence[StoredSystem], sides: Sequence[Side]
-) -> tuple[Scorer, list[str]]:
+    scorer: StoredPredictionScorer, systems: Sequence[StoredSystem], sides: Sequence[Side]
+) -> tuple[StoredPredictionScorer, list[str]]:
     """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
 
     Raises:
@@ -214,7 +214,7 @@ def _leave_out_unstored(
     return replace(scorer, recipe=recipe), notes
 
 
-def _describe_system(scorer: Scorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
+def _describe_system(scorer: StoredPredictionScorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
     """Collect the scores of a system, with the intervals over rows of a single run."""
     per_run = [scorer.score(judged) for judged in side.judged]
     scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}
@@ -269,7 +269,7 @@ def predict_unseen(
         DataError: If all rows are training rows.
         BertkitError: If the source or a model cannot be loaded; see `bertkit.errors`.
     """
-    checkpoints: list[list[SavedCheckpoint]] = []
+    checkpoints: list[list[CheckpointInfo]] = []
     for system in systems:
         checkpoints.append([])
         for run in system.runs:
@@ -309,7 +309,7 @@ def predict_unseen(
 
 
 def _predict_rows(
-    run: StoredRun, saved: SavedCheckpoint, split: Split, left_out: set[int], labels: Sequence[str]
+    run: StoredRun, saved: CheckpointInfo, split: Split, left_out: set[int], labels: Sequence[str]
 ) -> StoredRun:
     """Predict rows as `eval` does, but without their gold values: a run need not have all labels."""
     indices = [index for index, line in enumerate(split.lines) if line not in left_out]
@@ -326,6 +326,6 @@ def _predict_rows(
     )
     # The result looks like a stored run of these rows, with the labels of all systems.
     record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
-    if saved.task.NAMED:
+    if saved.task.HAS_LABEL_NAMES:
         record["identity"]["labels"] = list(labels)
     return replace(run, record=record, predictions=records)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo
 from bertkit.evaluation.parity import measure_latency
-from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
+from bertkit.evaluation.scoring import EvalOutput, Result, find_intervals, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.checkpoint import weight_bytes
-from bertkit.progress import Progress, stage, takes_progress
-from bertkit.recipe.records import Distillation, Recipe
+from bertkit.progress import Progress, stage, with_progress
+from bertkit.recipe.records import DistillationConfig, Recipe
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task
@@ -29,7 +29,7 @@ from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 class ComparedModel:
     """Score and speed of a teacher or of the student on the first validation split.
 
-    Differences are the student's score minus the score of this model. For the speed, see `bertkit.hardware.speed.Pace`.
+    Differences are the student's score minus the score of this model. See `InferenceSpeed` for the speed.
     """
 
     role: str
@@ -57,7 +57,7 @@ class Distilled:
     best_metric: str
 
 
-@takes_progress
+@with_progress
 def distill(
     recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
 ) -> Distilled:
@@ -92,19 +92,19 @@ def distill_rows(data: FinetuneData, *, fresh: bool) -> Distilled:
 
 def with_distillation(recipe: Recipe) -> Recipe:
     """Return a recipe with a section `distillation`, which is checked when the rows are read."""
-    return recipe if recipe.distillation else recipe.model_copy(update={"distillation": Distillation()})
+    return recipe if recipe.distillation else recipe.model_copy(update={"distillation": DistillationConfig()})
 
 
 def _compare_models(
-    data: FinetuneData, student: Checkpoint, scored: Scored, weights: Path | None
+    data: FinetuneData, student: Checkpoint, scored: EvalOutput, weights: Path | None
 ) -> list[dict[str, Any]]:
     """Load the teachers, score them on the student's validation rows, and time all models in turns."""
     task = data.task
-    models = list[tuple[str, str, Path, Checkpoint, Scored]]()
+    models = list[tuple[str, str, Path, Checkpoint, EvalOutput]]()
     for teacher in data.teachers:
         record = runs.read_record(teacher.folder) or {}
         with stage(f"loading {teacher.name}"):
-            saved = SavedCheckpoint(data.recipe, task, teacher.folder, teacher.labels, record)
+            saved = CheckpointInfo(data.recipe, task, teacher.folder, teacher.labels, record)
             checkpoint = saved.load(student.machine)
         teacher_scored = score_split(checkpoint, data.validation)
         models.append(("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
@@ -130,10 +130,10 @@ def _compare_models(
     return [dataclasses.asdict(model) for model in compared]
 
 
-def _find_differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
+def _find_differences(task: Task, student: EvalOutput, teacher: EvalOutput) -> dict[str, Any]:
     """Subtract a teacher's scores from the student's, with 95% intervals over the same resampled rows."""
 
-    def score(scored: Scored, rows: np.ndarray) -> dict[str, float]:
+    def score(scored: EvalOutput, rows: np.ndarray) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 
     def subtract(rows: np.ndarray) -> dict[str, float]:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bertkit.checks import Finding, Level
-from bertkit.data.checks import share_of
+from bertkit.data.checks import format_fraction
 from bertkit.errors import (
     BertkitError,
     DivergedError,
@@ -24,17 +24,17 @@ from bertkit.errors import (
     ResourceError,
     UnavailableError,
     UsageError,
-    message_of,
-    pip_install,
+    error_summary,
+    install_command,
     shorten,
 )
 from bertkit.hardware.device import Device, find_device
-from bertkit.hardware.process import fitting_threads, read_memory
+from bertkit.hardware.process import available_threads, read_memory
 from bertkit.metrics.baselines import find_unbeaten
 from bertkit.progress import stage
 from bertkit.storage import checkpoints, exports, files, hub, run_sets, runs
 from bertkit.storage.cache import cache_folder
-from bertkit.storage.fingerprints import is_whole, read_signed
+from bertkit.storage.fingerprints import is_whole, read_with_checksum
 from bertkit.storage.run_list import count_bytes, read_log, read_state
 from bertkit.storage.runs import RunRecord
 from bertkit.vectors.search import index
@@ -117,7 +117,7 @@ def check_packages() -> Iterator[Finding]:
             if version is None or not required.specifier.contains(version, prereleases=True):
                 unmet.append(f"bertkit needs {required.name}{required.specifier}, here is {version or 'none'}")
     text = "; ".join(unmet) or ", ".join(f"{name} {version}" for name, version in runs.versions().items())
-    yield judge("packages", "versions", text, fail=pip_install() if unmet else "")
+    yield judge("packages", "versions", text, fail=install_command() if unmet else "")
 
 
 def _find_version(package: str) -> str | None:
@@ -135,7 +135,7 @@ def check_device() -> Iterator[Finding]:
         device = find_device()
         is_right = _multiply(device)
     except (UnavailableError, RuntimeError) as error:  # RuntimeError comes from a driver or a missing kernel.
-        yield judge("device", "device", message_of(error), fail="--device cpu computes without it")
+        yield judge("device", "device", error_summary(error), fail="--device cpu computes without it")
         return
     memory = f", {device.memory / _GB:,.1f} GB" if device.memory else ""
     text = f"{device.name}{memory}: a product and its gradient are {'right' if is_right else 'wrong'}"
@@ -161,7 +161,7 @@ def check_memory() -> Iterator[Finding]:
         fail, warn = (remedy if free < minimum else "" for minimum in (_MIN_MEMORY, _LITTLE_MEMORY))
         text = f"{free / _GB:,.1f} of {total / _GB:,.1f} GB are free"
         yield judge("memory", "memory", text, fail=fail, warn=warn)
-    threads, load = fitting_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    threads, load = available_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     limit = f" ({threads.why})" if threads.why else ""
     text = f"{threads.text}{limit}; in the last minute, {load:.1f} threads of all programs wanted a core"
     remedy = "wait until other programs end" if load > (os.cpu_count() or 1) + 1 else ""
@@ -221,7 +221,7 @@ def check_hub() -> Iterator[Finding]:
         text, remedy = "HF_HUB_OFFLINE is set", "unset it to download missing files"
     else:
         try:
-            with hub.answering():
+            with hub.hub_errors():
                 get_session().head(constants.ENDPOINT, timeout=_HUB_TIMEOUT)
         except BertkitError as error:
             text = f"{constants.ENDPOINT}: {error.what}"
@@ -247,7 +247,7 @@ def examine_folder(folder: Path) -> list[Finding]:
         findings = list[Finding]()
         for name in (run_sets.SEEDS, run_sets.SWEEP, run_sets.SPACE):
             damaged = ModelError("it is damaged", "repeat the command that wrote it", file=folder / name)
-            findings += _find_fault(read_signed, folder / name, damaged)
+            findings += _find_fault(read_with_checksum, folder / name, damaged)
         for part in parts:
             findings += [replace(finding, text=f"{part.name}: {finding.text}") for finding in _examine_run(part)]
         return findings
@@ -307,7 +307,7 @@ def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
 
 def _describe_state(folder: Path, record: RunRecord, state: str) -> Finding:
     """Describe a run that is not finished, and how to continue it."""
-    newest, _ = checkpoints.newest_whole(folder)
+    newest, _ = checkpoints.get_last_checkpoint(folder)
     progress = f"its newest complete checkpoint is {newest.name}" if newest else "it has no complete checkpoint"
     if state in ("running", "stopped"):
         text = f"{'it is running' if state == 'running' else 'it was stopped'}, and {progress}"
@@ -349,7 +349,7 @@ def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
         verb = "reach" if split == "train" else "have gold values beyond"
         count, total = truncated.get(name, 0), rows.get(split)
         if total and count > _TRUNCATED * total:
-            text = f"{share_of(count, total)} {split} rows {verb} the maximum of {longest} tokens"
+            text = f"{format_fraction(count, total)} {split} rows {verb} the maximum of {longest} tokens"
             remedy = f"--max-length {2 * longest}, if the model reads that"
             yield judge("tokens", f"truncated_{name}", text, warn=remedy)
 

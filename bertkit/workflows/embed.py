@@ -17,11 +17,11 @@ import bertkit
 from bertkit.data.columns import check_clash
 from bertkit.data.files import read_records
 from bertkit.data.remote import find_source
-from bertkit.errors import DataError, UsageError, closest, located
+from bertkit.errors import DataError, UsageError, did_you_mean, located
 from bertkit.hardware.launch import Launch, check_not_launched
 from bertkit.progress import log, stage
-from bertkit.recipe.records import Data
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.records import DataConfig
+from bertkit.recipe.sections import expand_path
 from bertkit.storage.outputs import check_not_inputs
 from bertkit.storage.parts import PartFolder
 from bertkit.vectors.embedder import Embedder
@@ -81,7 +81,7 @@ def embed_to_file(
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     # 1. Check the output and the first rows, before the model is loaded.
-    output = typed_path(output)
+    output = expand_path(output)
     files = output_files(output, dtype)
     launch = Launch.join()
     unit_kind, row_parts = _open_rows(embedder, source, unit)
@@ -114,7 +114,7 @@ def embed_to_file(
 def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit, Iterator[Part]]:
     """Check the model and the options, and read the first part; all of it happens before the model is loaded."""
     if unit not in UNITS:
-        raise UsageError(f"--unit {unit}", closest(unit, UNITS))
+        raise UsageError(f"--unit {unit}", did_you_mean(unit, UNITS))
     if source.file is None and source.text is None:
         raise UsageError("nothing to embed", "name a FILE, or `-`, or give --text")
     if source.text is not None and unit == "target":
@@ -174,7 +174,7 @@ def _describe(embedder: Embedder, source: TextSource, unit: str) -> dict[str, An
 
 def _input_files(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, Path]]:
     if source.file is not None:
-        yield "the file to embed", Path("/dev/stdin") if str(source.file) == "-" else typed_path(source.file)
+        yield "the file to embed", Path("/dev/stdin") if str(source.file) == "-" else expand_path(source.file)
     yield from (("a file of the model folder", file) for file in embedder.folder.rglob("*") if file.is_file())
 
 
@@ -198,7 +198,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
     Raises:
         DataError: If a text is empty, or a column is missing.
     """
-    for line, row in read_records(find_source(file), Data()):
+    for line, row in read_records(find_source(file), DataConfig()):
         texts = []
         for column, option in zip(columns, ("--column", "--pair-column"), strict=True):
             text = text_of((line, row), column, file, option)

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from bertkit.errors import BertkitError, UsageError
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.evaluation.stored import Scorer, StoredRun, find_scorer, read_column, read_rows, read_system
+from bertkit.evaluation.stored import (
+    StoredPredictionScorer,
+    StoredRun,
+    find_scorer,
+    read_column,
+    read_rows,
+    read_system,
+)
 from bertkit.insight.outcomes import SORTS, RowAnswer, find_outcomes
 from bertkit.insight.slices import ComparedSlice, compare_groups, find_slices, words_of
 from bertkit.metrics.slices import choose_test
@@ -92,7 +99,7 @@ def find_errors(
 
 def read_predictions(
     path: str | Path, split: str | None = None, recipe: Recipe | None = None
-) -> tuple[Scorer, StoredRun, Sequence[Row]]:
+) -> tuple[StoredPredictionScorer, StoredRun, Sequence[Row]]:
     """Read the predictions that a run has stored, the scorer of its task, and its rows.
 
     Raises:
@@ -106,7 +113,7 @@ def read_predictions(
     return scorer, run, read_rows(run, scorer.task)
 
 
-def _read_training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
+def _read_training_words(scorer: StoredPredictionScorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
     """Return the words of the training rows, or None and a note if these cannot be read."""
     reason = "stored predictions do not name the training data of their model"
     try:

@@ -14,13 +14,13 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import as_recorded, is_validation, unsplit_file
 from bertkit.evaluation.baselines import judge_baselines, make_result, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
 from bertkit.evaluation.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.evaluation.forward import gather_from_all
 from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.scoring import (
+    EvalOutput,
     Result,
-    Scored,
     score_ensemble,
     score_split,
     write_predictions,
@@ -29,15 +29,15 @@ from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_sco
 from bertkit.hardware.device import is_launched
 from bertkit.hardware.launch import join_process_group
 from bertkit.metrics.intervals import combine_intervals
-from bertkit.progress import Progress, log, stage, takes_progress
+from bertkit.progress import Progress, log, stage, with_progress
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.outputs import claimed
 
 
-@takes_progress
+@with_progress
 def evaluate(
     recipe: Recipe,
     *,
@@ -119,7 +119,7 @@ def _evaluate_all(
     recipes: Mapping[str, Recipe], split: str | None, output: str | Path | None, choice: Choice, *, strict: bool
 ) -> dict[str, list[Result]]:
     """Score one checkpoint with several recipes that differ in their data; each writes into a subfolder by its name."""
-    folder = None if output is None else typed_path(output)
+    folder = None if output is None else expand_path(output)
     with stage("reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         split = split or _choose_split(saved)
@@ -152,7 +152,7 @@ def _claimed(folder: Path | None, splits: Mapping[str, Split]) -> Iterator[None]
         yield
 
 
-def _choose_split(saved: SavedCheckpoint) -> str | None:
+def _choose_split(saved: CheckpointInfo) -> str | None:
     """Return ``validation`` for a model without a run and a file without splits, else None, the split of the run.
 
     A model before training is compared with the run that trains it, so it is scored on the rows that the run holds out.
@@ -163,7 +163,7 @@ def _choose_split(saved: SavedCheckpoint) -> str | None:
     return "validation"
 
 
-def _load_checkpoint(saved: SavedCheckpoint) -> Checkpoint:
+def _load_checkpoint(saved: CheckpointInfo) -> Checkpoint:
     """Load the model in each process of a launch, all in the precision that the first one chooses.
 
     Outputs in another precision would differ in rounding.
@@ -182,7 +182,7 @@ def _load_checkpoint(saved: SavedCheckpoint) -> Checkpoint:
 
 
 def score_splits(
-    checkpoint: Checkpoint, saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
+    checkpoint: Checkpoint, saved: CheckpointInfo, splits: dict[str, Split], folder: Path | None
 ) -> list[Result]:
     """Score a loaded checkpoint on splits, and write predictions and scores into the folder, if there is one."""
     # Baselines were fitted when the model was trained: rows to score must not choose them.
@@ -218,7 +218,7 @@ def score_splits(
     return results
 
 
-def _was_tuned_on(saved: SavedCheckpoint, split: Split) -> bool:
+def _was_tuned_on(saved: CheckpointInfo, split: Split) -> bool:
     """Return whether the rows are the ones that the run of a checkpoint tuned its options on."""
     data = saved.record.get("identity", {}).get("data", {})
     first = next(filter(is_validation, data), None)
@@ -226,8 +226,8 @@ def _was_tuned_on(saved: SavedCheckpoint, split: Split) -> bool:
 
 
 def _score_split(
-    checkpoint: Checkpoint, saved: SavedCheckpoint, split: Split
-) -> tuple[Scored, dict[str, list[dict[str, Any]]]]:
+    checkpoint: Checkpoint, saved: CheckpointInfo, split: Split
+) -> tuple[EvalOutput, dict[str, list[dict[str, Any]]]]:
     """Score a split; for an ensemble, return a table with the scores of its members too."""
     if not checkpoint.members:
         return score_split(checkpoint, split), {}

@@ -107,7 +107,7 @@ def explain_chunks(
             for index, (original, row) in enumerate(zip(chunk.originals, chunk.rows, strict=True)):
                 row_features = [features[position] for position in row_positions[index]]
                 row_outputs = [outputs[position] for position in row_positions[index]]
-                answer = explanations.Answered(row, predictions[index], row_features, row_outputs)
+                answer = explanations.PredictedRow(row, predictions[index], row_features, row_outputs)
                 yield ExplainedRow(
                     row.get("id", original.get("id", chunk.start + index)),
                     original,

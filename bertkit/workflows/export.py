@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.parity import (
     SHAPES,
@@ -26,13 +26,13 @@ from bertkit.evaluation.parity import (
 )
 from bertkit.evaluation.splits import read_task_splits, splits_to_score
 from bertkit.hardware.device import on_cpu
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.metrics.intervals import find_metric
 from bertkit.metrics.registry import is_lower_better
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.modeling.sentence.folder import MODULES, SETTINGS, is_sentence_folder, read_entries
-from bertkit.progress import Progress, stage, takes_progress
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.progress import Progress, stage, with_progress
+from bertkit.recipe.sections import Row, expand_path
 from bertkit.recipe.yaml import read_yaml, write_yaml
 from bertkit.reports.cases import Case
 from bertkit.runtime.model import ExportedModel
@@ -78,7 +78,7 @@ class MarginError(ModelError):
 
 
 @on_cpu()
-@takes_progress
+@with_progress
 def export(
     model: str | Path,
     output: str | Path,
@@ -124,7 +124,7 @@ def export(
         raise UsageError(message, "give a margin between 0 and 1, and at least one row")
     is_exact, is_int8 = precision == "fp32", precision == "int8"
     check_backend(to, quantizes=is_int8)
-    folder = typed_path(output)
+    folder = expand_path(output)
     check_empty(folder)
     check_not_exported(hub.find_model(str(model)))
     saved = open_trained(str(model), recipe, {"data.source": data, "data.limit": limit})
@@ -136,7 +136,7 @@ def export(
         import torch
 
         traced = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
-        machine = Machine("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
+        machine = ComputeConfig("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
         machine.announce()
         before = traced.load(machine)
     names = [
@@ -181,7 +181,7 @@ def export(
     return ExportResult(saved.recipe.model, str(folder), saved.recipe.name, to, precision, size, parity, gates)
 
 
-def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
+def find_split(saved: CheckpointInfo, *, required: bool) -> tuple[Split | None, list[str]]:
     """Read the first validation split of a recipe; if it is missing and not required, return None and a note."""
     try:
         return next(iter(splits_to_score(saved, None).values())), []
@@ -191,7 +191,7 @@ def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None,
         return None, [f"No scores: {error.what} - {error.remedy}; --data names other rows."]
 
 
-def _read_training_rows(saved: SavedCheckpoint, count: int) -> list[Row]:
+def _read_training_rows(saved: CheckpointInfo, count: int) -> list[Row]:
     """Read some training rows without their gold values, evenly spread because rows may be sorted by label.
 
     Raises:
@@ -260,7 +260,7 @@ def measure(
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
 
 
-def check_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:
+def check_loss(parity: Parity, *, saved: CheckpointInfo, margin: float) -> None:
     """Check that a model in fewer bits gives about the same answers.
 
     Raises:
@@ -293,7 +293,7 @@ _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines
 
 
 def describe_export(
-    saved: SavedCheckpoint, before: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
+    saved: CheckpointInfo, before: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
 ) -> Export:
     """Return the description of a graph for the manifest."""
     return Export(
@@ -309,7 +309,7 @@ def describe_export(
     )
 
 
-def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpoint, *more: str) -> None:
+def write_supporting_files(folder: Path, saved: CheckpointInfo, before: Checkpoint, *more: str) -> None:
     """Write the tokenizer, the config, the recipe, and the files of the run that scoring needs."""
     # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
     before.setup.tokenizer.save_pretrained(folder)

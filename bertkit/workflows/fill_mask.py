@@ -14,7 +14,7 @@ from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log, stage
 from bertkit.storage import hub
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.tokens.features import Tokenizer
 
 _SPELLINGS = ("[MASK]", "<mask>")
@@ -118,7 +118,7 @@ def _check_masks(number: int, text: str, tokenizer: Tokenizer) -> str:
     mask, spelled = tokenizer.mask_token, text
     for spelling in _SPELLINGS:
         if spelling != mask and spelling in spelled:
-            say_once(f"{spelling} is read as {mask}, the mask of this model")
+            log_once(f"{spelling} is read as {mask}, the mask of this model")
             spelled = spelled.replace(spelling, mask)
     if mask not in spelled:
         raise DataError(f"text {number} has no mask: {shorten(text)!r}", f"write {mask} for a word")

@@ -19,7 +19,7 @@ from bertkit.data.sources import is_validation
 from bertkit.errors import shorten
 from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Result, Scored, read_results, run_part, score_split
+from bertkit.evaluation.scoring import EvalOutput, Result, read_results, run_part, score_split
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.registry import check_best_metric, is_lower_better, rank_step
@@ -28,9 +28,9 @@ from bertkit.modeling.tokenizer import load_tokenizer, report_tokens
 from bertkit.progress import log, stage
 from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.records import Recipe
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.runs import is_main_process
-from bertkit.tokens.features import Features, Setup, max_tokens
+from bertkit.tokens.features import Features, TaskContext, max_tokens
 from bertkit.tokens.truncation import reads_windows
 from bertkit.training.run import Run, open_run, untrained
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
@@ -38,7 +38,7 @@ from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 if TYPE_CHECKING:
     from bertkit.training.trainer import TrainingJob
 
-Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
+Compare = Callable[[Checkpoint, EvalOutput, Path | None], list[dict[str, Any]]]
 """Scores the teachers of a student on the same validation rows, once it is trained.
 
 It takes the student, its scores, and the folder of its best checkpoint (None if nothing was trained), and returns one
@@ -94,7 +94,7 @@ def _with_recorded_batching(data: FinetuneData, record: Mapping[str, Any]) -> Fi
 def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> list[Result]:
     from transformers import set_seed
 
-    from bertkit.modeling.depths import merge_adapters, prepare_depths
+    from bertkit.modeling.depths import configure_layers, merge_adapters
     from bertkit.training.fit import fit
 
     recipe, task = data.recipe, data.task
@@ -108,7 +108,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
         checkpoint = Checkpoint(load_model(data, setup), task, setup, run.machine)
         baselines = score_baselines(data, setup)
         if recipe.training.layer_keys:
-            prepare_depths(checkpoint.model, recipe.training)
+            configure_layers(checkpoint.model, recipe.training)
 
     # 2. The rows as token ids. Models of vectors can be scored without training, so their untrained encoder is one more
     #    baseline.
@@ -147,16 +147,16 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     return save_results(data, run, fit_result, checkpoint, scored_splits, baselines, truncated, compared)
 
 
-def load_setup(data: FinetuneData) -> Setup:
+def load_setup(data: FinetuneData) -> TaskContext:
     """Load the tokenizer, and log if the model reads fewer tokens than the recipe asks for."""
-    setup = Setup(data.recipe, load_tokenizer(data.model_folder), data.labels)
+    setup = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
     max_length, readable = data.recipe.training.max_length, max_tokens(setup)
     if readable < max_length:
-        say_once(f"the model reads {readable:,} tokens, so inputs end there, not at training.max_length {max_length:,}")
+        log_once(f"the model reads {readable:,} tokens, so inputs end there, not at training.max_length {max_length:,}")
     return setup
 
 
-def load_model(data: FinetuneData, setup: Setup) -> Model:
+def load_model(data: FinetuneData, setup: TaskContext) -> Model:
     """Load the encoder with the head of its task; a student may take layers from its first teacher."""
     if distillation := data.recipe.distillation:
         from bertkit.compression.students import load_student
@@ -165,7 +165,7 @@ def load_model(data: FinetuneData, setup: Setup) -> Model:
     return data.task.load_model(data.model_folder, setup, new_head=True)
 
 
-def score_baselines(data: FinetuneData, setup: Setup) -> ScoredBaselines:
+def score_baselines(data: FinetuneData, setup: TaskContext) -> ScoredBaselines:
     """Fit baselines (most frequent label, linear model over words, ...) to the training rows, and score them."""
     validation = {name: split.rows for name, split in data.splits.items() if is_validation(name)}
     baselines = fit_and_score(data.task, data.splits["train"].rows, validation, setup)
@@ -174,7 +174,7 @@ def score_baselines(data: FinetuneData, setup: Setup) -> ScoredBaselines:
     return baselines
 
 
-def encode_splits(data: FinetuneData, setup: Setup) -> dict[str, Features]:
+def encode_splits(data: FinetuneData, setup: TaskContext) -> dict[str, Features]:
     """Tokenize the rows of each split, or read them from the cache of features."""
     from bertkit.tokens.feature_cache import encode_split
 
@@ -184,25 +184,25 @@ def encode_splits(data: FinetuneData, setup: Setup) -> dict[str, Features]:
     return features
 
 
-def report_truncation(data: FinetuneData, setup: Setup, features: Mapping[str, Features]) -> dict[str, int]:
+def report_truncation(data: FinetuneData, setup: TaskContext, features: Mapping[str, Features]) -> dict[str, int]:
     """Log how many training rows are truncated or read in windows, and return what a run's record keeps of it."""
-    from bertkit.tokens.feature_cache import lengths_of, longest_of
+    from bertkit.tokens.feature_cache import get_lengths, get_max_lengths
 
     readable, tokenizer_limit, rows = max_tokens(setup), int(setup.tokenizer.model_max_length), data.rows["train"]
-    train, find_lost_gold = features["train"], data.task.find_lost_gold
+    train, find_truncated_answers = features["train"], data.task.find_truncated_answers
     validation = features[data.validation.name]
-    lost_gold = find_lost_gold(validation, data.validation.rows, setup) if find_lost_gold else ()
+    lost_gold = find_truncated_answers(validation, data.validation.rows, setup) if find_truncated_answers else ()
     facts = {"max_tokens": readable, "lost_gold": len(lost_gold), "training_rows": 0}
     # A feature may hold several windows of one text, padded to the longest of them. So its number of windows is its
     # number of tokens divided by that length; both are arrays over features.
     has_choice = "long_text" in data.task.OPTIONS
     is_windowed = has_choice and reads_windows(setup.recipe)
-    windows = int((lengths_of(train) // longest_of(train)).sum()) if is_windowed else len(train)
+    windows = int((get_lengths(train) // get_max_lengths(train)).sum()) if is_windowed else len(train)
     if windows > rows:
         kind = "sequences" if "questions" in data.task.COLUMNS.optional else "overlapping windows"
         log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {readable} tokens")
         return facts
-    if full := int((longest_of(train) >= readable).sum()):
+    if full := int((get_max_lengths(train) >= readable).sum()):
         share = 100 * full / len(train)
         remedies = [f"--max-length {tokenizer_limit}"] if tokenizer_limit > readable else []
         remedies += ["--set options.long_text=windows_mean"] if has_choice else []
@@ -219,7 +219,7 @@ class Evaluator:
     data: FinetuneData
     checkpoint: Checkpoint
     features: Mapping[str, Features]
-    best: tuple[int, Scored] | None = field(default=None, init=False)
+    best: tuple[int, EvalOutput] | None = field(default=None, init=False)
     """Best step so far, and its predictions on the first validation split."""
 
     def compute_metrics(self, model: Model, step: int) -> dict[str, float]:
@@ -233,7 +233,7 @@ class Evaluator:
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
-    def score_splits(self, names: Sequence[str], step: int) -> dict[str, Scored]:
+    def score_splits(self, names: Sequence[str], step: int) -> dict[str, EvalOutput]:
         """Score the weights of the best step on some splits; thresholds are tuned on the first validation split.
 
         If this process has scored the best step, its predictions are used again; after a resume they are recomputed.
@@ -244,11 +244,11 @@ class Evaluator:
         tuned = replace(self.checkpoint, setup=best.setup)
         return {first: best, **{name: self.score(name, tuned) for name in names if name != first}}
 
-    def score(self, name: str, checkpoint: Checkpoint, *, tune: bool = False) -> Scored:
+    def score(self, name: str, checkpoint: Checkpoint, *, tune: bool = False) -> EvalOutput:
         """Score a model on a split, whose features are encoded already."""
         return score_split(checkpoint, self.data.splits[name], features=self.features[name], tune=tune)
 
-    def _rank(self, scored: Scored) -> tuple[bool, float]:
+    def _rank(self, scored: EvalOutput) -> tuple[bool, float]:
         metric = self.data.recipe.best_metric
         return rank_step(scored.scores[metric], scored.loss, greater_is_better=not is_lower_better(metric))
 

@@ -13,8 +13,8 @@ from bertkit.data.checks import (
     check_swapped,
     describe_skew,
     describe_unseen,
-    find_odd_columns,
     find_odd_rows,
+    find_suspicious_columns,
     find_unseen_names,
 )
 from bertkit.data.columns import PAIR, describe_unread
@@ -22,17 +22,17 @@ from bertkit.data.draw import check_draw, draw_training_rows, oversample
 from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Digests, Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
-from bertkit.errors import UnavailableError, pip_install
+from bertkit.errors import UnavailableError, install_command
 from bertkit.evaluation.splits import find_training_rows, read_task_splits
-from bertkit.hardware.device import check_asked_device, check_launch
+from bertkit.hardware.device import check_launch, check_requested_device
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import KEEPING_KEYS, typed_path
+from bertkit.recipe.sections import KEEPING_KEYS, expand_path
 from bertkit.storage import hub, runs
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.training.automatic import choose_training
@@ -122,7 +122,7 @@ def read_finetune_data(
     # 4. Settings that depend on the rows: `auto` becomes numbers.
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
-        say_once(chosen)
+        log_once(chosen)
     if recipe.training.extra:
         from bertkit.training.arguments import check_extra
 
@@ -143,7 +143,7 @@ def read_finetune_data(
     if teachers:
         identity["teachers"] = [teacher.fingerprint for teacher in teachers]
     if pinned is not None:
-        check_pinned(identity, typed_path(pinned))
+        check_pinned(identity, expand_path(pinned))
     file = unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
@@ -165,16 +165,16 @@ def read_finetune_data(
 def _check_recipe(recipe: Recipe, task: Task) -> None:
     """Check the settings of a recipe that need neither its model nor its rows."""
     if recipe.data.draws:
-        check_draw(recipe, task.COLUMNS, named=task.NAMED)
+        check_draw(recipe, task.COLUMNS, named=task.HAS_LABEL_NAMES)
     if recipe.training.callbacks or recipe.training.report_to:
         check_callbacks(recipe.training, trusted=recipe.trusted)
     if recipe.training.collator:
         load_custom("collator", recipe.training.collator, recipe.trusted)
     check_loss(recipe.training, task, trusted=recipe.trusted)
     if recipe.training.lora and not find_spec("peft"):
-        raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
+        raise UnavailableError("training.lora needs the package peft", f"`{install_command('lora')}`")
     checkpoints, chunks = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
-    check_asked_device(training__gradient_checkpointing=checkpoints, options__mini_batch=chunks)
+    check_requested_device(training__gradient_checkpointing=checkpoints, options__mini_batch=chunks)
     check_launch(fsdp=recipe.training.fsdp)
 
 
@@ -213,7 +213,7 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     Raises:
         DataError: If a value is not a label, or the training rows have a single label.
     """
-    if not task.NAMED:
+    if not task.HAS_LABEL_NAMES:
         return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
     gold = task.COLUMNS.gold
     columns = (split.column(gold) for name, split in splits.items() if name != "train")
@@ -246,22 +246,22 @@ def _find_checked_labels(
         label names, splits and warnings.
     """
     data, columns = recipe.data, task.COLUMNS
-    finds_names = task.NAMED and not recipe.labels
+    finds_names = task.HAS_LABEL_NAMES and not recipe.labels
     is_checked = data.source != "demo"
     if finds_names:
         check_swapped(splits["train"], columns, data)
     if unread := find_unread(splits):
-        say_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread)}")
+        log_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread)}")
     odd = describe_unread(unread, data, columns.optional)
     train = splits["train"]  # Warnings about other splits go with their scores.
     odd += [f"{train.source}: {warning}" for warning in train.warnings]
-    odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
+    odd += find_suspicious_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
     # Warnings about columns come before an error about labels, whose cause they may be.
     _log_warnings(odd)
     labels, splits = find_labels(recipe, task, splits)
     if is_checked:
-        rows = describe_unseen(splits, columns.gold) if task.NAMED else []
-        rows += describe_skew(splits["train"], columns.gold, labels, recipe) if task.NAMED else []
+        rows = describe_unseen(splits, columns.gold) if task.HAS_LABEL_NAMES else []
+        rows += describe_skew(splits["train"], columns.gold, labels, recipe) if task.HAS_LABEL_NAMES else []
         rows += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
         _log_warnings(rows)
         odd += rows
@@ -270,7 +270,7 @@ def _find_checked_labels(
 
 def _log_warnings(warnings: list[str]) -> None:
     for warning in warnings:
-        say_once(f"warning: {warning}")
+        log_once(f"warning: {warning}")
 
 
 def _find_identity(

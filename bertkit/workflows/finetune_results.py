@@ -22,24 +22,24 @@ from bertkit.evaluation.baselines import (
 )
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
+from bertkit.evaluation.scoring import EvalOutput, Result, suffix_of, write_predictions
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.intervals import why_undefined
 from bertkit.metrics.linear import sample
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.info import Model
 from bertkit.recipe.records import Recipe
-from bertkit.reports.card import CardFacts, model_card, name_models
+from bertkit.reports.card import CardData, model_card, name_models
 from bertkit.reports.examples import Example, make_example
-from bertkit.reports.html import Facts, write_report
+from bertkit.reports.html import ReportData, write_report
 from bertkit.reports.templates import name_model, name_paths
 from bertkit.runtime.tokenizer import tokenizer_settings
 from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import RunRecord, without_folder
-from bertkit.tasks import Compared, Details, example_row, next_commands
-from bertkit.tokens.feature_cache import lengths_of, rows_of
+from bertkit.tasks import RowScores, TaskReport, example_row, next_commands
+from bertkit.tokens.feature_cache import get_lengths, rows_of
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.doctor import judge_curve
@@ -54,9 +54,9 @@ class _Outcome:
 
     data: FinetuneData
     fit_result: FitResult
-    scored: Mapping[str, Scored]
-    details: Mapping[str, Details]
-    baselines: Mapping[str, Mapping[str, Compared]]
+    scored: Mapping[str, EvalOutput]
+    details: Mapping[str, TaskReport]
+    baselines: Mapping[str, Mapping[str, RowScores]]
     """Split -> baseline -> its predictions compared with the gold values."""
     seconds: float
     compared_models: Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ def save_results(
     run: Run,
     fit_result: FitResult,
     checkpoint: Checkpoint,
-    scored: Mapping[str, Scored],
+    scored: Mapping[str, EvalOutput],
     baselines: ScoredBaselines,
     truncated: Mapping[str, int],
     compared_models: Sequence[Mapping[str, Any]],
@@ -140,7 +140,7 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
         warnings.append(f"{metric} is undefined ({undefined[metric]}): the step with the lowest loss was chosen.")
     # A score no better than a baseline gets a remedy.
     missing, skew = list[str](), None
-    if data.task.NAMED:
+    if data.task.HAS_LABEL_NAMES:
         gold = data.task.COLUMNS.gold
         missing = find_missing_labels([row.get(gold) for row in split.rows], scored.predictions)
         skew = find_skew(data.splits["train"], gold)
@@ -234,12 +234,12 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
     write_json(folder / "all_results.json", {**evaluation, **train})
 
 
-def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
+def _gather_facts(outcome: _Outcome, record: RunRecord) -> ReportData:
     data, first = outcome.data, outcome.results[0]
     recipe, split = data.recipe, data.validation
     # Published scores are for the complete dataset. Next to scores on the demo or on a part of it, they would mislead.
     comparable = recipe.data.source != "demo" and recipe.data.limit is None
-    return Facts(
+    return ReportData(
         **common_facts(recipe, record, outcome.fit_result),
         next_commands=next_commands(data.task, recipe, name_paths(str(data.plan.folder))),
         model=recipe.model_name,
@@ -307,7 +307,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
     """Return scored rows of the first validation split, with answers as the task family words them."""
     data, name = outcome.data, outcome.data.validation.name
     rows, scored = data.validation.rows, outcome.scored[name]
-    lengths = np.bincount(rows_of(scored.features), lengths_of(scored.features), len(rows)).astype(int).tolist()
+    lengths = np.bincount(rows_of(scored.features), get_lengths(scored.features), len(rows)).astype(int).tolist()
     gold, answers = data.task.COLUMNS.gold, outcome.details[name].answers
     return [
         replace(
@@ -333,7 +333,7 @@ def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | N
     return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
-def _make_card(data: FinetuneData, facts: Facts, model: Model) -> str:
+def _make_card(data: FinetuneData, facts: ReportData, model: Model) -> str:
     recipe, columns = data.recipe, data.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")
@@ -343,7 +343,7 @@ def _make_card(data: FinetuneData, facts: Facts, model: Model) -> str:
     on_hub = not (source == "demo" or recipe.data.files or is_remote(source) or Path(source).exists())
     # Either steps or epochs determine the length of the training.
     length = "steps" if recipe.training.steps is None else "epochs"
-    card = CardFacts(
+    card = CardData(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
         # A sparse encoder has a class of transformers, but its vectors are made by sentence-transformers.
         auto_class=f"AutoModelFor{head}" if is_of_transformers and getattr(model, "reads", "") != "sparse" else "",

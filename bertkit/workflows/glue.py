@@ -12,10 +12,10 @@ from typing import Any
 
 from bertkit.data.files import read_records
 from bertkit.data.remote import read_hub_split
-from bertkit.data.rows import feed_row
+from bertkit.data.rows import update_hash
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
-from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, closest
+from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, did_you_mean
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue import (
     TASKS,
@@ -31,7 +31,7 @@ from bertkit.modeling.checkpoint import fingerprint
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.reports.templates import write_page
 from bertkit.storage import hub, runs
 from bertkit.storage.files import disk_errors, write_json, write_text
@@ -39,7 +39,7 @@ from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 from bertkit.workflows.predict import answer
-from bertkit.workflows.runset import Failures, RunSet, first_failure, keep_going, train_all
+from bertkit.workflows.runset import Failures, RunSet, continue_on_error, first_failure, train_all
 
 SUMMARY = "glue.json"
 ARCHIVE = "submission.zip"
@@ -143,8 +143,8 @@ def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any], ou
     data = changes.pop("data.source", None)
     for name in tasks:
         if name not in TASKS:
-            raise UsageError(f"no task of GLUE is called {name!r}", closest(name, TASKS))
-    folder = typed_path(data) if data not in (None, "demo") else None
+            raise UsageError(f"no task of GLUE is called {name!r}", did_you_mean(name, TASKS))
+    folder = expand_path(data) if data not in (None, "demo") else None
     if folder is not None and not folder.is_dir():
         raise DataError("no such directory", "name one with a folder for each task: cola, sst2, ...", file=data)
     job = GlueRuns(output, [], {})
@@ -167,7 +167,7 @@ def _check_tasks(job: GlueRuns, fresh: bool) -> None:
     """
     with stage("reading the data of all tasks", total=len(job.names)):
         for number, name in enumerate(job.names, start=1):
-            with keep_going(name, job.failed, refused=UsageError):
+            with continue_on_error(name, job.failed, refused=UsageError):
                 plan = job.read(name).plan
                 record = None if fresh else runs.check_claim(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
@@ -241,7 +241,7 @@ def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Reci
     run, target = folder / task.name, folder / _FOLDER / file.name
     digest = hashlib.sha256()
     for _, values in records:
-        feed_row(digest, dict(values))
+        update_hash(digest, dict(values))
     identity = {"model": json_fingerprint((runs.read_record(run) or {})["files"]), "rows": digest.hexdigest()}
     if target.is_file() and made.get(file.name) == {**identity, "sha256": file_fingerprint(target)}:
         return

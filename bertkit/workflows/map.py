@@ -29,7 +29,7 @@ from bertkit.insight.map import (
 )
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.outputs import check_not_inputs, claimed, is_own, sweep_locks, was_interrupted
 from bertkit.vectors.text_files import TextSource
@@ -98,7 +98,7 @@ def draw_map(
         BertkitError: If settings, rows, model or files are wrong; see `bertkit.errors`.
     """
     # 1. Check settings, layers and outputs before the encoder is loaded.
-    page, picture = typed_path(page), picture and typed_path(picture)
+    page, picture = expand_path(page), picture and expand_path(picture)
     for file, ending, option in ((page, ".html", "--output"), (picture, ".svg", "--picture")):
         if file is not None and file.suffix != ending:
             raise UsageError(f"{option} {file}", f"its name ends in {ending}")
@@ -164,7 +164,7 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
     page = outputs[0]
     replaces = fresh or was_interrupted(page)  # The page is written last, so other files may be left without it.
     for file in outputs:
-        check_not_inputs(file, [("the file to map", typed_path(source.file))] if source.file is not None else [])
+        check_not_inputs(file, [("the file to map", expand_path(source.file))] if source.file is not None else [])
         is_kept = file.exists() or file.is_symlink()
         if is_kept and not replaces and not (file == page and is_own(file)):
             sweep_locks(outputs)

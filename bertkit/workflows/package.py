@@ -15,12 +15,12 @@ from shlex import quote
 import bertkit
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.calibration import read_calibration, write_calibration
-from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
+from bertkit.evaluation.checkpoint import CheckpointInfo, open_trained
 from bertkit.evaluation.parity import Parity
 from bertkit.hardware.device import on_cpu
-from bertkit.progress import Progress, takes_progress
+from bertkit.progress import Progress, with_progress
 from bertkit.recipe.load import recipe_folder
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.reports.templates import load_template
 from bertkit.runtime.sessions import PACKAGES
 from bertkit.storage.exports import Export, is_exported, listed_files, read_export, write_export
@@ -60,7 +60,7 @@ class PackageResult:
 
 
 @on_cpu()
-@takes_progress
+@with_progress
 def package(
     model: str | Path,
     output: str | Path,
@@ -86,7 +86,7 @@ def package(
         ModelError: If the task family needs code or packages that packages do not have.
         BertkitError: Any other error; see `bertkit.errors`.
     """
-    folder = typed_path(output)
+    folder = expand_path(output)
     check_empty(folder)
     saved = open_trained(str(model), recipe)
     _check_packageable(saved, to)
@@ -126,7 +126,7 @@ def package(
     return replace(result, bytes=size)
 
 
-def _check_packageable(saved: SavedCheckpoint, to: str | None) -> None:
+def _check_packageable(saved: CheckpointInfo, to: str | None) -> None:
     """Check what can be checked before an export, which takes much longer.
 
     Raises:
@@ -171,7 +171,7 @@ def _copy_model(exported: Path, target: Path, graph: Export) -> None:
         write_calibration(target, replace(calibration, folds=[]))
 
 
-def _write_instructions(target: Path, result: PackageResult, saved: SavedCheckpoint, *, serve: bool) -> None:
+def _write_instructions(target: Path, result: PackageResult, saved: CheckpointInfo, *, serve: bool) -> None:
     """Write the README, and the Dockerfile of a server."""
     row, columns = saved.example_row(), saved.recipe.data.columns
     names = [columns.get(name, name) for name in row]

@@ -25,14 +25,14 @@ from bertkit.data.output import (
     writer_for,
 )
 from bertkit.errors import UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
 from bertkit.evaluation.folder import describe_maker
 from bertkit.evaluation.rows_to_predict import Chunk, find_input_files, open_rows, read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import answer_rows
 from bertkit.hardware.launch import Launch, check_not_launched
-from bertkit.progress import Progress, stage, takes_progress
+from bertkit.progress import Progress, stage, with_progress
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage.outputs import check_not_inputs, claimed
 from bertkit.storage.parts import PartFolder, read_part, write_part
 from bertkit.tasks import Prediction
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Records = Iterator[dict[str, Any]]
 
 
-@takes_progress
+@with_progress
 def predict(
     recipe: Recipe,
     *,
@@ -89,7 +89,7 @@ def predict_to_file(
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     # 1. Check the output against all files that are read, before the model is loaded.
-    output = typed_path(output)
+    output = expand_path(output)
     writer_for(output)
     layout = check_layout(layout, output)
     saved = find_members(recipe)
@@ -117,7 +117,7 @@ def predict_to_file(
 
 
 def answer(
-    saved: SavedCheckpoint,
+    saved: CheckpointInfo,
     chunks: Iterator[Chunk],
     checkpoint: Checkpoint | None = None,
     columns: FileLayout | None = None,
@@ -135,7 +135,7 @@ def answer(
 
 
 def _check_first(
-    saved: SavedCheckpoint, chunks: Iterator[Chunk], columns: FileLayout | None, *, warns: bool
+    saved: CheckpointInfo, chunks: Iterator[Chunk], columns: FileLayout | None, *, warns: bool
 ) -> Iterator[Chunk]:
     """Read the first chunk, check its columns, and return all chunks.
 
@@ -151,7 +151,7 @@ def _check_first(
     return itertools.chain([first], chunks)
 
 
-def _predicted_fields(saved: SavedCheckpoint) -> dict[str, Any]:
+def _predicted_fields(saved: CheckpointInfo) -> dict[str, Any]:
     """Return the fields that every prediction of a checkpoint has."""
     fields: dict[str, Any] = dict.fromkeys(("prediction", *saved.task.COLUMNS.predicted))
     if "probabilities" in fields:
@@ -160,8 +160,8 @@ def _predicted_fields(saved: SavedCheckpoint) -> dict[str, Any]:
     return fields
 
 
-def load_to_predict(saved: SavedCheckpoint) -> Checkpoint:
-    """Load a model that computes predictions but no loss; raises what `SavedCheckpoint.load` raises."""
+def load_to_predict(saved: CheckpointInfo) -> Checkpoint:
+    """Load a model that computes predictions but no loss; raises what `CheckpointInfo.load` raises."""
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
         checkpoint.pack_texts()
@@ -210,7 +210,7 @@ def _id_field(index: int, original: Row, row_id: object, columns: FileLayout | N
 
 
 def _predict_in_parts(
-    saved: SavedCheckpoint,
+    saved: CheckpointInfo,
     chunks: Iterator[Chunk],
     columns: FileLayout | None,
     parts: PartFolder,

@@ -11,12 +11,12 @@ from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.pretraining.tokenized import unigram_loss
-from bertkit.progress import Progress, log, stage, takes_progress
+from bertkit.progress import Progress, log, stage, with_progress
 from bertkit.recipe.records import PretrainRecipe
-from bertkit.recipe.sections import Pretraining
+from bertkit.recipe.sections import PretrainingConfig
 from bertkit.storage import runs
 from bertkit.training.automatic import MIN_PRETRAINING_BATCH
-from bertkit.training.losses import Terms
+from bertkit.training.losses import LossTerms
 from bertkit.training.run import Run, open_run
 from bertkit.training.stopping import make_budget
 from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
@@ -27,7 +27,7 @@ _FEW_TOKENS = 5000  # 750 of them masked
 _COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
 
 
-@takes_progress
+@with_progress
 def pretrain(
     recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
 ) -> Pretrained:
@@ -90,7 +90,7 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
         processing_class=setup.tokenizer,
         train_batches=batches,
         data_collator=collate,
-        loss_terms=Terms(objective.TERMS, objective.count, objective.losses),
+        loss_terms=LossTerms(objective.LOSS_TERMS, objective.count, objective.losses),
         compute_metrics=compute_metrics,
         metric_for_best_model=objective.BEST_METRIC,
     )
@@ -141,7 +141,7 @@ def _find_warnings(
     return warnings
 
 
-def _suggest_changes(training: Pretraining, steps: int) -> str:
+def _suggest_changes(training: PretrainingConfig, steps: int) -> str:
     """Return a remedy for a model that has learned nothing in `steps` steps."""
     if training.budget is None:
         return "Try more --steps, another --learning-rate, or more text."
@@ -155,5 +155,5 @@ def _token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:
     """Compute the scores of token frequencies alone; a loss of several terms has no such baseline."""
     loss = unigram_loss(data.corpus["train"], data.corpus["validation"], data.setup.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}
-    has_one_term = set(data.objective.TERMS) in ({"mlm"}, {"clm"})
+    has_one_term = set(data.objective.LOSS_TERMS) in ({"mlm"}, {"clm"})
     return {"token frequencies": {"loss": loss, **scores} if has_one_term else scores}

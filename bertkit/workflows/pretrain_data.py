@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.device import check_asked_device, check_launch
+from bertkit.hardware.device import check_launch, check_requested_device
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.checkpoint import fingerprint, load_config, read_config
 from bertkit.modeling.info import Model
@@ -79,7 +79,7 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
         raise RecipeError("a new model needs a tokenizer", remedy)
     if recipe.training.callbacks or recipe.training.report_to:
         check_callbacks(recipe.training, trusted=recipe.trusted)
-    check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
+    check_requested_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_launch(fsdp=recipe.training.fsdp)
     # A missing file is reported before anything heavy is imported.
     source = find_corpus(recipe.data)

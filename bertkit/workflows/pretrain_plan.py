@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.precision import Machine, use_matmul_backend
+from bertkit.hardware.precision import ComputeConfig, use_matmul_backend
 from bertkit.hardware.process import peak_memory, restart_peak_memory
 from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe.records import PretrainRecipe
-from bertkit.recipe.sections import Pretraining
+from bertkit.recipe.sections import PretrainingConfig
 from bertkit.storage import runs
-from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.checkpoints import max_disk_usage, written_bytes
 from bertkit.storage.files import check_space
 from bertkit.training.automatic import MIN_PRETRAINING_BATCH, choose_batch, choose_pretraining_rate
-from bertkit.training.losses import Terms
+from bertkit.training.losses import LossTerms
 from bertkit.training.stopping import latest
 from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 
@@ -110,7 +110,7 @@ def estimate(
     )
 
 
-def fit_to_budget(data: PretrainData, machine: Machine) -> dict[str, Any]:
+def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
     """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
 
     Returns:
@@ -158,25 +158,25 @@ def _choose_rate(data: PretrainData) -> dict[str, float]:
     """Choose a learning rate and its warm-up; the dictionary is empty if the values of the recipe fit better."""
     sizes, training = layer_sizes(data.setup.config), data.setup.recipe.training
     # A high rate would make a checkpoint forget. ELECTRA, whose loss gives one term a high weight, has its own rate.
-    if not sizes or data.setup.model_folder is not None or max(data.objective.TERMS.values()) > 1:
+    if not sizes or data.setup.model_folder is not None or max(data.objective.LOSS_TERMS.values()) > 1:
         return {}
     is_given = "warmup_ratio" in training.model_fields_set
-    warmup = training.warmup_ratio if is_given else max(training.warmup_ratio, Pretraining().warmup_ratio)
+    warmup = training.warmup_ratio if is_given else max(training.warmup_ratio, PretrainingConfig().warmup_ratio)
     return {"learning_rate": choose_pretraining_rate(*sizes[:2]), "warmup_ratio": warmup}
 
 
-def _needed_space(folder: Path, model: Model, training: Pretraining, batches: PretrainBatches) -> int:
+def _needed_space(folder: Path, model: Model, training: PretrainingConfig, batches: PretrainBatches) -> int:
     """Return the bytes that the run needs on disk, after a check that they are free."""
     weights = sum(weights.nbytes for weights in model.parameters())
     trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
     planned = training.model_copy(update={"steps": batches.steps})
     saves = 10 if training.budget else planned.evaluations(batches.steps, batches.rows)
-    needed = most_bytes(weights, weights + 2 * trained, saves, training.kept_checkpoints(saves))
+    needed = max_disk_usage(weights, weights + 2 * trained, saves, training.kept_checkpoints(saves))
     check_space(folder, needed - written_bytes(folder))
     return needed
 
 
-def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
+def _times_by_length(seconds: float, training: PretrainingConfig) -> dict[int, float]:
     """Return the seconds of a budget for each block length."""
     if training.short_length is None:
         return {training.max_length: seconds}
@@ -185,13 +185,13 @@ def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
 
 
 def _time_steps(
-    data: PretrainData, model: Model, batches: PretrainBatches, machine: Machine, steps: int
+    data: PretrainData, model: Model, batches: PretrainBatches, machine: ComputeConfig, steps: int
 ) -> list[TimedStep]:
     from bertkit.training.timing import time_steps, training_to_time
     from bertkit.training.trainer import TrainingJob
 
     objective, setup = data.objective, data.setup
-    terms = Terms(objective.TERMS, objective.count, objective.losses)
+    terms = LossTerms(objective.LOSS_TERMS, objective.count, objective.losses)
     job = TrainingJob(model, setup.tokenizer, batches, objective.collator(setup), terms)
     training = training_to_time(setup.recipe.training, batches.sizes[setup.recipe.training.max_length], steps)
     return time_steps(job, training, machine, steps=steps)

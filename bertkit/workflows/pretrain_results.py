@@ -10,7 +10,7 @@ from bertkit.metrics.baselines import find_unbeaten, strongest_scores, tabulate
 from bertkit.modeling.info import Model
 from bertkit.recipe.records import PretrainRecipe
 from bertkit.reports.card import pretrained_card
-from bertkit.reports.html import Facts, write_report
+from bertkit.reports.html import ReportData, write_report
 from bertkit.reports.templates import name_paths
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
@@ -87,9 +87,9 @@ def next_commands(result: Pretrained) -> list[str]:
 
 def _gather_facts(
     recipe: PretrainRecipe, result: Pretrained, fit_result: FitResult, record: RunRecord, best_metric: str
-) -> Facts:
+) -> ReportData:
     texts = [{"split": split, **facts} for split, facts in result.corpus.items()]
-    return Facts(
+    return ReportData(
         **common_facts(recipe, record, fit_result),
         next_commands=next_commands(replace(result, folder=name_paths(result.folder))),
         model=result.model,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import RecipeError, closest
+from bertkit.errors import RecipeError, did_you_mean
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.probe_tasks import BUILT_IN, read_built_in_task, read_recipe_task
 from bertkit.progress import stage
@@ -54,7 +54,7 @@ def load_probe_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
         return load_recipe(_WORDS_RECIPE, changes).model_copy(update={"name": name})
     if "/" not in name and not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         message = f"{name!r} is neither a recipe nor a task of `bertkit probe`"
-        raise RecipeError(message, closest(name, [*BUILT_IN, *recipe_names()]))
+        raise RecipeError(message, did_you_mean(name, [*BUILT_IN, *recipe_names()]))
     return load_recipe(name, changes)
 
 

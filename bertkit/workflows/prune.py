@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.compression.choose_units import Kept, choose, keep, load_to_measure
+from bertkit.compression.choose_units import PruningPlan, choose, keep, load_to_measure
 from bertkit.compression.pruned_folder import PrunedFacts, PrunedSide, compare, publish, publish_run
-from bertkit.compression.target_shape import ROWS, TRAINING, Shape, check_shape
+from bertkit.compression.target_shape import ROWS, TRAINING, PruningTarget, check_shape
 from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
 from bertkit.errors import ModelError, UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, open_checkpoint
 from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import measure_ece
 from bertkit.evaluation.splits import judge_training_rows, splits_to_score
@@ -28,7 +28,7 @@ from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import stage
 from bertkit.recipe.load import load_recipe, recipe_command
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.reports.cases import Case
 from bertkit.storage import hub
 from bertkit.storage.files import check_space, disk_errors
@@ -69,7 +69,7 @@ class Pruned:
 def prune(
     model: str,
     output: str | Path,
-    shape: Shape,
+    shape: PruningTarget,
     *,
     recipe: str | None = None,
     changes: Mapping[str, Any] | None = None,
@@ -90,7 +90,7 @@ def prune(
     """
     # 1. Read and check everything before anything heavy is imported.
     with stage("reading the data", total=1):
-        folder = typed_path(output)
+        folder = expand_path(output)
         check_empty(folder)
         source = hub.find_model(model)
         shape = check_shape(shape, read_config(source))
@@ -121,7 +121,7 @@ def prune(
 
         # 2. Choose the units to keep, by training rows unless they are named. Importance is measured on the model that
         # predicts; the model that is written is loaded again, as it was saved.
-        units = Kept(list(shape.layers) if isinstance(shape.layers, tuple) else None)
+        units = PruningPlan(list(shape.layers) if isinstance(shape.layers, tuple) else None)
         if shape.is_measured and saved is not None and before is not None and train is not None:
             generator = np.random.default_rng(saved.recipe.training.seed)
             sampled = np.sort(generator.permutation(len(train.rows))[:measured_rows])
@@ -207,7 +207,7 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
     return recipe.model_copy(update={"distillation": None})
 
 
-def _load_as_saved(source: Path, saved: SavedCheckpoint | None, before: Checkpoint | None) -> tuple[Model, list[str]]:
+def _load_as_saved(source: Path, saved: CheckpointInfo | None, before: Checkpoint | None) -> tuple[Model, list[str]]:
     """Load the model as it was saved; return also the names of weights that its checkpoint lacks."""
     if saved is not None and before is not None:
         return saved.task.load_model(source, replace(before.setup, inference=False), new_head=False), []

@@ -16,12 +16,12 @@ from bertkit.evaluation.calibration import CALIBRATION_FILE
 from bertkit.metrics.registry import runs_code
 from bertkit.progress import log
 from bertkit.recipe.load import FOLDER_RECIPE, read_values
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.reports.card import hub_card
 from bertkit.reports.templates import name_paths
 from bertkit.storage import exports, hub, runs
 from bertkit.storage.files import check_links, write_text
-from bertkit.storage.fingerprints import describe_file, read_signed, write_signed
+from bertkit.storage.fingerprints import describe_file, read_with_checksum, write_with_checksum
 from bertkit.storage.hub.models import check_model
 from bertkit.storage.runs import RunRecord, take
 
@@ -74,7 +74,7 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
         raise UsageError(
             f"{name!r} is not the name of a model on the Hub", "write YOUR_NAME/NAME, or ORGANIZATION/NAME"
         )
-    folder, remedy = typed_path(run), "name a run folder; `bertkit runs list` shows those below runs/"
+    folder, remedy = expand_path(run), "name a run folder; `bertkit runs list` shows those below runs/"
     if not folder.is_dir():
         raise ModelError(f"no such run: {folder}", remedy)
     exports.check_not_exported(folder)
@@ -103,7 +103,7 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
             exports.write_export(target, public, _list_checksums(graph_files))
             graph_files[exports.MANIFEST] = target / exports.MANIFEST
             files |= {f"{graph.name}/{path}": file for path, file in graph_files.items()}
-        write_signed(rewritten / runs.RECORD, {**_public(record), "files": _list_checksums(files)})
+        write_with_checksum(rewritten / runs.RECORD, {**_public(record), "files": _list_checksums(files)})
         write_text(rewritten / CARD, str(card))
         files |= {name: rewritten / name for name in (runs.RECORD, CARD)}
 
@@ -122,10 +122,10 @@ def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str,
         write_text(files[FOLDER_RECIPE], name_paths(recipe.read_text(encoding="utf-8")))
     if calibration := files.get(CALIBRATION_FILE):
         damaged = ModelError("the calibration is damaged", "run `bertkit calibrate` again", file=calibration)
-        content = read_signed(calibration, damaged) or {}
+        content = read_with_checksum(calibration, damaged) or {}
         files[CALIBRATION_FILE] = target / CALIBRATION_FILE
         # Its folds are digests of the rows that it was fitted to.
-        write_signed(files[CALIBRATION_FILE], {**content, "source": name_paths(content["source"]), "folds": []})
+        write_with_checksum(files[CALIBRATION_FILE], {**content, "source": name_paths(content["source"]), "folds": []})
     return files
 
 
@@ -158,7 +158,7 @@ def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) ->
         before, paths = repository.sha, {sibling.rfilename for sibling in repository.siblings}
         earlier: Mapping[str, Any] = {}
         if runs.RECORD in paths:
-            folder = hub.fetch(hub.look_up("model", name, before), [runs.RECORD])
+            folder = hub.fetch(hub.get_repo_info("model", name, before), [runs.RECORD])
             with suppress(ResourceError):  # Another program may have written the file.
                 earlier = runs.read_record(folder) or {}
         # Weights in another format, or the calibration of another model, would be read instead of this run's.

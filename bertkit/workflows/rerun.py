@@ -13,7 +13,7 @@ from bertkit.errors import ModelError, RecipeError, ResourceError, UsageError
 from bertkit.progress import log, stage
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
@@ -57,7 +57,7 @@ def rerun(
         BertkitError: If anything else prevents the run; see `bertkit.errors`.
     """
     # The record has the resolved recipe. It also has the places of data and model, which `changes` may replace.
-    folder = typed_path(run)
+    folder = expand_path(run)
     record = _read_finished(folder)
     target = runs.run_folder(output or folder.with_name(f"{folder.resolve().name}-rerun"), "")
     if folder.resolve() in (target.resolve(), *target.resolve().parents):

@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NoReturn
 
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError, UsageError
-from bertkit.hardware.device import DEVICE, asked_device, find_device
+from bertkit.hardware.device import DEVICE, find_device, requested_device
 from bertkit.hardware.launch import check_not_launched
-from bertkit.hardware.process import fitting_threads
+from bertkit.hardware.process import available_threads
 from bertkit.progress import log, stage
 from bertkit.storage import files, runs
 from bertkit.storage.runs import RunRecord
-from bertkit.training.stopping import caught_signals
+from bertkit.training.stopping import handle_signals
 
 Failures = dict[str, BertkitError]
 """Title of a run -> the error that ended it."""
@@ -209,7 +209,9 @@ def train_all(runset: RunSet, *, jobs: int = 1, join: bool = False) -> Failures:
 
 
 @contextmanager
-def keep_going(title: str, failures: Failures, kinds: Kinds = BertkitError, refused: Kinds = ()) -> Iterator[None]:
+def continue_on_error(
+    title: str, failures: Failures, kinds: Kinds = BertkitError, refused: Kinds = ()
+) -> Iterator[None]:
     """Log an error of these kinds, and add it to the failures; a signal and errors to be refused are raised."""
     try:
         yield
@@ -227,7 +229,7 @@ def first_failure(failures: Failures) -> BertkitError | None:
 
 def _count_workers(jobs: int, unfinished: int) -> int:
     """Return the number of runs to train at the same time: on a CPU, at most the number of threads."""
-    at_once, threads = min(jobs, unfinished), fitting_threads().number
+    at_once, threads = min(jobs, unfinished), available_threads().number
     if at_once > threads and find_device().is_cpu:
         log.info(f"runs at a time: {threads}, because no more threads can be used on this machine")
         return threads
@@ -253,7 +255,7 @@ def _train_in_turn(
                 tried.add(name)
                 if announce is not None:
                     announce(runset.title(name))
-                with keep_going(runset.title(name), failures, kinds):
+                with continue_on_error(runset.title(name), failures, kinds):
                     runset.train(name)
                 held.close()
         taken = [runset.title(name) for name in runset.unfinished() if name not in tried]
@@ -295,10 +297,10 @@ def _train_in_workers(runset: RunSet, at_once: int) -> Failures:
     """Train several runs at the same time, each in a process that takes runs until none is left."""
     # A run is resumed with the threads that it started with, and all runs compute as the first one.
     machine = runs.find_machine(map(runset.folder.joinpath, runs.runs_in(runset.folder)))
-    threads = machine["threads"] if machine else max(1, fitting_threads().number // at_once)
+    threads = machine["threads"] if machine else max(1, available_threads().number // at_once)
     log.info(f"{at_once} runs at a time; threads of each: {threads}")
     failures, failed, is_stopping = Failures(), None, False
-    with stage("training"), caught_signals() as stop:
+    with stage("training"), handle_signals() as stop:
         running = [_Worker(runset, threads) for _ in range(at_once)]
         while running:
             time.sleep(_PAUSE)
@@ -335,7 +337,7 @@ class _Worker(subprocess.Popen[bytes]):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             # OpenMP reads the number of threads when torch is loaded.
-            env={**os.environ, "OMP_NUM_THREADS": str(threads), DEVICE: asked_device()},
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), DEVICE: requested_device()},
             start_new_session=True,  # Ctrl-C reaches it once, from this process
         )
         assert self.stdin is not None

@@ -14,7 +14,7 @@ from bertkit.errors import DataError, UnavailableError, UsageError, shorten
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.retrieval import average_queries, query_intervals, score_rankings
 from bertkit.progress import get_progress, log, stage
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker
@@ -92,7 +92,7 @@ def build(
     Raises:
         BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
-    output = typed_path(output)
+    output = expand_path(output)
     if output.exists():
         sweep_locks([output])
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
@@ -117,7 +117,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
     Raises:
         BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
-    folder = typed_path(folder)
+    folder = expand_path(folder)
     Index.open(folder)
     with claimed_folder(folder):
         # The words of all rows are counted again, so all files must be intact.
@@ -142,7 +142,7 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
     Raises:
         BertkitError: If a file or an id is wrong; see `bertkit.errors`.
     """
-    folder = typed_path(folder)
+    folder = expand_path(folder)
     Index.open(folder)
     with claimed_folder(folder), naming_damage(folder):
         index = Index.open(folder)
@@ -373,7 +373,7 @@ def evaluate(
         BertkitError: If the index or a model cannot be read; see `bertkit.errors`.
     """
     # 1. Open the index. A damaged one would only score lower, so its checksums are compared.
-    folder, file = typed_path(folder), typed_path(file)
+    folder, file = expand_path(folder), expand_path(file)
     index = Index.open(folder, verify=True)
     _ = index.words
     if reranker is not None:

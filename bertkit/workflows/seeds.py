@@ -21,14 +21,14 @@ from bertkit.evaluation.run_sets import (
 )
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.tokenizer import load_tokenizer
-from bertkit.progress import Progress, log, stage, takes_progress
+from bertkit.progress import Progress, log, stage, with_progress
 from bertkit.recipe.records import Recipe
 from bertkit.reports.seeds import write_seeds_report
 from bertkit.storage import run_sets, runs
 from bertkit.storage.files import disk_errors
 from bertkit.storage.hub.models import check_model
 from bertkit.storage.runs import RunRecord
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data
 from bertkit.workflows.runset import RunSet, train_all
@@ -91,7 +91,7 @@ class SeedRuns(RunSet):
             log.info(f"{self.title(name)}: finished on {record['finished']}")
 
 
-@takes_progress
+@with_progress
 def finetune_seeds(
     recipe: Recipe,
     seeds: Sequence[int],
@@ -190,9 +190,9 @@ def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:
     described = [describe_run(runset.folder / name, record) for name, record in records.items()]
     finished = [run for run in described if run.results]
     with stage("summarizing the seeds", total=1):
-        splits, warnings, setups = [], list[str](), dict[str, Setup]()
+        splits, warnings, setups = [], list[str](), dict[str, TaskContext]()
         if finished:
-            setup = Setup(data.recipe, load_tokenizer(runset.folder / finished[0].name), data.labels)
+            setup = TaskContext(data.recipe, load_tokenizer(runset.folder / finished[0].name), data.labels)
             setups = dict.fromkeys(records, setup)
         stored = StoredRuns(runset.folder, records, setups, data.task, data.validation)
         described = [replace(run, failure=find_failure(run, stored, metric)) for run in described]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from bertkit.errors import UnavailableError, pip_install
+from bertkit.errors import UnavailableError, install_command
 from bertkit.progress import Silent, log
 from bertkit.storage.files import to_json
 
@@ -80,7 +80,7 @@ def check_packages() -> None:
     """
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        raise UnavailableError(f"serving needs {', '.join(missing)}", f"`{pip_install('serve')}`")
+        raise UnavailableError(f"serving needs {', '.join(missing)}", f"`{install_command('serve')}`")
 
 
 class JsonFormatter(logging.Formatter):

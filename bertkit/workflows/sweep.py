@@ -21,15 +21,15 @@ from bertkit.evaluation.sweeps import (
     find_selection,
 )
 from bertkit.modeling.tokenizer import load_tokenizer
-from bertkit.progress import Progress, log, stage, takes_progress
+from bertkit.progress import Progress, log, stage, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.space import Point, Search, name_point
+from bertkit.recipe.space import Point, SweepSpace, name_point
 from bertkit.reports.sweep import write_sweep_report
 from bertkit.storage import run_sets, runs
 from bertkit.storage.files import disk_errors
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune_rows
 from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data, read_labeled
 from bertkit.workflows.runset import RunSet, train_all
@@ -51,7 +51,7 @@ class Sweep(RunSet):
 
     recipe_name: str
     changes: Mapping[str, Any]
-    search: Search
+    search: SweepSpace
     contents = "a sweep"
     retries_diverged = False
 
@@ -117,10 +117,10 @@ class Sweep(RunSet):
         return settings
 
 
-@takes_progress
+@with_progress
 def sweep(
     recipe: str,
-    search: Search,
+    search: SweepSpace,
     changes: Mapping[str, Any] | None = None,
     *,
     output: str | Path | None = None,
@@ -135,7 +135,7 @@ def sweep(
 
     Args:
         recipe: Name or file of the recipe.
-        search: Searched keys, and how their values are chosen; see `bertkit.make_search`.
+        search: Searched keys, and how their values are chosen; see `bertkit.parse_sweep_space`.
         changes: Dotted recipe key -> value, in all trials.
         output: Folder of the trials; by default ``runs/``, the name of the recipe and ``-sweep``.
         fresh: Start over; an earlier sweep in the folder is moved aside.
@@ -185,7 +185,7 @@ def dry_run(job: Sweep, *, fresh: bool = False) -> dict[str, Any]:
 
 def check_sweep(
     name: str,
-    search: Search,
+    search: SweepSpace,
     changes: Mapping[str, Any],
     output: str | Path | None,
     *,
@@ -266,7 +266,7 @@ def _summarize_trials(job: Sweep) -> SweepSummary:
         # Trials that diverged have ended without a score, so they do not count for the estimates.
         finished = [trial for trial in trials if trial.scores.get(metric) is not None]
         setups = {
-            trial.name: Setup(job.recipe(trial.settings), load_tokenizer(job.folder / trial.name), data.labels)
+            trial.name: TaskContext(job.recipe(trial.settings), load_tokenizer(job.folder / trial.name), data.labels)
             for trial in finished
         }
         stored = StoredRuns(job.folder, records, setups, data.task, split)

@@ -12,7 +12,7 @@ from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, correct_differences
 from bertkit.metrics.registry import is_lower_better
 from bertkit.progress import get_progress, stage
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.storage import runs
 from bertkit.storage.run_list import RunSummary, find_runs, list_settings, summarize
 from bertkit.storage.run_sets import read_seeds, seed_folders
@@ -74,7 +74,7 @@ def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = 
     Raises:
         UsageError: If a path has no runs, no run is finished, or two runs belong to the same row and task.
     """
-    summaries = [(str(path), run) for path in paths for run in _find_summaries(typed_path(path))]
+    summaries = [(str(path), run) for path in paths for run in _find_summaries(expand_path(path))]
     finished = {run.folder: (path, run) for path, run in summaries if "finished" in run.state}
     notes = [
         f"{run.folder}: left out ({run.state})." for _, run in summaries if run.state != "finished" and not run.seeds

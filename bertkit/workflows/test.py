@@ -10,12 +10,12 @@ from typing import Any
 from bertkit.data.files import read_records
 from bertkit.data.labels import spelled, spelled_names
 from bertkit.data.rows import read_split
-from bertkit.errors import DataError, ResourceError, UsageError, closest, located
-from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
+from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean, located
+from bertkit.evaluation.checkpoint import CheckpointInfo, open_trained
 from bertkit.insight.behavior import BehaviorResult, BehaviorTest, CaseFile, fill_template, plan_test, run_plans
 from bertkit.insight.edits import EDITS
 from bertkit.progress import stage
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.sections import Row, expand_path
 from bertkit.recipe.validation import describe
 from bertkit.recipe.yaml import read_yaml
 from bertkit.reports.cases import Case
@@ -55,7 +55,7 @@ def run_tests(
         if file is None:
             tests = [BehaviorTest(name=name, change=name, allowed=None) for name in EDITS]
         else:
-            tests = read_tests(typed_path(file))
+            tests = read_tests(expand_path(file))
         saved = open_trained(run, recipe)
         stored_rows: Sequence[Row] = []
         # Stored rows are read only for tests that have no rows.
@@ -99,7 +99,7 @@ def read_tests(file: Path) -> list[BehaviorTest]:
     return named
 
 
-def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: int) -> Sequence[Row]:
+def _read_rows(test: BehaviorTest, saved: CheckpointInfo, file: object, limit: int) -> Sequence[Row]:
     """Return the rows of a test with canonical columns; empty if the test has none."""
     task, columns, recipe = saved.task, saved.task.COLUMNS, saved.recipe
     if isinstance(test.rows, str):
@@ -111,7 +111,7 @@ def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: 
         ).rows
     raw_rows = test.rows or []
     if test.template is not None:
-        raw_rows = fill_template(test, columns.text_instead.get(columns.given[0], columns.given[0]), limit)
+        raw_rows = fill_template(test, columns.fallback_column.get(columns.given[0], columns.given[0]), limit)
     rows = []
     for index, row in enumerate(raw_rows, start=1):
         answered = row if test.answer is None else {**row, columns.gold: test.answer}
@@ -120,18 +120,18 @@ def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: 
     return rows
 
 
-def _check_row(row: Mapping[str, Any], saved: SavedCheckpoint, *, needs_answer: bool) -> Row:
+def _check_row(row: Mapping[str, Any], saved: CheckpointInfo, *, needs_answer: bool) -> Row:
     """Return a row of a file of tests as the task family reads it.
 
     Raises:
         DataError: If a column is missing or unknown, or the model cannot give the answer.
     """
-    columns, gold, is_named = saved.task.COLUMNS, saved.task.COLUMNS.gold, saved.task.NAMED
+    columns, gold, is_named = saved.task.COLUMNS, saved.task.COLUMNS.gold, saved.task.HAS_LABEL_NAMES
     for name in row:
         if name not in columns.names:
-            raise DataError(f"no column is called {name!r}", closest(name, columns.names))
+            raise DataError(f"no column is called {name!r}", did_you_mean(name, columns.names))
     for name in (*columns.given, *([gold] if needs_answer else [])):
-        if name not in row and columns.text_instead.get(name) not in row:
+        if name not in row and columns.fallback_column.get(name) not in row:
             raise DataError(f"the row has no {name!r}", "write it, or an `answer` for all rows of the test")
     named = dict(row)
     # YAML reads labels such as 1 or yes as numbers and truth values.
@@ -142,5 +142,7 @@ def _check_row(row: Mapping[str, Any], saved: SavedCheckpoint, *, needs_answer: 
         raise DataError("the row has nothing to test", "leave it out")
     unknown = set(spelled_names(read[gold]) if is_named and gold in read else ()).difference(saved.labels)
     if unknown:
-        raise DataError(f"{min(unknown)!r} is none of the labels", closest(min(unknown), saved.labels), column=gold)
+        raise DataError(
+            f"{min(unknown)!r} is none of the labels", did_you_mean(min(unknown), saved.labels), column=gold
+        )
     return read

@@ -7,13 +7,13 @@ from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.files import format_of, read_records
+from bertkit.data.files import guess_format, read_records
 from bertkit.errors import DataError, UsageError
 from bertkit.insight import tokenization
 from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens, load_text_tokenizer
 from bertkit.progress import stage
-from bertkit.recipe.records import Data
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.records import DataConfig
+from bertkit.recipe.sections import expand_path
 from bertkit.storage import hub
 from bertkit.vectors.text_files import text_of
 
@@ -21,9 +21,9 @@ from bertkit.vectors.text_files import text_of
 def is_file(source: str) -> bool:
     """Tell whether what is to be tokenized is a file: one that is there, ``-``, or a word that ends like one."""
     with suppress(OSError):  # a text may be longer than names of files can be
-        if typed_path(source).is_file():
+        if expand_path(source).is_file():
             return True
-    return source == "-" or (" " not in source and format_of(source)[0] is not None)
+    return source == "-" or (" " not in source and guess_format(source)[0] is not None)
 
 
 def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) -> list[TextTokens]:
@@ -35,7 +35,7 @@ def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) 
     return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load_tokenizers(models)]
 
 
-def measure_file(file: str, models: Sequence[str], *, data: Data | None = None) -> list[TextFigures]:
+def measure_file(file: str, models: Sequence[str], *, data: DataConfig | None = None) -> list[TextFigures]:
     """Measure how the tokenizer of each model splits the texts of a file.
 
     Args:
@@ -46,7 +46,7 @@ def measure_file(file: str, models: Sequence[str], *, data: Data | None = None) 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    texts = _read_texts(file, data or Data())
+    texts = _read_texts(file, data or DataConfig())
     first = next(texts, None)
     if first is None:
         raise DataError("no texts", "name a file that has some", file=file)
@@ -63,7 +63,7 @@ def _load_tokenizers(models: Sequence[str]) -> list[TextTokenizer]:
         return [load_text_tokenizer(Path(hub.find_model(name)), name) for name in models]
 
 
-def _read_texts(file: str, data: Data) -> Iterator[str]:
+def _read_texts(file: str, data: DataConfig) -> Iterator[str]:
     column = data.columns.get("text", "text")
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")

@@ -11,8 +11,8 @@ from bertkit.modeling.checkpoint import quiet_transformers
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
 from bertkit.progress import log
-from bertkit.recipe.records import Corpus
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.records import CorpusConfig
+from bertkit.recipe.sections import expand_path
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import check_empty, claimed_folder, staged
 from bertkit.tokens.splitting import Splitting
@@ -47,7 +47,7 @@ class TokenizerReport:
     warnings: list[str] = field(default_factory=list)
 
 
-def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: str | Path) -> TokenizerReport:
+def train_tokenizer(data: CorpusConfig, spec: TokenizerSpec, *, output: str | Path) -> TokenizerReport:
     """Train a tokenizer on the documents that pretraining trains on, write it, and measure it on held-out ones.
 
     Raises:
@@ -55,7 +55,7 @@ def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: str | Path) ->
         ResourceError: If another process is writing it, or if it cannot be written.
         DataError: If there is no text, or too little.
     """
-    folder = typed_path(output)
+    folder = expand_path(output)
     check_empty(folder)
     with claimed_folder(folder):
         source = find_corpus(data)

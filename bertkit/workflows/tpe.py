@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.evaluation.run_sets import SetRun
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.plugins import import_extra
-from bertkit.recipe.space import Axis, Point, Search, name_point
+from bertkit.recipe.space import Point, SweepDimension, SweepSpace, name_point
 
 
 def check_optuna() -> None:
@@ -20,7 +20,7 @@ def check_optuna() -> None:
     import_extra("optuna", "--search tpe needs Optuna, which is not installed", "sweep", "--search random")
 
 
-def propose(search: Search, seed: int, trials: Sequence[SetRun], metric: str) -> Point:
+def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str) -> Point:
     """Return settings that no earlier trial has. They follow from the seed and the earlier trials.
 
     Optuna stores nothing: each proposal starts with a new study of the trials in memory. A study on disk would list a
@@ -58,7 +58,7 @@ def propose(search: Search, seed: int, trials: Sequence[SetRun], metric: str) ->
     return next(point for point in search.points(seed) if name_point(point) not in names)
 
 
-def _make_distribution(axis: Axis) -> Any:
+def _make_distribution(axis: SweepDimension) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if axis.scale == "list":
@@ -68,11 +68,11 @@ def _make_distribution(axis: Axis) -> Any:
     return FloatDistribution(axis.low, axis.high, log=axis.scale == "log")
 
 
-def _to_optuna(axis: Axis, value: Any) -> Any:
+def _to_optuna(axis: SweepDimension, value: Any) -> Any:
     return axis.values.index(value) if axis.scale == "list" else value
 
 
-def _from_optuna(axis: Axis, value: Any) -> Any:
+def _from_optuna(axis: SweepDimension, value: Any) -> Any:
     if axis.scale == "list":
         return axis.values[value]
     return value if axis.scale == "int" else axis.round(value)

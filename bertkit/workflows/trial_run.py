@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.checks import share_of
+from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split, find_unread
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
 from bertkit.hardware.launch import is_one_of_several
@@ -28,10 +28,10 @@ from bertkit.progress import ProgressWrapper, log, use_progress
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import hub, runs
-from bertkit.storage.cache import say_once
-from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.cache import log_once
+from bertkit.storage.checkpoints import max_disk_usage, written_bytes
 from bertkit.storage.files import check_space
-from bertkit.tokens.features import Setup, max_tokens
+from bertkit.tokens.features import TaskContext, max_tokens
 from bertkit.training.run import find_machine
 from bertkit.workflows.finetune import finetune_rows, load_model, load_setup
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
@@ -96,7 +96,7 @@ def dry_run(
     model = None
     if left_out:  # the folder cannot be compared with the run either: the weights are part of its identity
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
-        setup = Setup(data.recipe, load_tokenizer(data.model_folder), data.labels)
+        setup = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
     else:
         from bertkit.training.arguments import make_arguments
         from bertkit.training.micro_batches import check_shares
@@ -113,14 +113,14 @@ def dry_run(
 
     rows = data.splits["train"].rows[:_LENGTH_ROWS]
     if long := find_long(rows, data.task.encode, setup)[0]:
-        many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
-        say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` lists what is truncated")
+        many = f"{format_fraction(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
+        log_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` lists what is truncated")
 
     # 3. The disk. A checkpoint holds two moments for each weight; a fresh run moves the old one aside, which keeps its
     #    space.
     steps = training.total_steps(data.rows["train"])
     saves = training.evaluations(steps, data.rows["train"])
-    disk_bytes = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves))
+    disk_bytes = max_disk_usage(weights, 3 * weights, saves, training.kept_checkpoints(saves))
     check_space(folder, disk_bytes - (0 if fresh else written_bytes(folder)))
     plan = DryRun(
         recipe=recipe.name,
@@ -232,7 +232,7 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
 
 def _with_few_rows(data: FinetuneData) -> FinetuneData:
     """Return the data of a run of two steps, whose splits have a few rows with every label."""
-    gold = data.task.COLUMNS.gold if data.task.NAMED else ""
+    gold = data.task.COLUMNS.gold if data.task.HAS_LABEL_NAMES else ""
     changes = {"steps": _SMOKE_STEPS, "evaluate_every": 1, "patience": None, "batch_size": SMOKE_ROWS // _SMOKE_STEPS}
     recipe = data.recipe.changed("training", **changes, report_to=[])
     splits = {name: choose_rows(split, gold) for name, split in data.splits.items()}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bertkit.checks import digest_inputs, digest_others, input_columns, read_texts
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 
-PAIRS = Columns(given=("text",), gold="label", optional=("text_pair",))
-SENSES = Columns(given=("tokens", "target"), gold="sense", lists=("tokens",), text_instead={"tokens": "text"})
+PAIRS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
+SENSES = ColumnSpec(given=("tokens", "target"), gold="sense", lists=("tokens",), fallback_column={"tokens": "text"})
 
 
 def test_texts_are_read_from_any_columns():

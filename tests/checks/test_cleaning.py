@@ -8,9 +8,9 @@ from pyarrow import parquet
 
 from bertkit.checks.cleaning import find_removable, find_sources, write_copies
 from bertkit.checks.repeats import Repeats
-from bertkit.data.rows import Place, Split
+from bertkit.data.rows import RowLocation, Split
 from bertkit.errors import DataError, UsageError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 
 
 def test_sources_are_one_file_per_split(here):
@@ -18,23 +18,23 @@ def test_sources_are_one_file_per_split(here):
     folder.mkdir()
     (folder / "train.csv").write_text("text,label\na,b\n")
     (folder / "dev.csv").write_text("text,label\na,b\n")
-    assert find_sources(Data(source=str(folder)), here / "new") == {
+    assert find_sources(DataConfig(source=str(folder)), here / "new") == {
         "train": folder / "train.csv",
         "validation": folder / "dev.csv",
     }
-    assert find_sources(Data(source="data/dev.csv"), here / "new")["dev"].name == "dev.csv"
+    assert find_sources(DataConfig(source="data/dev.csv"), here / "new")["dev"].name == "dev.csv"
     for data, target, match in (
-        (Data(source="demo"), here / "new", "without files"),
-        (Data(source="nyu-mll/glue"), here / "new", "without files"),
-        (Data(source=str(folder)), folder, "exists already, and is kept as it is"),
-        (Data(source=str(folder), limit=5), here / "new", "--fix with --limit"),
+        (DataConfig(source="demo"), here / "new", "without files"),
+        (DataConfig(source="nyu-mll/glue"), here / "new", "without files"),
+        (DataConfig(source=str(folder)), folder, "exists already, and is kept as it is"),
+        (DataConfig(source=str(folder), limit=5), here / "new", "--fix with --limit"),
     ):
         with pytest.raises(UsageError, match=match):
             find_sources(data, target)
     for shard in (0, 1):
         (folder / f"test-0000{shard}-of-00002.csv").write_text("text,label\na,b\n")
     with pytest.raises(UsageError, match="the test split is in 2 files"):
-        find_sources(Data(source=str(folder)), here / "new")
+        find_sources(DataConfig(source=str(folder)), here / "new")
 
 
 def test_only_what_is_safe_can_go():
@@ -51,14 +51,14 @@ def test_copies_keep_their_formats(here):
         pyarrow.table({"text": ["p", "q"], "n": pyarrow.array([1, 2], pyarrow.int8())}), here / "c.parquet"
     )
     sources = {name: here / file for name, file in (("a", "a.csv"), ("b", "b.txt"), ("c", "c.parquet"))}
-    removable = {Place(str(here / "a.csv"), 2): "why", Place(str(here / "c.parquet"), 2): "why"}
-    assert write_copies(sources, Data(), removable, here / "new") == {"why": 2}
+    removable = {RowLocation(str(here / "a.csv"), 2): "why", RowLocation(str(here / "c.parquet"), 2): "why"}
+    assert write_copies(sources, DataConfig(), removable, here / "new") == {"why": 2}
     new = here / "new"
     assert (new / "a.csv").read_text() == "text,label\ny,2\n"
     assert len((new / "b.jsonl").read_text().splitlines()) == 2
     table = parquet.read_table(new / "c.parquet")
     assert (table.to_pylist(), table.schema.field("n").type) == ([{"text": "p", "n": 1}], pyarrow.int8())
-    write_copies({"a": here / "a.csv"}, Data(delimiter=","), {}, here / "other")
+    write_copies({"a": here / "a.csv"}, DataConfig(delimiter=","), {}, here / "other")
     assert {file.name for file in (here / "other").iterdir()} == {
         ".gitignore",
         "a.jsonl",

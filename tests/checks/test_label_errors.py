@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertkit.checks import label_errors
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.demo import demo_rows
 from bertkit.data.rows import Split
 from bertkit.errors import UnavailableError
@@ -18,7 +18,7 @@ from bertkit.recipe import load_recipe
 from bertkit.vectors.embedder import Embedder
 from tests.conftest import toy_rows
 
-CLASSES = Columns(given=("text",), gold="label")
+CLASSES = ColumnSpec(given=("text",), gold="label")
 
 
 class Vectors:
@@ -131,7 +131,7 @@ def test_cleanlab_ranks_the_labels_that_are_least_probable(monkeypatch):
     assert [error.row for error in found.ranked] == [8, 21]
 
 
-TAGGED = Columns(given=("tokens",), gold="tags", lists=("tokens", "tags"))
+TAGGED = ColumnSpec(given=("tokens",), gold="tags", lists=("tokens", "tags"))
 
 
 @pytest.fixture

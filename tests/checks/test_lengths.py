@@ -8,7 +8,7 @@ from bertkit.checks.lengths import find_lost_tokens
 from bertkit.data.rows import Split
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from tests.conftest import make_tokenizer
 
 
@@ -22,7 +22,7 @@ def found_in(texts, tokenizer, recipe="classify", **changes):
     rows = [{"text": text, "label": "x"} if isinstance(text, str) else text for text in texts]
     split = Split("train", "t.csv", rows, list(range(1, len(rows) + 1)))
     found = find_lost_tokens(
-        {"train": split}, load_task(chosen), Setup(chosen, tokenizer, ("x", "O", "B-PER", "I-PER"))
+        {"train": split}, load_task(chosen), TaskContext(chosen, tokenizer, ("x", "O", "B-PER", "I-PER"))
     )
     return {finding.name: (finding.level, finding.text, [place.row for place in finding.places]) for finding in found}
 

@@ -12,10 +12,10 @@ from bertkit.checks.reading import (
     find_odd_values,
     read_all,
 )
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
-from bertkit.recipe import Data, load_recipe
+from bertkit.recipe import DataConfig, load_recipe
 from bertkit.tasks import load_task
 from tests.conftest import write_csv
 
@@ -120,7 +120,7 @@ def test_a_refusal_of_a_split():
     assert (finding.level, finding.text, finding.places) == ("fail", "every row has the same label 'a' - needs two", ())
 
 
-CLASSES = Columns(given=("text",), gold="label")
+CLASSES = ColumnSpec(given=("text",), gold="label")
 
 
 def split(labels, name="train", gold="label"):
@@ -174,6 +174,6 @@ def test_counts():
 def test_swapped_columns_fail():
     rows = [{"text": "ab"[number % 2], "label": f"a film number {number}"} for number in range(40)]
     train = Split("train", "train.csv", rows, list(range(1, 41)))
-    (first, *_) = find_odd_values(train, CLASSES, Data(), finds_names=True)
+    (first, *_) = find_odd_values(train, CLASSES, DataConfig(), finds_names=True)
     assert (first.level, first.name) == ("fail", "swapped_columns")
-    assert find_odd_values(split(["a", "b"] * 20), CLASSES, Data(), finds_names=True) == []
+    assert find_odd_values(split(["a", "b"] * 20), CLASSES, DataConfig(), finds_names=True) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertkit.checks.shortcuts import Gain, classes_of, find_shift, find_shortcuts, measure_numbers, measure_words
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
@@ -133,7 +133,7 @@ def test_numbers_that_tell_and_numbers_that_do_not():
     assert measure_numbers(noise + np.array(classes)[:, None], classes).accuracy > 0.95
 
 
-CLASSES = Columns(given=("text",), gold="label")
+CLASSES = ColumnSpec(given=("text",), gold="label")
 
 
 def split(letters, name, count=100):

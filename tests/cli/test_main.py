@@ -16,7 +16,7 @@ import torch
 import typer
 
 from bertkit.cli import commands, main
-from bertkit.errors import pip_install
+from bertkit.errors import install_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,7 +138,7 @@ NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
             ModuleNotFoundError("No module named 'jinja2'", name="jinja2"),
             5,
             "the Python module jinja2 is missing, which bertkit needs - install bertkit again with its dependencies: "
-            f"`{pip_install()}`",
+            f"`{install_command()}`",
         ),
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
         (MemoryError(), 6, NO_MEMORY),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import Training, load_recipe, parse_changes
+from bertkit.recipe import TrainingConfig, load_recipe, parse_changes
 from tests.kills import slow_unless
 
 GOOD = "text,label\n" + "".join(f"row {n} x,{'good' if n % 2 else 'bad'}\n" for n in range(20))
@@ -511,7 +511,7 @@ def test_options_of_the_trainers_scripts_are_read(run, tiny_model, toy_data, typ
     plan = json.loads(ended.out)
     resolved = yaml.safe_load(plan["resolved"])
     assert plan["folder"] == "runs/here" and resolved["data"]["files"] == {"train": f"{toy_data}/train.csv"}
-    settings = Training(**resolved["training"])
+    settings = TrainingConfig(**resolved["training"])
     assert {key: getattr(settings, key) for key in HABITS[typed]} == HABITS[typed]
     assert "--output_dir is read as --output" in ended.err
 
@@ -555,7 +555,7 @@ def test_no_trackers_are_none(run, tiny_model, toy_data):
     command = ("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--dry-run", "--json")
     ended = run(*command, "--report_to", "none")
     assert ended.code == 0, ended.err
-    assert Training(**yaml.safe_load(json.loads(ended.out)["resolved"])["training"]).report_to == []
+    assert TrainingConfig(**yaml.safe_load(json.loads(ended.out)["resolved"])["training"]).report_to == []
 
 
 def test_every_hint_names_options_and_keys_that_exist():
@@ -617,7 +617,7 @@ def test_a_broken_module_of_your_own_is_never_a_fault_of_bertkit(run, tiny_model
     Path("mytasks").mkdir()
     Path("mytasks", "broken.py").write_text(
         "from bertkit.tasks.text_classification import *\n"
-        "from bertkit.tasks.text_classification import METRICS, NAMED, OPTIONS\n\n\n"
+        "from bertkit.tasks.text_classification import HAS_LABEL_NAMES, METRICS, OPTIONS\n\n\n"
         "def encode(rows, setup):\n    return rows[0]['no such column']\n"
     )
     monkeypatch.syspath_prepend(str(Path.cwd()))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from bertkit.compression.choose_units import Kept, choose, keep
-from bertkit.compression.target_shape import Shape
+from bertkit.compression.choose_units import PruningPlan, choose, keep
+from bertkit.compression.target_shape import PruningTarget
 from tests.compression.measured import load_measured
 
 
 def test_layers_are_chosen_before_the_neurons_of_the_rest(trained):
     checkpoint, _, features = load_measured(trained, rows=4)
-    kept = choose(checkpoint, features, Shape(layers=1, intermediate=8))
+    kept = choose(checkpoint, features, PruningTarget(layers=1, intermediate=8))
     assert kept.heads is None and len(kept.layers) == len(kept.neurons) == 1 and len(kept.neurons[0]) == 8
     model = load_measured(trained, rows=1)[0].model
     weight = model.bert.encoder.layer[kept.layers[0]].output.dense.weight[:, kept.neurons[0]].clone()
@@ -22,4 +22,4 @@ def test_layers_are_chosen_before_the_neurons_of_the_rest(trained):
 
 def test_named_layers_are_not_measured(trained):
     checkpoint, _, _ = load_measured(trained, rows=1)
-    assert choose(checkpoint, [], Shape(layers=(1,))) == Kept([1])
+    assert choose(checkpoint, [], PruningTarget(layers=(1,))) == PruningPlan([1])

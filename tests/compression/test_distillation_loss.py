@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertkit.compression.distillation_loss import choose_loss, distillation_terms, soft_sum, teacher_collator
-from bertkit.recipe.records import Distillation
+from bertkit.recipe.records import DistillationConfig
 from bertkit.training.losses import make_loss, task_terms
 
 
@@ -78,10 +78,10 @@ def test_a_number_is_matched_by_squares_at_any_temperature():
 
 
 def test_the_terms_are_weighed_and_gold_keeps_its_class_weights():
-    from bertkit.recipe import Training
+    from bertkit.recipe import TrainingConfig
 
-    wanted = Distillation(teachers=["t"], soft_weight=0.25, temperature=1.0)
-    gold = task_terms(make_loss(Training(class_weights={"b": 3.0}), ["a", "b"], ["a", "b"]))
+    wanted = DistillationConfig(teachers=["t"], soft_weight=0.25, temperature=1.0)
+    gold = task_terms(make_loss(TrainingConfig(class_weights={"b": 3.0}), ["a", "b"], ["a", "b"]))
     terms = distillation_terms(gold, wanted, "single_label_classification", None)
     logits = torch.tensor([[0.0, 1.0], [0.0, 0.0]])
     batch = {"labels": torch.tensor([1, 0]), "teacher_logits": torch.tensor([[0.0, 1.0], [math.log(3), 0.0]])}

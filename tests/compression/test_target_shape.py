@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.compression.target_shape import Shape, check_shape, make_shape
+from bertkit.compression.target_shape import PruningTarget, check_shape, make_shape
 from bertkit.errors import ModelError, UsageError
 
 BERT = {
@@ -19,9 +19,9 @@ ALBERT = {**BERT, "model_type": "albert", "num_hidden_groups": 1}
 
 
 def test_options_become_a_shape():
-    assert make_shape("4", None, None, None) == Shape(layers=4)
-    assert make_shape("0,", None, None, None) == Shape(layers=(0,))
-    assert make_shape("0,2", 3, 8, ["rows"]) == Shape((0, 2), 3, 8, ("rows",))
+    assert make_shape("4", None, None, None) == PruningTarget(layers=4)
+    assert make_shape("0,", None, None, None) == PruningTarget(layers=(0,))
+    assert make_shape("0,2", 3, 8, ["rows"]) == PruningTarget((0, 2), 3, 8, ("rows",))
     assert make_shape("4", None, None, None).is_measured and not make_shape("0,1", None, None, ["rows"]).is_measured
 
 
@@ -44,15 +44,40 @@ def test_wrong_options_are_refused(options, message):
 @pytest.mark.parametrize(
     ("shape", "config", "error", "message"),
     [
-        (Shape(layers=7), BERT, UsageError, "--layers 7: the model has 6 layers - keep at most 6"),
-        (Shape(layers=(0, 6)), BERT, UsageError, "--layers 0,6: the model has 6 layers - number them from 0 to 5"),
-        (Shape(intermediate=97), BERT, UsageError, "--intermediate 97: the feed-forward of a layer has 96 neurons"),
-        (Shape(heads=13), BERT, UsageError, "--heads 13: a layer of the model has 12 - keep at most 12"),
-        (Shape(heads=6), BERT, ModelError, "--heads: the config of a bert model cannot describe fewer heads"),
-        (Shape(heads=4), ROTARY, UsageError, "--heads 4: they must divide the hidden size 48, and 3 share keys"),
-        (Shape(layers=2), {**ALBERT, "num_hidden_groups": 2}, ModelError, "--layers: 2 groups of layers share"),
-        (Shape(layers=2), {**BERT, "bertkit_head": {"layers": "last"}}, ModelError, "--layers: the head of this model"),
-        (Shape(layers=(1, 2)), {**BERT, "model_type": "modernbert"}, UsageError, "--layers without 0: the first layer"),
+        (PruningTarget(layers=7), BERT, UsageError, "--layers 7: the model has 6 layers - keep at most 6"),
+        (
+            PruningTarget(layers=(0, 6)),
+            BERT,
+            UsageError,
+            "--layers 0,6: the model has 6 layers - number them from 0 to 5",
+        ),
+        (
+            PruningTarget(intermediate=97),
+            BERT,
+            UsageError,
+            "--intermediate 97: the feed-forward of a layer has 96 neurons",
+        ),
+        (PruningTarget(heads=13), BERT, UsageError, "--heads 13: a layer of the model has 12 - keep at most 12"),
+        (PruningTarget(heads=6), BERT, ModelError, "--heads: the config of a bert model cannot describe fewer heads"),
+        (
+            PruningTarget(heads=4),
+            ROTARY,
+            UsageError,
+            "--heads 4: they must divide the hidden size 48, and 3 share keys",
+        ),
+        (PruningTarget(layers=2), {**ALBERT, "num_hidden_groups": 2}, ModelError, "--layers: 2 groups of layers share"),
+        (
+            PruningTarget(layers=2),
+            {**BERT, "bertkit_head": {"layers": "last"}},
+            ModelError,
+            "--layers: the head of this model",
+        ),
+        (
+            PruningTarget(layers=(1, 2)),
+            {**BERT, "model_type": "modernbert"},
+            UsageError,
+            "--layers without 0: the first layer",
+        ),
     ],
 )
 def test_what_a_model_does_not_have_is_refused(shape, config, error, message):
@@ -62,13 +87,13 @@ def test_what_a_model_does_not_have_is_refused(shape, config, error, message):
 
 
 def test_what_a_model_has_is_kept():
-    shape = Shape(layers=3, intermediate=96)
+    shape = PruningTarget(layers=3, intermediate=96)
     assert check_shape(shape, BERT) == shape
-    assert check_shape(Shape(heads=6), ROTARY) == Shape(heads=6)
+    assert check_shape(PruningTarget(heads=6), ROTARY) == PruningTarget(heads=6)
     distilbert = {"model_type": "distilbert", "n_layers": 2, "n_heads": 2, "dim": 8, "hidden_dim": 16}
     with pytest.raises(UsageError, match="has 16 neurons"):
-        check_shape(Shape(intermediate=17), distilbert)
+        check_shape(PruningTarget(intermediate=17), distilbert)
 
 
 def test_layers_that_are_one_need_no_choice():
-    assert check_shape(Shape(layers=2), ALBERT) == Shape(layers=(0, 1))
+    assert check_shape(PruningTarget(layers=2), ALBERT) == PruningTarget(layers=(0, 1))

@@ -53,17 +53,17 @@ def test_teachers_are_run_once_and_a_damaged_file_is_noticed(run, trained, tiny_
 def teacher_logits(teacher, data, model, **changes):
     """Return the mean teacher logits of the training rows, through the very functions of a run."""
     from bertkit.evaluation.checkpoint import Checkpoint
-    from bertkit.hardware.precision import Machine
+    from bertkit.hardware.precision import ComputeConfig
     from bertkit.modeling.tokenizer import load_tokenizer
     from bertkit.tokens.feature_cache import encode_split
-    from bertkit.tokens.features import Setup
+    from bertkit.tokens.features import TaskContext
 
     named = {"model": str(model), "data.source": str(data), "data.cache": False, "distillation.teachers": teacher}
     inputs = read_finetune_data(load_recipe("classify", {**named, **changes}), "nowhere")
-    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    setup = TaskContext(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
     split = inputs.splits["train"]
     features = encode_split(split, setup, inputs.task.encode)
-    student = Checkpoint(None, inputs.task, setup, Machine("cpu", "fp32", 1, ""))
+    student = Checkpoint(None, inputs.task, setup, ComputeConfig("cpu", "fp32", 1, ""))
     return teachers.compute_teacher_logits(inputs.teachers, student, split, features)["logits"]
 
 

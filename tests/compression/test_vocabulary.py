@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
 
 
 def test_texts_are_those_of_rows_and_files_in_the_case_that_the_model_reads(tmp_path):
     (tmp_path / "corpus.txt").write_text("One text\n\nAnother", encoding="utf-8")
-    task = SimpleNamespace(COLUMNS=Columns(("text", "tokens"), "label"))
+    task = SimpleNamespace(COLUMNS=ColumnSpec(("text", "tokens"), "label"))
     rows = [{"text": "A b", "tokens": ["c", ["d"]], "label": "left out", "id": "7"}]
     split = Split("train", "rows", rows, [1])
     corpus = TokenCorpus(tmp_path, SimpleNamespace(task=task), (split,), (str(tmp_path / "corpus.txt"),))

@@ -7,14 +7,14 @@ from collections import Counter
 
 import pytest
 
-from bertkit.data.checks import check_swapped, describe_skew, find_odd_columns, find_odd_rows
-from bertkit.data.columns import Columns
+from bertkit.data.checks import check_swapped, describe_skew, find_odd_rows, find_suspicious_columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
-from bertkit.recipe import Data, load_recipe
+from bertkit.recipe import DataConfig, load_recipe
 
-CLASSES = Columns(given=("text",), gold="label", optional=("text_pair",))
-TAGS = Columns(given=("tokens",), gold="tags", lists=("tokens",))
+CLASSES = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
+TAGS = ColumnSpec(given=("tokens",), gold="tags", lists=("tokens",))
 
 
 def split(rows, name="train"):
@@ -33,8 +33,8 @@ def warnings_of(train, validation=None, columns=CLASSES, names=None):
 
 
 def doubts_about(rows, finds_names=True):
-    data = Data(columns={"text": "review", "label": "stars"})
-    return find_odd_columns(split(rows), CLASSES, data, finds_names=finds_names)
+    data = DataConfig(columns={"text": "review", "label": "stars"})
+    return find_suspicious_columns(split(rows), CLASSES, data, finds_names=finds_names)
 
 
 def test_good_rows_pass_in_silence():
@@ -139,7 +139,7 @@ def test_texts_that_are_numbers_are_asked_about():
 def test_swapped_columns_are_refused_with_the_command_that_swaps_them():
     swapped = [{"text": row["label"], "label": row["text"]} for row in texts(40)]
     with pytest.raises(DataError) as refused:
-        check_swapped(split(swapped), CLASSES, Data(columns={"text": "a", "label": "b c"}))
+        check_swapped(split(swapped), CLASSES, DataConfig(columns={"text": "a", "label": "b c"}))
     assert str(refused.value) == (
         "'a' looks like labels ('negative'), 'b c' like texts (train.csv:2) - "
         "--set 'data.columns.text=b c' --set data.columns.label=a; "
@@ -160,7 +160,7 @@ def test_swapped_columns_are_refused_with_the_command_that_swaps_them():
     ],
 )
 def test_columns_that_are_not_swapped_are_not_refused(rows):
-    check_swapped(split(rows), CLASSES, Data())
+    check_swapped(split(rows), CLASSES, DataConfig())
 
 
 @pytest.mark.parametrize(

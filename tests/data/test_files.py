@@ -18,14 +18,14 @@ import pytest
 
 from bertkit.data.files import find_files, first_of, read_records
 from bertkit.errors import BertkitError, DataError, RecipeError, ResourceError, UsageError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 from bertkit.storage.fingerprints import file_fingerprint
 
 ROWS = [{"text": "x", "label": "1"}, {"text": "y", "label": "0"}]
 
 
 def rows(file, **options):
-    return [row for _, row in read_records(file, Data(**options))]
+    return [row for _, row in read_records(file, DataConfig(**options))]
 
 
 def touch(*names):
@@ -173,14 +173,14 @@ AS_PARQUET = "save the data with Dataset.to_parquet"
 def test_files_of_other_formats_are_recognized(here, content, line):
     Path("train.csv").write_bytes(content)
     with pytest.raises(DataError) as caught:
-        read_records("train.csv", Data())
+        read_records("train.csv", DataConfig())
     assert str(caught.value) == line
 
 
 def test_an_unknown_ending(here):
     touch("eng.train")
     with pytest.raises(DataError) as caught:
-        read_records("eng.train", Data())
+        read_records("eng.train", DataConfig())
     what, remedy = str(caught.value).split(" - ")
     assert what == "no file format has this ending (eng.train)"
     assert remedy.startswith("known are .ann, .conll, ")
@@ -192,8 +192,8 @@ def test_an_unknown_ending(here):
 def test_an_unknown_format_is_an_error_of_the_recipe(here):
     touch("set/train.csv")
     for look in (
-        lambda: read_records("set/train.csv", Data(format="cvs")),
-        lambda: find_files(here, Data(format="cvs")),
+        lambda: read_records("set/train.csv", DataConfig(format="cvs")),
+        lambda: find_files(here, DataConfig(format="cvs")),
     ):
         with pytest.raises(RecipeError) as caught:
             look()
@@ -232,7 +232,7 @@ def test_a_missing_file(here):
         "data/" + "x" * 300: f"no such file or folder (data/{'x' * 300}) - there are: notes.txt, train.csv",
     }.items():
         with pytest.raises(DataError) as caught:
-            read_records(file, Data())
+            read_records(file, DataConfig())
         assert str(caught.value) == line
         assert caught.value.exit_code == 3
 
@@ -247,10 +247,10 @@ def test_what_is_no_file(here):
         "/dev/zero": "a pipe or device, not a file (/dev/zero) - for standard input write -",
     }.items():
         with pytest.raises(UsageError) as caught:
-            read_records(file, Data())
+            read_records(file, DataConfig())
         assert str(caught.value) == line
     with pytest.raises(UsageError) as caught:
-        find_files(Path("data/train.csv"), Data())
+        find_files(Path("data/train.csv"), DataConfig())
     assert str(caught.value) == "a file, not a folder (data/train.csv) - name the folder it is in"
 
 
@@ -258,8 +258,8 @@ def test_folders_that_are_sources_are_splits_by_their_names(here):
     touch(
         "set/dataset_dict.json", "set/train/state.json", "set/Dev/state.json", "set/extra/state.json", "set/test/x.csv"
     )
-    assert find_files(Path("set"), Data()) == {"train": [Path("set/train")], "validation": [Path("set/Dev")]}
-    assert find_files(Path("set"), Data(splits={"test": "extra"}))["test"] == [Path("set/extra")]
+    assert find_files(Path("set"), DataConfig()) == {"train": [Path("set/train")], "validation": [Path("set/Dev")]}
+    assert find_files(Path("set"), DataConfig(splits={"test": "extra"}))["test"] == [Path("set/extra")]
 
 
 def test_a_file_that_may_not_be_read(here, monkeypatch):
@@ -271,7 +271,7 @@ def test_a_file_that_may_not_be_read(here, monkeypatch):
     for method, remedy in {"open": "check its permissions", "stat": "check its folder's permissions"}.items():
         monkeypatch.setattr(Path, method, refuse)
         with pytest.raises(ResourceError) as caught:
-            read_records("train.csv", Data())
+            read_records("train.csv", DataConfig())
         assert str(caught.value) == f"no permission to read (train.csv) - {remedy}"
         monkeypatch.undo()
         monkeypatch.chdir(here)
@@ -303,7 +303,7 @@ def test_a_file_that_may_not_be_read(here, monkeypatch):
 )
 def test_find_files(here, names, found):
     touch(*names)
-    files = find_files(here, Data())
+    files = find_files(here, DataConfig())
     assert {split: len(paths) for split, paths in files.items()} == found
     assert all(paths == sorted(paths) for paths in files.values())
     there = {here / name for name in names if not name.endswith(".md")}
@@ -313,7 +313,7 @@ def test_find_files(here, names, found):
 def test_find_files_by_the_names_of_the_recipe(here):
     touch("train.csv", "dev.csv", "dev_matched.csv", "dev_mismatched.csv")
     splits = {"validation": "dev_matched", "mismatched": "dev_mismatched", "other": "absent"}
-    assert find_files(here, Data(splits=splits)) == {
+    assert find_files(here, DataConfig(splits=splits)) == {
         "train": [here / "train.csv"],
         "validation": [here / "dev_matched.csv"],
         "mismatched": [here / "dev_mismatched.csv"],
@@ -322,7 +322,7 @@ def test_find_files_by_the_names_of_the_recipe(here):
 
 def test_find_files_of_any_name_where_the_format_is_given(here):
     touch("eng.train", "eng.testa.gz", "testb", "README", ".eng.test")
-    assert find_files(here, Data(format="conll")) == {
+    assert find_files(here, DataConfig(format="conll")) == {
         "train": [here / "eng.train"],
         "validation": [here / "eng.testa.gz"],
         "test": [here / "testb"],
@@ -332,32 +332,32 @@ def test_find_files_of_any_name_where_the_format_is_given(here):
 def test_a_name_alike_counts_only_for_want_of_the_very_name(here, caplog):
     touch("train.csv", "train_old.csv", "dev_matched.csv", "dev_mismatched.csv", "train_test.csv", ".dev.csv")
     with caplog.at_level(logging.INFO, logger="bertkit"):
-        assert find_files(here, Data(splits={"mismatched": "dev_mismatched", "test": "absent"})) == {
+        assert find_files(here, DataConfig(splits={"mismatched": "dev_mismatched", "test": "absent"})) == {
             "train": [here / "train.csv"],
             "validation": [here / "dev_matched.csv"],
             "mismatched": [here / "dev_mismatched.csv"],
         }
-        find_files(here, Data(splits={"mismatched": "dev_mismatched", "test": "absent"}))
+        find_files(here, DataConfig(splits={"mismatched": "dev_mismatched", "test": "absent"}))
     unread = f"files of {here} that are not read (2): train_old.csv, train_test.csv"
     assert caplog.messages == ["using dev_matched.csv as the validation split", unread]
 
 
 def test_a_split_may_have_the_name_of_another_file(here):
     touch("train.csv", "hard.csv", "part_2.csv")
-    assert find_files(here, Data(splits={"hard": "part_2"}))["hard"] == [here / "part_2.csv"]
+    assert find_files(here, DataConfig(splits={"hard": "part_2"}))["hard"] == [here / "part_2.csv"]
 
 
 def test_a_file_called_eval_validates_only_for_want_of_another(here, caplog):
     touch("train.tsv", "devel.tsv", "eval.tsv", "train_dev.tsv", "README.md")
     with caplog.at_level(logging.INFO, logger="bertkit"):
-        assert find_files(here, Data()) == {"train": [here / "train.tsv"], "validation": [here / "devel.tsv"]}
+        assert find_files(here, DataConfig()) == {"train": [here / "train.tsv"], "validation": [here / "devel.tsv"]}
     assert caplog.messages == [f"files of {here} that are not read (2): eval.tsv, train_dev.tsv"]
 
 
 def test_a_split_whose_file_is_named_is_looked_for_no_more(here, caplog):
     touch("wnut17train.conll", "emerging.dev.conll", "restrain.conll")
     with caplog.at_level(logging.INFO, logger="bertkit"):
-        assert find_files(here, Data(), named=["validation"]) == {"train": [here / "wnut17train.conll"]}
+        assert find_files(here, DataConfig(), named=["validation"]) == {"train": [here / "wnut17train.conll"]}
     assert caplog.messages == ["using wnut17train.conll as the train split"]
 
 
@@ -403,19 +403,19 @@ def test_a_split_whose_file_is_named_is_looked_for_no_more(here, caplog):
 def test_faults_of_folders(here, names, line):
     touch(*(f"set/{name}" for name in names))
     with pytest.raises(DataError) as caught:
-        find_files(Path("set"), Data())
+        find_files(Path("set"), DataConfig())
     assert str(caught.value) == line
 
 
 def test_an_empty_and_a_missing_folder(here):
     Path("set").mkdir()
     with pytest.raises(DataError) as caught:
-        find_files(Path("set"), Data())
+        find_files(Path("set"), DataConfig())
     assert str(caught.value) == (
         "no train, validation or test file; the folder holds nothing (set) - name them: --set data.files.train=..."
     )
     with pytest.raises(BertkitError) as caught:
-        find_files(Path("sett"), Data())
+        find_files(Path("sett"), DataConfig())
     assert str(caught.value) == "no such file or folder (sett) - did you mean set?"
 
 

@@ -18,8 +18,8 @@ from bertkit.data.draw import hold_out
 from bertkit.data.rows import Split
 from bertkit.data.sources import as_recorded, is_validation, read_splits
 from bertkit.errors import DataError
-from bertkit.recipe import Data, load_recipe
-from bertkit.tasks import Columns
+from bertkit.recipe import DataConfig, load_recipe
+from bertkit.tasks import ColumnSpec
 from tests.conftest import write_csv
 
 
@@ -28,14 +28,14 @@ def split_of(rows: list[dict]) -> Split:
 
 
 DRAWS = ("by_hash", "by_label")
-COLUMNS = Columns(given=("text",), gold="label")
+COLUMNS = ColumnSpec(given=("text",), gold="label")
 WAYS = pytest.mark.parametrize("way", ["by_hash", "by_label"])
 
 
 def draw(
     rows: list[dict], share: float = 0.1, way: str = "by_hash", *, named: bool = True
 ) -> tuple[list[dict], list[dict]]:
-    data = Data(validation_share=share, hold_out=way)
+    data = DataConfig(validation_share=share, hold_out=way)
     both = hold_out(split_of(rows), data, COLUMNS, named=named)
     assert both["train"].is_held_out and both["validation"].is_held_out
     return both["train"].rows, both["validation"].rows
@@ -106,7 +106,7 @@ def test_a_column_that_the_model_does_not_read_moves_no_row():
     columns = replace(COLUMNS, beside=("genre",))
     genres = [{**row, "genre": n % 7} for n, row in enumerate(rows)]
     for way in DRAWS:
-        data = Data(hold_out=way)
+        data = DataConfig(hold_out=way)
         plain = hold_out(split_of(rows), data, COLUMNS, named=True)
         sliced = hold_out(split_of(genres), data, columns, named=True)
         assert sliced["validation"].lines == plain["validation"].lines

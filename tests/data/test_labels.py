@@ -7,7 +7,7 @@ import pytest
 from bertkit.data.labels import find_names, match_names, name_of, name_split, say_counted, spelled, with_unseen
 from bertkit.data.rows import Split, joined_labels
 from bertkit.errors import DataError, ModelError
-from bertkit.recipe import Data, load_recipe
+from bertkit.recipe import DataConfig, load_recipe
 from bertkit.workflows.finetune_data import read_rows
 
 NAMES = ["unacceptable", "acceptable"]
@@ -100,7 +100,7 @@ def test_names_that_are_decimal_numbers_are_never_counted():
 def test_rows_without_label_are_listed():
     split = Split("test", "t.csv", [{"label": value} for value in (1, -1, None, -1)], [2, 3, 4, 5])
     with pytest.raises(DataError) as refused:
-        name_split(split, "label", NAMES, Data())
+        name_split(split, "label", NAMES, DataConfig())
     assert str(refused.value) == (
         "no label (also in lines 4, 5) (t.csv:3, column 'label') - fill it in, or --set data.empty_label=drop"
     )
@@ -163,14 +163,14 @@ def test_numbers_that_count_labels_are_said_to(values, names, said, caplog):
 def test_rows_without_a_label_are_dropped_and_counted_where_that_is_asked_for(caplog):
     split = Split("train", "t.csv", [{"label": name} for name in ("good", "-1", None, "bad")], [2, 3, 4, 5])
     with caplog.at_level(logging.INFO, "bertkit"):
-        named = name_split(split, "label", ["bad", "good"], Data(empty_label="drop"))
+        named = name_split(split, "label", ["bad", "good"], DataConfig(empty_label="drop"))
     assert (list(named.lines), caplog.messages) == ([2, 5], ["rows of t.csv without a label, left out: 2"])
 
 
 def test_a_wrong_label_names_the_column_of_the_user_the_row_and_its_id_and_quotes_commas():
     split = Split("train", "t.csv", [{"label": "goood", "id": "T-7"}], [9])
     with pytest.raises(DataError) as caught:
-        name_split(split, "label", ["bad, very", "good"], Data(columns={"label": "Queue"}))
+        name_split(split, "label", ["bad, very", "good"], DataConfig(columns={"label": "Queue"}))
     where = "(t.csv:9, id 'T-7', column 'Queue')"
     what = "label 'goood' is not one of the 2 labels (0 \"bad, very\", 1 good)"
     assert str(caught.value) == f"{what} {where} - did you mean good?"
@@ -231,12 +231,16 @@ def test_names_with_separators_stay_whole(values):
 def test_vectors_of_two_labels_are_refused(vector):
     split = Split("train", "t.jsonl", [{"label": ["1", "0"]}, {"label": vector}], [1, 2])
     with pytest.raises(DataError, match=r"a 0/1 vector instead of labels \(t.jsonl, column 'label'\)"):
-        name_split(split, "label", ["bad", "good"], Data())
+        name_split(split, "label", ["bad", "good"], DataConfig())
 
 
 def test_indices_of_labels_are_no_vectors():
     split = Split("train", "t.jsonl", [{"label": ["0", "1"]}, {"label": ["1"]}, {"label": []}], [1, 2, 3])
-    assert [row["label"] for row in name_split(split, "label", ["a", "b"], Data()).rows] == [["a", "b"], ["b"], []]
+    assert [row["label"] for row in name_split(split, "label", ["a", "b"], DataConfig()).rows] == [
+        ["a", "b"],
+        ["b"],
+        [],
+    ]
 
 
 def test_forms_of_unicode_are_one_label():

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data.output import FileLayout, check_layout, follow_source
 from bertkit.errors import UsageError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 
 TEXT = "text;n\nGröße;1\n"
 
@@ -28,13 +28,13 @@ TEXT = "text;n\nGröße;1\n"
 )
 def test_delimiter_and_encoding_are_those_of_the_file_with_the_rows(here, name, content, output, delimiter, encoding):
     Path(name).write_bytes(content)
-    layout = follow_source(FileLayout(), Path(output), name, Data())
+    layout = follow_source(FileLayout(), Path(output), name, DataConfig())
     assert (layout.delimiter, layout.encoding) == (delimiter, encoding)
 
 
 def test_the_encoding_of_the_recipe_is_kept_and_what_is_asked_for_comes_first(here):
     Path("a.csv").write_bytes(TEXT.encode("cp1252"))
-    data = Data(encoding="cp1252")
+    data = DataConfig(encoding="cp1252")
     assert follow_source(FileLayout(), Path("out.csv"), "a.csv", data) == FileLayout(delimiter=";", encoding="cp1252")
     asked = FileLayout(delimiter="|", encoding="utf-8")
     assert follow_source(asked, Path("out.csv"), "a.csv", data) == asked

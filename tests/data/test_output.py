@@ -16,7 +16,7 @@ from bertkit.data import output
 from bertkit.data.files import read_records
 from bertkit.data.output import FileLayout, as_columns, write_records, writer_for
 from bertkit.errors import DataError, ResourceError, UsageError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 
 PREDICTION = {"prediction": "good", "probabilities": {"bad": 0.25, "good": 0.75}}
 RECORDS = [{"id": 1, "prediction": "good", "tokens": ["a", "é"]}, {"id": 2, "prediction": "bad", "tokens": []}]
@@ -86,7 +86,7 @@ def test_numbers_are_rounded_wherever_they_are():
 @pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
 def test_columns_are_chosen_in_their_order(tmp_path, ending):
     write_records(iter(FLAT), tmp_path / f"a{ending}", FileLayout(columns=["tokens", "id"]))
-    rows = [values for _, values in read_records(tmp_path / f"a{ending}", Data())]
+    rows = [values for _, values in read_records(tmp_path / f"a{ending}", DataConfig())]
     assert [list(row) for row in rows] == [["tokens", "id"]] * 2
     assert [row["tokens"] for row in rows] == [row["tokens"] for row in FLAT]
 
@@ -141,7 +141,7 @@ def test_parquet_keeps_times_to_the_nanosecond_and_with_their_zone(tmp_path):
 def test_a_field_that_only_a_late_record_has_is_a_column_too(tmp_path, ending, monkeypatch):
     monkeypatch.setattr(output, "_CHUNK_ROWS", 2)
     write_records(iter([{"a": "1"}, {"a": "2"}, {"b": "3", "a": "4"}]), tmp_path / f"a{ending}")
-    rows = [values for _, values in read_records(tmp_path / f"a{ending}", Data())]
+    rows = [values for _, values in read_records(tmp_path / f"a{ending}", DataConfig())]
     empty = "" if ending == ".csv" else None
     assert rows == [{"a": "1", "b": empty}, {"a": "2", "b": empty}, {"a": "4", "b": "3"}]
 
@@ -153,7 +153,7 @@ def test_every_format_has_one_record_a_row_in_order(tmp_path, monkeypatch, endin
     monkeypatch.setattr(output, "_CHUNK_ROWS", 3)
     records = [{"id": str(number), "text": text} for number, text in enumerate(texts)]
     assert write_records(iter(records), tmp_path / f"a{ending}") == len(records)
-    assert [values for _, values in read_records(tmp_path / f"a{ending}", Data())] == records
+    assert [values for _, values in read_records(tmp_path / f"a{ending}", DataConfig())] == records
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv"])
@@ -165,7 +165,7 @@ def test_formulas_are_escaped_where_asked(tmp_path, ending):
     for escape in (False, True):
         write_records(iter(records), file, FileLayout(escape_formulas=escape))
         mark = "'" if escape else ""
-        rows = [values for _, values in read_records(file, Data())]
+        rows = [values for _, values in read_records(file, DataConfig())]
         assert [row[f"{mark}=id"] for row in rows] == [*(mark + value for value in formulas), *harmless]
         assert {row["number"] for row in rows} == {"-1.5"}
 

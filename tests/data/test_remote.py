@@ -13,12 +13,12 @@ import fsspec
 import pytest
 
 from bertkit.data import remote
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError, ResourceError, UnavailableError
 from bertkit.pretraining.documents import find_corpus, read_documents
 from bertkit.recipe import load_recipe
-from bertkit.recipe.records import Corpus
+from bertkit.recipe.records import CorpusConfig
 from tests.conftest import LEARN, toy_rows, write_csv
 
 
@@ -43,7 +43,7 @@ def start_again():
 
 def texts(address, split="train", **settings):
     start_again()
-    return [document.text for document in read_documents(find_corpus(Corpus(source=address, **settings)), split)]
+    return [document.text for document in read_documents(find_corpus(CorpusConfig(source=address, **settings)), split)]
 
 
 def test_a_folder_a_pattern_and_a_file_are_read_as_those_of_a_disk(store):
@@ -192,7 +192,7 @@ def read(source, **settings):
     """Read the splits of a source as a new process does."""
     start_again()
     recipe = load_recipe("classify", {"data.source": str(source), **settings})
-    return read_splits(recipe, Columns(given=("text",), gold="label"), dict, lambda name: name != "all")
+    return read_splits(recipe, ColumnSpec(given=("text",), gold="label"), dict, lambda name: name != "all")
 
 
 @pytest.mark.allow_hosts(["127.0.0.1"])

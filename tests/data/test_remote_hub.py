@@ -9,7 +9,7 @@ import pytest
 from bertkit.data import remote
 from bertkit.data.remote import read_hub_split
 from bertkit.errors import DataError, UnavailableError
-from bertkit.recipe import Data, load_recipe
+from bertkit.recipe import DataConfig, load_recipe
 from bertkit.storage import hub
 from bertkit.storage.hub import repositories
 from tests.data.test_sources import hub_folder
@@ -30,7 +30,7 @@ def glue(loopback, tmp_path):
 
 def read(split="train", source="me/glue", *, streaming=False, **options):
     repositories._look_up.cache_clear()  # as in a new process
-    return list(read_hub_split(Data(source=source, **options), split, streaming=streaming))
+    return list(read_hub_split(DataConfig(source=source, **options), split, streaming=streaming))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -168,7 +168,7 @@ def test_an_interrupted_connection_ends_in_one_line(monkeypatch):
             raise ConnectionResetError("gone\naway")
 
     monkeypatch.setattr(remote, "_open_split", lambda data, split, *, streaming: Broken())
-    rows = read_hub_split(Data(source="a/b"), "train", streaming=True)
+    rows = read_hub_split(DataConfig(source="a/b"), "train", streaming=True)
     assert next(rows) == (1, {"text": "a", "label": 1})
     with pytest.raises(
         UnavailableError, match=r"a/b: reading was interrupted \(gone away\) - the same command continues"

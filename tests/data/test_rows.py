@@ -7,35 +7,35 @@ import math
 
 import pytest
 
-from bertkit.data.columns import Columns, map_columns
+from bertkit.data.columns import ColumnSpec, map_columns
 from bertkit.data.files import read_records
 from bertkit.data.rows import Split, canonical_records, placed, read_number, read_split
 from bertkit.errors import DataError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 
-COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
-WORDS = Columns(given=("tokens",), gold="", lists=("tokens",), text_instead={"tokens": "text"})
+COLUMNS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
+WORDS = ColumnSpec(given=("tokens",), gold="", lists=("tokens",), fallback_column={"tokens": "text"})
 
 
 def rows_of(records, data=None, read=dict):
-    return read_split("train", enumerate(records, 2), data or Data(), COLUMNS, read, "d.csv").rows
+    return read_split("train", enumerate(records, 2), data or DataConfig(), COLUMNS, read, "d.csv").rows
 
 
 def test_canonical_columns_come_from_the_columns_of_the_source():
-    data = Data(columns={"text": "review", "text_pair": "reply"})
+    data = DataConfig(columns={"text": "review", "text_pair": "reply"})
     ((line, values, row),) = canonical_records([(5, {"review": "a", "reply": "b", "label": 1})], data, COLUMNS, "d.csv")
     assert (line, values["review"], row) == (5, "a", {"text": "a", "text_pair": "b", "label": 1})
 
 
 def test_several_columns_make_one_list():
-    data = Data(columns={"tokens": ["a", "b"]})
+    data = DataConfig(columns={"tokens": ["a", "b"]})
     assert map_columns(["a", "b"], data, WORDS, "d.csv") == {"tokens": ["a", "b"]}
     with pytest.raises(DataError, match="text is one column, not 2"):
-        map_columns(["a", "b", "label"], Data(columns={"text": ["a", "b"]}), COLUMNS, "d.csv")
+        map_columns(["a", "b", "label"], DataConfig(columns={"text": ["a", "b"]}), COLUMNS, "d.csv")
 
 
 def test_text_stands_in_for_words_to_predict():
-    assert map_columns(["text"], Data(columns={"id": "id"}), WORDS, "d.csv") == {"text": ["text"]}
+    assert map_columns(["text"], DataConfig(columns={"id": "id"}), WORDS, "d.csv") == {"text": ["text"]}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_text_stands_in_for_words_to_predict():
 )
 def test_columns_that_do_not_fit(names, columns, line):
     with pytest.raises(DataError) as caught:
-        map_columns(names, Data(columns=columns), COLUMNS, "d.csv")
+        map_columns(names, DataConfig(columns=columns), COLUMNS, "d.csv")
     assert str(caught.value).startswith(line)
 
 
@@ -56,13 +56,15 @@ def test_faults_of_one_sort_are_listed_together():
     rows = [{"text": text, "label": 1} for text in ("a", " ", "b", "", "\t")]
     with pytest.raises(DataError, match=r"no text \(also in lines 5, 6\) \(d.csv:3, column 'text'\)"):
         rows_of(rows)
-    assert len(rows_of(rows, Data(empty_text="drop"))) == 2
-    assert len(rows_of(rows, Data(empty_text="keep"))) == 5
+    assert len(rows_of(rows, DataConfig(empty_text="drop"))) == 2
+    assert len(rows_of(rows, DataConfig(empty_text="keep"))) == 5
 
 
 def test_limit_and_rows_left_out():
     rows = [{"text": text, "label": 1} for text in "abcd"]
-    assert [row["text"] for row in rows_of(rows, Data(limit=2), lambda row: row if row["text"] > "a" else None)] == [
+    assert [
+        row["text"] for row in rows_of(rows, DataConfig(limit=2), lambda row: row if row["text"] > "a" else None)
+    ] == [
         "b",
         "c",
     ]
@@ -73,13 +75,13 @@ def test_limit_and_rows_left_out():
 def test_two_rows_may_not_share_an_id():
     rows = [{"text": text, "label": 1, "id": name} for text, name in (("a", "x"), ("b", "y"), ("c", "x"))]
     with pytest.raises(DataError, match="the id 'x' is also the id of line 2"):
-        rows_of(rows, Data(columns={"id": "id"}))
+        rows_of(rows, DataConfig(columns={"id": "id"}))
 
 
 def test_a_fault_is_placed():
     with (
         pytest.raises(DataError, match=r"odd \(d.csv:7, column 'review'\)"),
-        placed("d.csv", 7, Data(columns={"text": "review"}), {"review": "a"}),
+        placed("d.csv", 7, DataConfig(columns={"text": "review"}), {"review": "a"}),
     ):
         raise DataError("odd", "mend it", column="text")
 
@@ -101,7 +103,7 @@ def test_rows_without_a_label_are_dropped_before_they_are_read(caplog):
         return row
 
     with caplog.at_level(logging.INFO, "bertkit"):
-        assert [row["text"] for row in rows_of(rows, Data(empty_label="drop", empty_text="drop"), read)] == ["a"]
+        assert [row["text"] for row in rows_of(rows, DataConfig(empty_label="drop", empty_text="drop"), read)] == ["a"]
     assert caplog.messages == ["rows of d.csv without a label, left out: 3", "rows of d.csv without text, left out: 1"]
 
 
@@ -109,7 +111,7 @@ def test_a_fault_names_the_number_and_the_id_of_a_row_beside_its_line(tmp_path):
     """A csv file has a line more for each line end in its cells."""
     file = tmp_path / "d.csv"
     file.write_text('id,text,Queue\nT-1,"one\ntwo\nthree",a\nT-2,four,a\nT-3," ",b\n')
-    data = Data(columns={"label": "Queue"})
+    data = DataConfig(columns={"label": "Queue"})
     with pytest.raises(DataError) as caught:
         read_split("train", read_records(file, data), data, COLUMNS, dict, file)
     assert f"no text ({file}:6, id 'T-3', column 'text')" in str(caught.value)
@@ -141,7 +143,7 @@ def test_rows_that_an_annotator_rejected_or_ignored_are_left_out(caplog):
     with caplog.at_level(logging.INFO, "bertkit"):
         assert [row["text"] for row in rows_of(rows)] == ["a", "d"]
     assert caplog.messages == ["rows of d.csv without an accepted answer, left out: 2"]
-    assert len(rows_of(rows, Data(columns={"label": "answer"}))) == 4  # a classifier of answers
+    assert len(rows_of(rows, DataConfig(columns={"label": "answer"}))) == 4  # a classifier of answers
     assert len(rows_of([{"text": "a", "label": "A", "answer": "Reject it."}])) == 1
 
 
@@ -149,8 +151,8 @@ def test_a_row_of_a_folder_is_known_by_its_file(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text("Oslo is cold.")
         (tmp_path / f"{name}.ann").write_text("T1\tLOC 0 4\tOslo\n")
-    columns = Columns(given=("tokens",), gold="tags", text_instead={"tokens": "text"}, spans="spans")
-    split = read_split("train", read_records(tmp_path, Data()), Data(), columns, dict, tmp_path)
+    columns = ColumnSpec(given=("tokens",), gold="tags", fallback_column={"tokens": "text"}, spans="spans")
+    split = read_split("train", read_records(tmp_path, DataConfig()), DataConfig(), columns, dict, tmp_path)
     assert [row["id"] for row in split.rows] == ["one", "two"]
     assert [str(split.place(index)) for index in (0, 1)] == [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
 
@@ -158,12 +160,12 @@ def test_a_row_of_a_folder_is_known_by_its_file(tmp_path):
         raise DataError("odd", "mend it")
 
     with pytest.raises(DataError) as caught:
-        read_split("train", read_records(tmp_path, Data()), Data(), columns, refuse, tmp_path)
+        read_split("train", read_records(tmp_path, DataConfig()), DataConfig(), columns, refuse, tmp_path)
     assert str(caught.value) == f"odd (also in two.txt) ({tmp_path / 'one.txt'}) - mend it"
 
 
 def test_rows_with_spans_keep_their_ids_which_need_not_differ():
     rows = [{"id": 7, "text": "Oslo", "spans": []}, {"id": 7, "text": "Rome", "spans": []}]
-    columns = Columns(given=("tokens",), gold="tags", text_instead={"tokens": "text"}, spans="spans")
-    split = read_split("train", enumerate(rows, 1), Data(), columns, dict, "d.jsonl")
+    columns = ColumnSpec(given=("tokens",), gold="tags", fallback_column={"tokens": "text"}, spans="spans")
+    split = read_split("train", enumerate(rows, 1), DataConfig(), columns, dict, "d.jsonl")
     assert [row["id"] for row in split.rows] == [7, 7]

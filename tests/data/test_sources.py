@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import is_blank
 from bertkit.data.sources import is_validation, missing_split, read_splits, single_file, unsplit_file
 from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
-from bertkit.recipe import Data, load_recipe
+from bertkit.recipe import DataConfig, load_recipe
 from tests.conftest import toy_rows, write_csv
 
-COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
+COLUMNS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
 
 
 def read(changes: dict, choose=lambda name: name == "train" or is_validation(name), recipe="classify"):
@@ -162,11 +162,11 @@ def test_training_needs_a_validation_split(tmp_path, tiny_model):
 def test_only_a_single_file_without_a_column_of_splits_is_divided(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text("text,label\na,1\n")
-    assert unsplit_file(Data(source=str(file))) == file
-    assert unsplit_file(Data(source=str(tmp_path))) is None
-    assert unsplit_file(Data(source=str(file), split_column="split")) is None
-    assert unsplit_file(Data(source=str(file), files={"validation": str(file)})) is None
-    assert single_file(Data(source=str(file), split_column="split")) == file
+    assert unsplit_file(DataConfig(source=str(file))) == file
+    assert unsplit_file(DataConfig(source=str(tmp_path))) is None
+    assert unsplit_file(DataConfig(source=str(file), split_column="split")) is None
+    assert unsplit_file(DataConfig(source=str(file), files={"validation": str(file)})) is None
+    assert single_file(DataConfig(source=str(file), split_column="split")) == file
 
 
 def test_a_pipe_is_named_as_one(here):
@@ -180,12 +180,12 @@ def test_a_pipe_is_named_as_one(here):
 def test_files_beside_the_demo_rows_are_refused():
     recipe = load_recipe("cola", {"data.source": "demo", "data.files.train": "mine.csv"})
     with pytest.raises(RecipeError, match=r"the demo data has no files, but data.files names .*mine\.csv"):
-        read_splits(recipe, Columns(("text",), "label"), lambda row: row, lambda _name: True)
+        read_splits(recipe, ColumnSpec(("text",), "label"), lambda row: row, lambda _name: True)
 
 
 def test_a_folder_without_training_rows_names_the_other_files_that_lie_there(tmp_path):
     write_csv(tmp_path / "wnut.dev.csv", toy_rows(4, 1))
-    data = Data(source=str(tmp_path))
+    data = DataConfig(source=str(tmp_path))
     assert str(missing_split("train", data, ["validation"])) == (
         f"no train split (found: validation) ({tmp_path}) - name it in data.splits or data.files"
     )

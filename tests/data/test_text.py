@@ -10,7 +10,7 @@ import pytest
 from bertkit.data import text
 from bertkit.data.text import excerpt, guess_encoding, is_blank_line, nul_remedy, read_lines, read_text, source_column
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
 
 def lines_of(content: bytes, encoding: str = "utf-8") -> list[str]:
@@ -80,8 +80,12 @@ def test_an_excerpt_ends_in_dots_only_where_text_is_left_out():
 
 
 def test_a_column_of_a_file_without_names_is_called_as_the_recipe_says():
-    assert source_column("text", Data(columns={"text": "review"})) == "review"
-    assert source_column("tokens", Data(columns={"tokens": ["a", "b"]})) == source_column("tokens", Data()) == "tokens"
+    assert source_column("text", DataConfig(columns={"text": "review"})) == "review"
+    assert (
+        source_column("tokens", DataConfig(columns={"tokens": ["a", "b"]}))
+        == source_column("tokens", DataConfig())
+        == "tokens"
+    )
 
 
 @pytest.mark.parametrize(

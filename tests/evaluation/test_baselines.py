@@ -11,9 +11,9 @@ import pytest
 
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
-    Lead,
+    BaselineComparison,
+    compare_with_baselines,
     describe_missing_labels,
-    find_lead,
     find_missing_labels,
     find_warnings,
     fit_and_score,
@@ -72,8 +72,10 @@ def test_one_answer_for_all_rows_is_said_where_they_differ(answers, gold, warns)
     assert found == ["The model gives every row the same answer, 'a': it has learned nothing yet."] * warns
 
 
-def lead_of(difference: float, interval: tuple[float, float] | None) -> Lead:
-    return Lead("text alone", "f1", 0.5, (0.4, 0.6), difference, interval, bool(interval and interval[0] > 0))
+def lead_of(difference: float, interval: tuple[float, float] | None) -> BaselineComparison:
+    return BaselineComparison(
+        "text alone", "f1", 0.5, (0.4, 0.6), difference, interval, bool(interval and interval[0] > 0)
+    )
 
 
 def test_a_model_that_does_not_beat_its_baselines_beyond_chance_gets_a_remedy():
@@ -102,15 +104,17 @@ def test_the_lead_over_the_strongest_baseline_is_paired_row_by_row(metric, usual
     family = SimpleNamespace(score=lambda judged, _: {metric: float(sign * judged["right"].mean())})
     scored = SimpleNamespace(compared={"right": model}, scores={metric: sign * model.mean()}, setup=None)
     judged = {"weak": {"right": baseline & False}, "strong": {"right": baseline}}
-    lead = find_lead(family, scored, judged, metric)
+    lead = compare_with_baselines(family, scored, judged, metric)
     differences = model.astype(float) - baseline
     half = 1.96 * differences.std(ddof=1) / np.sqrt(400)
     assert (lead.baseline, lead.is_clear) == ("strong", True)
     assert lead.difference == pytest.approx(differences.mean())
     assert lead.interval == pytest.approx((lead.difference - half, lead.difference + half), abs=half / 4)
-    alike = find_lead(family, SimpleNamespace(**{**vars(scored), "compared": judged["strong"]}), judged, metric)
+    alike = compare_with_baselines(
+        family, SimpleNamespace(**{**vars(scored), "compared": judged["strong"]}), judged, metric
+    )
     assert (alike.difference, alike.is_clear) == (0, False)
-    assert find_lead(family, scored, {}, metric) is None
+    assert compare_with_baselines(family, scored, {}, metric) is None
 
 
 def test_labels_that_no_row_is_given_are_found():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
+from bertkit.evaluation.checkpoint import CheckpointInfo, open_trained
 from bertkit.recipe import load_recipe
 from bertkit.runtime.tokenizer import PlainTokenizer
 from bertkit.storage import runs
@@ -87,7 +87,7 @@ def test_without_a_run_a_model_computes_in_the_precision_of_its_weights(dtype, p
     monkeypatch.setattr("bertkit.evaluation.checkpoint.detect_machine", lambda *given: asked.append(given[0]))
     monkeypatch.setattr("bertkit.evaluation.checkpoint.read_config", lambda _: {"model_type": "bert", "dtype": dtype})
     recipe = load_recipe("classify", {"model": str(tmp_path)})
-    SavedCheckpoint(recipe, load_task(recipe), tmp_path, ("a", "b"), {})._detect_hardware()
+    CheckpointInfo(recipe, load_task(recipe), tmp_path, ("a", "b"), {})._detect_hardware()
     assert asked == [precision]
 
 

@@ -11,7 +11,7 @@ from bertkit.evaluation.run_sets import SeedsOfSplit, SeedsSummary, SetRun
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.paired import Difference, judge_difference
 from bertkit.metrics.seeds import describe_spread
-from bertkit.recipe import Gates
+from bertkit.recipe import GateConfig
 
 WORSE = Difference(0.9, 0.8, -0.1, (-0.15, -0.05), 0.001, "permutation", detectable=0.07)
 
@@ -64,7 +64,7 @@ def test_what_too_few_rows_tell_is_passed_or_not_as_is_asked():
 
 def judge(gates, scores, intervals=None, ece=None):
     ends = intervals or {}
-    return [case.outcome for case in judge_scores(Gates(**gates), "validation", scores, ends, ece, 2_500_000)]
+    return [case.outcome for case in judge_scores(GateConfig(**gates), "validation", scores, ends, ece, 2_500_000)]
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,5 @@ def test_the_mean_of_seeds_is_judged(tmp_path):
         SetRun("seed-1", "finished", results=[Result("r", "m", "validation", {}, 9, 1.0)]),
     ]
     summary = SeedsSummary("r", "m", str(tmp_path), "f1", runs, [split], 1)
-    gates = Gates(f1=0.75, accuracy=0.1, size_mb=0.001)
+    gates = GateConfig(f1=0.75, accuracy=0.1, size_mb=0.001)
     assert [case.outcome for case in judge_seeds(gates, summary)] == ["passed", "failed", "passed"]

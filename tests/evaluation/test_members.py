@@ -14,7 +14,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.evaluate import evaluate
 from bertkit.workflows.predict import predict
 
@@ -33,14 +33,14 @@ def test_choices_that_a_row_lacks_are_left_out():
     logits = np.random.default_rng(0).normal(size=(2, 4))
     recipe = load_recipe("swag")
     outputs = [{"logits": of_member} for of_member in logits]
-    combined = load_task(recipe).combine(outputs, {"input_ids": [[1], [2], [3]]}, Setup(recipe, None, ()))
+    combined = load_task(recipe).combine(outputs, {"input_ids": [[1], [2], [3]]}, TaskContext(recipe, None, ()))
     expected = softmax(logits[:, :3], axis=1).mean(axis=0)
     np.testing.assert_allclose(softmax(combined["logits"]), expected)
 
 
 def test_several_labels_have_the_mean_of_each():
     recipe = load_recipe("classify", {"options.multi_label": True})
-    task, setup = load_task(recipe), Setup(recipe, None, ("a", "b"))
+    task, setup = load_task(recipe), TaskContext(recipe, None, ("a", "b"))
     outputs = [{"logits": np.array([0.0, 4.0])}, {"logits": np.array([np.log(3), 4.0])}]
     combined = task.combine(outputs, {}, setup)
     assert task.decode([combined], [{}], [{}], setup)[0]["probabilities"]["a"] == pytest.approx(0.625)

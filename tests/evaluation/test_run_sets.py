@@ -22,7 +22,7 @@ from bertkit.evaluation.scoring import Result
 from bertkit.metrics.seeds import describe_spread
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
     rng = np.random.default_rng(0)
     gold = rng.choice(["bad", "good"], size=60).tolist()
     task, split = load_task(recipe), split_of(gold)
-    setup = Setup(recipe, None, ("bad", "good"))
+    setup = TaskContext(recipe, None, ("bad", "good"))
     described, records, right = [], {}, []
     for seed in (1, 2, 3):
         predicted = [g if rng.random() < 0.8 else {"bad": "good", "good": "bad"}[g] for g in gold]

@@ -22,9 +22,9 @@ from bertkit.evaluation.sweeps import (
 )
 from bertkit.metrics.seeds import estimate_selection
 from bertkit.recipe import load_recipe
-from bertkit.recipe.space import make_search
+from bertkit.recipe.space import parse_sweep_space
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune_data import read_labeled
 from tests.conftest import write_csv
 
@@ -59,7 +59,7 @@ def check_rows(data, *space):
     def read(point):
         return read_labeled(load_recipe("classify", {"data.source": str(data), **point}))[1]["validation"]
 
-    check_scored_rows(make_search("grid", space, None), read, "label")
+    check_scored_rows(parse_sweep_space("grid", space, None), read, "label")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, spli
     trials = sort_runs(trials, "accuracy")
     record = {"identity": {"data": {"validation": split.fingerprint()}}, "results": []}
     names = [trial.name for trial in trials]
-    records, setups = dict.fromkeys(names, record), dict.fromkeys(names, Setup(recipe, None, ("bad", "good")))
+    records, setups = dict.fromkeys(names, record), dict.fromkeys(names, TaskContext(recipe, None, ("bad", "good")))
     stored = StoredRuns(tmp_path, records, setups, load_task(recipe), split)
     found, reason = find_selection(trials, stored, "accuracy")
     assert reason is None
@@ -146,7 +146,7 @@ def test_a_curve_has_the_mean_over_seeds_for_each_number_of_rows(tmp_path, recip
     result = dataclasses.replace(trials[4].results[0], intervals={"accuracy": (0.3, 0.7)})
     trials[4] = dataclasses.replace(trials[4], results=[result])
     names = [trial.name for trial in trials]
-    kept = [dict.fromkeys(names, value) for value in ({}, Setup(recipe, None, ("bad", "good")))]
+    kept = [dict.fromkeys(names, value) for value in ({}, TaskContext(recipe, None, ("bad", "good")))]
     stored = StoredRuns(tmp_path, *kept, load_task(recipe), split)
     low, high, alone = find_curve(sort_runs(trials, "accuracy"), stored, "accuracy")
     means = [np.mean([correct[n].mean() for n in pair]) for pair in ((2, 3), (0, 1))]
@@ -163,10 +163,10 @@ def test_a_curve_has_the_mean_over_seeds_for_each_number_of_rows(tmp_path, recip
 
 
 def test_keys_are_weighed_by_their_values_and_ranges_by_thirds():
-    search = make_search("random", ["a=16,32", "b=float:0..1"], None)
+    search = parse_sweep_space("random", ["a=16,32", "b=float:0..1"], None)
     trials = [trial_of(n, 0.5 + 0.1 * (n >= 6), a=16 if n % 2 else 32, b=n / 12) for n in range(12)]
     shares = find_importance(trials, search, "accuracy")
     assert shares["a"] == 0 and 0.5 < shares["b"] < 1
     assert find_expected_best(trials, search, "accuracy")[0] == pytest.approx(0.55)
-    grid = make_search("grid", ["a=16,32"], None)
+    grid = parse_sweep_space("grid", ["a=16,32"], None)
     assert find_expected_best(trials, grid, "accuracy") is None

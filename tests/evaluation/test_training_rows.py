@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertkit.data.checks import share_of
+from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.splits import digest_trained, find_training_rows, judge_training_rows, write_training_rows
@@ -118,7 +118,7 @@ def test_a_run_from_a_run_warns_of_what_that_was_trained_on(run, tiny_model, tmp
     result = json.loads(ended.out)["results"][0]
     seen, count = result["training_rows"], result["rows"]
     assert 5 < seen < count < 40
-    warning = f"{share_of(seen, count)} validation rows are rows that first was trained on"
+    warning = f"{format_fraction(seen, count)} validation rows are rows that first was trained on"
     assert warning in ended.err
     assert json.loads(Path("second/eval_results.json").read_text())["eval_training_rows"] == seen
     for page in ("report.html", "README.md"):

@@ -69,8 +69,8 @@ def torch_xla(monkeypatch):
 def test_what_is_asked_for_waits_while_the_cpu_computes(monkeypatch):
     monkeypatch.setenv(door.DEVICE, "xpu")
     with door.on_cpu():
-        assert door.asked_device() == "cpu" and find_device() == Device("cpu")
-    assert door.asked_device() == "xpu"
+        assert door.requested_device() == "cpu" and find_device() == Device("cpu")
+    assert door.requested_device() == "xpu"
 
 
 def test_without_an_accelerator_the_cpu_computes():
@@ -242,28 +242,28 @@ def test_several_processes_on_xla_are_refused(torch_xla, monkeypatch):
     runtime = torch_xla("TPU").runtime
     monkeypatch.setenv(door.DEVICE, "xla")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    door.check_asked_device()
+    door.check_requested_device()
     runtime.process_count = lambda: 4
     with pytest.raises(UnavailableError, match="in one process, not in 4"):
-        door.check_asked_device()
+        door.check_requested_device()
     monkeypatch.setenv("WORLD_SIZE", "8")
     with pytest.raises(UnavailableError, match="in one process, not in 8"):
-        door.check_asked_device()
+        door.check_requested_device()
     monkeypatch.setenv(door.DEVICE, "cpu")
-    door.check_asked_device()
+    door.check_requested_device()
 
 
 def test_what_runs_layers_twice_is_refused_on_xla(torch_xla, monkeypatch):
     torch_xla("TPU")
     for device in ("xla", "auto"):
         monkeypatch.setenv(door.DEVICE, device)
-        door.check_asked_device(training__gradient_checkpointing=False, options__mini_batch=None)
+        door.check_requested_device(training__gradient_checkpointing=False, options__mini_batch=None)
         with pytest.raises(
             UnavailableError, match=r"^options\.mini_batch: torch runs no layer twice .* on XLA - leave"
         ):
-            door.check_asked_device(training__gradient_checkpointing=False, options__mini_batch=32)
+            door.check_requested_device(training__gradient_checkpointing=False, options__mini_batch=32)
     monkeypatch.setenv(door.DEVICE, "cpu")
-    door.check_asked_device(options__mini_batch=32)
+    door.check_requested_device(options__mini_batch=32)
 
 
 def test_graphs_are_counted_where_a_device_needs_them(torch_xla, monkeypatch):

@@ -129,12 +129,12 @@ def test_a_gpu_multiplies_fp32_in_tf32(monkeypatch):
     chosen = []
     monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
     for device in ("cpu", "cuda"):
-        precision.use_matmul_backend(precision.Machine(device, "fp32", 1, ""))
+        precision.use_matmul_backend(precision.ComputeConfig(device, "fp32", 1, ""))
     assert chosen == ["high"]
 
 
 def test_a_machine_is_announced_in_one_short_line_and_its_reasons_only_when_asked_for(caplog):
-    machine = precision.Machine("cpu", "fp32", 2, "CPU, 2 threads (OMP_NUM_THREADS): fp32 (it has no bf16; more)")
+    machine = precision.ComputeConfig("cpu", "fp32", 2, "CPU, 2 threads (OMP_NUM_THREADS): fp32 (it has no bf16; more)")
     with caplog.at_level("DEBUG", logger="bertkit"):
         machine.announce("resuming runs/x; ")
     lines = [(record.levelname, record.message) for record in caplog.records]

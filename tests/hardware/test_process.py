@@ -16,7 +16,7 @@ import torch
 
 from bertkit.hardware import process as module
 from bertkit.hardware.device import Device
-from bertkit.hardware.process import CoreWatch, Threads, WaitSwitch, fitting_threads, read_quota
+from bertkit.hardware.process import CpuContentionMonitor, Threads, WaitSwitch, available_threads, read_quota
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_whole_cpus_of_a_quota_count(monkeypatch, quota, number):
     monkeypatch.setattr(module, "read_quota", lambda: quota)
     monkeypatch.setattr(module, "_core_of", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5}, raising=False)
-    found = fitting_threads()
+    found = available_threads()
     assert found.number == number
     assert ("quota" in found.why) == (quota < 4)
 
@@ -106,17 +106,17 @@ def test_processors_of_one_core_count_once(monkeypatch):
     monkeypatch.setattr(module, "read_quota", lambda: math.inf)
     monkeypatch.setattr(module, "_core_of", lambda processor: processor // 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    assert fitting_threads().number == 2
+    assert available_threads().number == 2
 
 
 def test_the_command_line_comes_before_the_environment(monkeypatch, process):
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
-    assert fitting_threads() == (3, "OMP_NUM_THREADS")
+    assert available_threads() == (3, "OMP_NUM_THREADS")
     process.option = Threads(2, "--threads")
-    assert fitting_threads() == (2, "--threads")
+    assert available_threads() == (2, "--threads")
     monkeypatch.setenv("OMP_NUM_THREADS", "many")
     process.option = None
-    assert fitting_threads().why != "OMP_NUM_THREADS"
+    assert available_threads().why != "OMP_NUM_THREADS"
 
 
 def test_pools_of_other_libraries_have_the_required_number(monkeypatch):
@@ -227,7 +227,7 @@ def test_that_others_take_the_cores_is_told_once(monkeypatch, caplog, waited, is
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(module, "_scheduled", lambda: (now[0], now[0] * waited / 10))
-    watch = CoreWatch()
+    watch = CpuContentionMonitor()
     for _ in range(40):
         now[0] += 1
         watch.look()

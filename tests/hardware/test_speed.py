@@ -9,7 +9,7 @@ import pytest
 from bertkit.hardware.speed import (
     Timing,
     fastest_products,
-    time_by_turns,
+    time_interleaved,
     times_as_fast,
     training_operations,
 )
@@ -30,7 +30,7 @@ def test_functions_are_timed_by_turns_and_the_fastest_time_counts(monkeypatch):
         calls.append(item)
         time.sleep(0.2 if len(calls) == 1 else 0.002)
 
-    timing, other = time_by_turns([slow, lambda item: None], ["a", "b"])
+    timing, other = time_interleaved([slow, lambda item: None], ["a", "b"])
     assert calls == ["a", "a", "b", "b"] * 3
     assert all(0.002 <= value < 0.2 for value in timing.seconds)
     assert (len(other.rounds), len(other.seconds)) == (3, 2)
@@ -39,7 +39,7 @@ def test_functions_are_timed_by_turns_and_the_fastest_time_counts(monkeypatch):
 def test_short_work_is_repeated_in_a_round(monkeypatch):
     monkeypatch.setattr("bertkit.hardware.speed._time", lambda run, item: run(item) or 0.004)
     calls = []
-    time_by_turns([calls.append], ["a"])
+    time_interleaved([calls.append], ["a"])
     assert calls == ["a"] * 3 * 3
 
 

@@ -31,7 +31,7 @@ from bertkit.insight.attention import (
     words_attention,
 )
 from bertkit.insight.syntax import ParsedRow, parse_row
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 from tests.conftest import make_tokenizer
 from tests.insight.made_up_heads import draw_attention, make_row
 
@@ -110,7 +110,7 @@ CONLLU = "1\tGoods\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tis\t_\tAUX\t_\t_\t0\troot\
 
 def test_words_of_conllu_have_heads_and_relations(tmp_path):
     (tmp_path / "a.conllu").write_text(CONLLU)
-    (record,) = read_records(tmp_path / "a.conllu", Data())
+    (record,) = read_records(tmp_path / "a.conllu", DataConfig())
     row = parse_row(record, "text", "a.conllu")
     assert row == ParsedRow(["Goods", "is"], [2, 0], ["nsubj", "root"])
     (encoded,) = encode_rows([row], make_tokenizer(), 12)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.errors import RecipeError
 from bertkit.insight import behavior
 from bertkit.insight.behavior import BehaviorTest, fill_template, plan_test, run_plans
@@ -13,7 +13,7 @@ from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 
-COLUMNS = Columns(given=("text",), gold="label")
+COLUMNS = ColumnSpec(given=("text",), gold="label")
 RECIPE = load_recipe("classify", {"model": "demo", "labels": ["n", "y"]})
 
 
@@ -108,7 +108,7 @@ def test_each_text_is_predicted_once(reader):
 
 def test_words_may_be_added_to_a_list_whose_tags_stay():
     row = {"tokens": ["Anna", "left"], "tags": ["B", "O"]}
-    columns = Columns(given=("tokens",), gold="tags", lists=("tokens",))
+    columns = ColumnSpec(given=("tokens",), gold="tags", lists=("tokens",))
     plan = plan_test(BehaviorTest(name="a", change="add", text="It rained ."), [row], columns, 9)
     assert plan.changed[0]["tokens"] == ["Anna", "left", "It", "rained", "."]
     old = {"prediction": ["B", "O"]}

@@ -31,7 +31,7 @@ from bertkit.insight.map import (
     read_occurrences,
     separate,
 )
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 from bertkit.vectors.text_files import TextSource
 from tests.conftest import write_csv, write_jsonl
 
@@ -41,7 +41,7 @@ TEXTS = ["An apple. Apple's APPLE-pie!", "pineapple, apples", "the New York bank
 
 
 def source(file, **data):
-    return TextSource(file, None, Data(**data))
+    return TextSource(file, None, DataConfig(**data))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from bertkit.errors import DataError
 from bertkit.metrics import squad
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 
 # --- the official evaluations in other words
 
@@ -139,9 +139,9 @@ def official_scores(nested: dict, predictions: dict[str, str], odds: dict[str, f
 # --- bertkit beside it
 
 
-def setup_of(version: str) -> Setup:
+def setup_of(version: str) -> TaskContext:
     names = [name for name in task.METRICS if version == "2.0" or name in ("exact_match", "f1")]
-    return Setup(load_recipe("squad2" if version == "2.0" else "squad", {"metrics": names}), None, ())
+    return TaskContext(load_recipe("squad2" if version == "2.0" else "squad", {"metrics": names}), None, ())
 
 
 SETUPS = {version: setup_of(version) for version in ("1.1", "2.0")}
@@ -283,7 +283,7 @@ def row_of(value, context: str = CONTEXT, **more) -> dict:
 
 
 SQUAD_FORM = {"text": ["dull", "great"], "answer_start": [2, 17]}
-NAMED = [{"text": "dull", "answer_start": 2}, {"text": "great", "answer_start": 17}]
+HAS_LABEL_NAMES = [{"text": "dull", "answer_start": 2}, {"text": "great", "answer_start": 17}]
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ NAMED = [{"text": "dull", "answer_start": 2}, {"text": "great", "answer_start": 
     [
         (SQUAD_FORM, (["dull", "great"], [2, 17])),
         (json.dumps(SQUAD_FORM), (["dull", "great"], [2, 17])),
-        (NAMED, (["dull", "great"], [2, 17])),
-        ([{**each, "answer_end": 9} for each in NAMED], (["dull", "great"], [2, 17])),
-        (" " + json.dumps(NAMED), (["dull", "great"], [2, 17])),
+        (HAS_LABEL_NAMES, (["dull", "great"], [2, 17])),
+        ([{**each, "answer_end": 9} for each in HAS_LABEL_NAMES], (["dull", "great"], [2, 17])),
+        (" " + json.dumps(HAS_LABEL_NAMES), (["dull", "great"], [2, 17])),
         ({"text": "great", "answer_start": 17}, (["great"], [17])),
         ({"text": ("great",), "answer_start": np.array([17])}, (["great"], [17])),
         (["great", 17], (["great"], [17])),
@@ -386,7 +386,7 @@ def test_every_answer_is_checked_not_only_the_first():
 
 def write_squad(folder: Path, qas: list[dict], context: str = CONTEXT) -> Path:
     folder.mkdir()
-    good = {"id": "d1", "question": "which?", "answers": NAMED}
+    good = {"id": "d1", "question": "which?", "answers": HAS_LABEL_NAMES}
     for name, these in (("train-v1.1.json", [{**good, "id": "t1"}, *qas]), ("dev-v1.1.json", [good])):
         paragraphs = [{"context": CONTEXT, "qas": these[:1]}, {"context": context, "qas": these[1:]}]
         content = {"version": "1.1", "data": [{"title": "films", "paragraphs": paragraphs}]}
@@ -407,7 +407,7 @@ def write_squad(folder: Path, qas: list[dict], context: str = CONTEXT) -> Path:
             CONTEXT,
             "question t2: an answer has no text",
         ),
-        ({"id": "t2", "answers": NAMED}, " ", None),
+        ({"id": "t2", "answers": HAS_LABEL_NAMES}, " ", None),
         (
             {"id": "t2", "answers": [{"text": "film", "answer_start": 9}]},
             CONTEXT,
@@ -418,7 +418,7 @@ def write_squad(folder: Path, qas: list[dict], context: str = CONTEXT) -> Path:
             CONTEXT,
             "question t2: the answer 'great' is not at 18 ('reat ' is); answer_start counts UTF-16 units",
         ),
-        ({"id": "t1", "answers": NAMED}, CONTEXT, "the id 't1' is also the id of line 1"),
+        ({"id": "t1", "answers": HAS_LABEL_NAMES}, CONTEXT, "the id 't1' is also the id of line 1"),
     ],
     ids=["unanswerable", "without text", "empty context", "elsewhere", "utf-16", "duplicate id"],
 )

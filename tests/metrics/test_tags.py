@@ -14,7 +14,7 @@ from seqeval.scheme import IOB2, Entities
 from bertkit.metrics import tags as entities
 from bertkit.metrics.intervals import find_intervals, ratio_metric, wilson_interval
 from bertkit.recipe import load_recipe
-from bertkit.tasks import Setup, load_task
+from bertkit.tasks import TaskContext, load_task
 from tests.metrics.spans import TAGS, TYPES, any_tags, rows_of_spans
 
 pairs_of_tags = st.lists(st.sampled_from(TAGS) | st.just("O"), max_size=12).flatmap(
@@ -157,7 +157,7 @@ def count_wrong_rows(compared):
 def test_a_metric_of_tags_is_one_entry_of_the_table(monkeypatch):
     monkeypatch.setitem(entities.METRICS, "wrong_rows", ratio_metric(count_wrong_rows, lower_is_better=True))
     recipe = load_recipe("ner", {"metrics": ["f1", "wrong_rows"]})
-    task, setup = load_task(recipe), Setup(recipe, None, tuple(recipe.labels))
+    task, setup = load_task(recipe), TaskContext(recipe, None, tuple(recipe.labels))
     rows = [{"tokens": ["Rome", "fell"], "tags": ["B-LOC", "O"]}, {"tokens": ["EU"], "tags": ["B-ORG"]}] * 10
     compared = task.compare([{"prediction": ["B-LOC", "O"]}, {"prediction": ["O"]}] * 10, rows, setup)
     scores = task.score(compared, setup)

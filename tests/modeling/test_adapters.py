@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from bertkit.errors import RecipeError, pip_install
+from bertkit.errors import RecipeError, install_command
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.depths import ADAPTER, add_adapters, find_depths, merge_adapters, target_names
 from bertkit.modeling.dropout import DropoutStream
-from bertkit.modeling.speed_paths import speed_paths
-from bertkit.recipe import Training
-from bertkit.recipe.sections import Lora
+from bertkit.modeling.speed_patches import apply_speed_patches
+from bertkit.recipe import TrainingConfig
+from bertkit.recipe.sections import LoraConfig
 from tests.conftest import LEARN, finetune
 from tests.kills import TRAINING_STEP, everything
 from tests.modeling.tiny_models import CPU, make_tiny, make_tiny_batch
@@ -50,7 +50,7 @@ def test_without_peft_a_run_ends_at_once(run, tiny_model, toy_data, monkeypatch)
     ended = finetune(run, tiny_model, toy_data, "--set", "training.lora.rank=4")
     assert (ended.code, ended.err) == (
         5,
-        f"error: training.lora needs the package peft - `{pip_install('lora')}`\n",
+        f"error: training.lora needs the package peft - `{install_command('lora')}`\n",
     )
 
 
@@ -74,7 +74,7 @@ def test_adapters_work_on_every_architecture_and_speed_path(model_type, peft, tm
     without = model(**make_tiny_batch()).logits.detach()
     depths = find_depths(model)
     head = {id(weights) for weights in depths.select(depths.head)}
-    add_adapters(model, Lora(rank=2, dropout=0.0))
+    add_adapters(model, LoraConfig(rank=2, dropout=0.0))
     for name, weights in model.named_parameters():
         assert weights.requires_grad == ("lora_" in name or id(weights) in head), name
         if "lora_B" in name:
@@ -83,7 +83,7 @@ def test_adapters_work_on_every_architecture_and_speed_path(model_type, peft, tm
     assert set(gradients) == {name for name, weights in model.named_parameters() if weights.requires_grad}
     assert (plain - without).abs().max() > 1e-3
     cls_only_last_layer(model)
-    with speed_paths(model, Training(fast_dropout=False), CPU, DropoutStream(0), None):
+    with apply_speed_patches(model, TrainingConfig(fast_dropout=False), CPU, DropoutStream(0), None):
         fast, fast_gradients = compute(model)
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(fast_gradients, gradients, rtol=1e-3, atol=1e-3)

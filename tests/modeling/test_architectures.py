@@ -33,27 +33,27 @@ from bertkit.modeling import architectures
 from bertkit.modeling.architectures import (
     ARCHITECTURES,
     Architecture,
-    architecture_of,
     can_be_causal,
     detect_machine,
     find_architecture,
     first_position,
+    get_architecture,
     is_causal,
     layer_sizes,
     layers_of,
     make_causal,
     types_with,
 )
-from bertkit.modeling.attention import keep_windows
+from bertkit.modeling.attention import preserve_sliding_window
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
+from bertkit.modeling.embeddings import UsedEmbeddings, occurring_embeddings
 from bertkit.modeling.info import has_patched_attention
 from bertkit.modeling.masked_head import run_at_masked
-from bertkit.modeling.speed_paths import merged_projections
+from bertkit.modeling.speed_patches import merged_projections
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.modeling.unpadding.hooks import unpadded
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import VOCABULARY, make_tiny, make_tiny_batch
 
@@ -82,12 +82,12 @@ def read_logits(model: Any, batch: Batch) -> torch.Tensor:
 
 def mask_labels(batch: Batch) -> Batch:
     masked = (torch.arange(batch["input_ids"].numel()).view_as(batch["input_ids"]) % 3 == 0) & (batch["input_ids"] > 1)
-    return {**batch, "labels": batch["input_ids"].where(masked, IGNORED)}
+    return {**batch, "labels": batch["input_ids"].where(masked, IGNORE_INDEX)}
 
 
 def read_whole_head(model: Any, batch: Batch) -> torch.Tensor:
     labels = mask_labels(batch)["labels"]
-    return model(**batch).logits[labels != IGNORED]
+    return model(**batch).logits[labels != IGNORE_INDEX]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def run(model: Any, read: Callable[[Any, Batch], torch.Tensor]) -> tuple[torch.T
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     trimmed = model.get_input_embeddings()
     for name, gradient in gradients.items():
-        if isinstance(trimmed, OccurringEmbeddings) and gradient is trimmed.weight.grad:
+        if isinstance(trimmed, UsedEmbeddings) and gradient is trimmed.weight.grad:
             gradients[name] = torch.zeros(VOCABULARY, gradient.shape[1]).index_copy_(0, trimmed.rows, gradient)
     return logits.detach(), gradients
 
@@ -207,7 +207,7 @@ def test_a_document_of_a_block_is_read_as_it_is_alone(model_type):
     document = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
     positions = first_position(model.config) + torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
     mask = document[:, None, :, None] == document[:, None, None, :]
-    keep_windows(model)
+    preserve_sliding_window(model)
     together = model(ids, attention_mask=mask, position_ids=positions).logits
     alone = [model(part).logits for part in (ids[:, :4], ids[:, 4:])]
     torch.testing.assert_close(together, torch.cat(alone, dim=1), rtol=0, atol=1e-6)
@@ -267,7 +267,7 @@ def test_types_without_students_are_those_whose_layers_cannot_be_taken():
 
 
 def test_a_type_without_a_record_gets_the_plain_path():
-    record = architecture_of(SimpleNamespace(model_type="brand-new"))
+    record = get_architecture(SimpleNamespace(model_type="brand-new"))
     assert record == Architecture("brand-new")
     switched_on = {field.name for field in fields(record) if getattr(record, field.name) not in (None, False, 0)}
     assert switched_on == {"model_type", "reads_token_types"}

@@ -8,14 +8,14 @@ from transformers import AutoModel
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.attention import attention_of, attention_weights, kept_attention
+from bertkit.modeling.attention import attention_of, attention_weights, capture_attention
 from tests.modeling.tiny_models import LENGTHS, make_tiny, make_tiny_batch
 
 
 def test_kept_attention_is_a_distribution_over_real_tokens():
     model, batch = make_tiny("bert", AutoModel), make_tiny_batch()
     expected = model(**batch)[0]
-    with kept_attention(model, "teacher") as maps:
+    with capture_attention(model, "teacher") as maps:
         torch.testing.assert_close(model(**batch)[0], expected, rtol=0, atol=1e-6)
     shares = attention_of(model.encoder.layer[1], maps).exp()
     torch.testing.assert_close(shares.sum(dim=-1), torch.ones(4, 2, 9))
@@ -25,14 +25,14 @@ def test_kept_attention_is_a_distribution_over_real_tokens():
 def test_evaluations_keep_nothing_where_training_only_is_asked_for():
     model = make_tiny("bert", AutoModel).eval()
     expected = model(**make_tiny_batch())[0]
-    with kept_attention(model, "student", in_training_only=True) as maps:
+    with capture_attention(model, "student", in_training_only=True) as maps:
         assert torch.equal(model(**make_tiny_batch())[0], expected)
     assert not maps
 
 
 def test_an_attention_of_its_own_cannot_be_read():
     model = make_tiny("deberta", AutoModel)
-    with pytest.raises((ModelError, ValueError)), kept_attention(model, "teacher"):
+    with pytest.raises((ModelError, ValueError)), capture_attention(model, "teacher"):
         pass
     assert model.config._attn_implementation == "eager"
 

@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.layers import LAYER_CHOICES, check_layers, layers_to_take, match_layers
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 
 
 @pytest.mark.parametrize(("choice", "layers"), [(6, [0, 2, 4, 6, 8, 10]), (1, [0]), (12, list(range(12))), ([3], [3])])
@@ -53,6 +53,6 @@ def test_choices_of_hidden_states(name, numbers):
 )
 def test_layers_that_a_model_does_not_have_are_refused(settings, message):
     with pytest.raises(RecipeError) as error:
-        check_layers(Training(**settings), 6)
+        check_layers(TrainingConfig(**settings), 6)
     assert str(error.value).startswith(message)
-    check_layers(Training(freeze=4, reinit_layers=2), 6)
+    check_layers(TrainingConfig(freeze=4, reinit_layers=2), 6)

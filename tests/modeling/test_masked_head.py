@@ -21,7 +21,7 @@ from bertkit.modeling.masked_head import (
     sum_of_losses,
     sum_pair_losses,
 )
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -30,9 +30,9 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 def make_batch() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(5, 50, (4, 12), generator=generator)
-    labels = ids.masked_fill(torch.rand(ids.shape, generator=generator) > 0.3, IGNORED)
+    labels = ids.masked_fill(torch.rand(ids.shape, generator=generator) > 0.3, IGNORE_INDEX)
     mask = torch.ones_like(ids)
-    mask[1, 8:], labels[1, 8:] = 0, IGNORED
+    mask[1, 8:], labels[1, 8:] = 0, IGNORE_INDEX
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
@@ -51,13 +51,13 @@ def test_losses_and_gradients_are_those_of_the_whole_head(rounded):
     torch.manual_seed(0)
     model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=50, **SHAPE)).eval()
     batch = make_batch()
-    items = int((batch["labels"] != IGNORED).sum())
+    items = int((batch["labels"] != IGNORE_INDEX).sum())
     (model(**batch).loss * items).backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     outputs, labels = run_at_masked(model, batch, rounded=rounded)
     assert outputs.logits.shape == (1, -(-items // 16) * 16 if rounded else items, 50)
-    assert int((labels != IGNORED).sum()) == items
+    assert int((labels != IGNORE_INDEX).sum()) == items
     sum_of_losses(outputs.logits, labels).backward()
     for name, gradient in expected.items():
         assert dict(model.named_parameters())[name].grad.allclose(gradient, atol=1e-4), name
@@ -67,7 +67,7 @@ def test_nothing_masked_is_a_loss_of_zero_with_a_gradient():
     config = transformers.BertConfig(vocab_size=50, **SHAPE)
     model = transformers.BertForMaskedLM(config)
     batch = make_batch()
-    batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+    batch["labels"] = torch.full_like(batch["labels"], IGNORE_INDEX)
     outputs, labels = run_at_masked(model, batch, rounded=True)
     loss = sum_of_losses(outputs.logits, labels)
     assert loss.item() == 0
@@ -100,7 +100,7 @@ def test_the_totals_give_perplexity_and_accuracy():
 @pytest.fixture
 def batch() -> dict[str, torch.Tensor]:
     batch = make_tiny_batch()
-    labels = torch.full_like(batch["input_ids"], IGNORED)
+    labels = torch.full_like(batch["input_ids"], IGNORE_INDEX)
     labels[:, 1] = batch["input_ids"][:, 1]
     return {**batch, "labels": labels, "pair_labels": torch.tensor([0, 1, 1, 0])}
 

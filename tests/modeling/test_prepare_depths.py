@@ -6,8 +6,8 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.depths import prepare_depths
-from bertkit.recipe import Training
+from bertkit.modeling.depths import configure_layers
+from bertkit.recipe import TrainingConfig
 from tests.modeling.tiny_models import make_tiny
 
 TEXTS, TOKENS = AutoModelForSequenceClassification, AutoModelForTokenClassification
@@ -25,19 +25,19 @@ TEXTS, TOKENS = AutoModelForSequenceClassification, AutoModelForTokenClassificat
 )
 def test_layers_that_a_model_does_not_have_are_refused(model_type, training, message):
     with pytest.raises(RecipeError) as error:
-        prepare_depths(make_tiny(model_type, TEXTS), Training(**training))
+        configure_layers(make_tiny(model_type, TEXTS), TrainingConfig(**training))
     assert str(error.value).startswith(message)
 
 
 def test_new_layers_below_frozen_ones_are_refused():
     with pytest.raises(RecipeError, match="would never be trained"):
-        prepare_depths(make_tiny("bert", TEXTS), Training(freeze=1, reinit_layers=2))
+        configure_layers(make_tiny("bert", TEXTS), TrainingConfig(freeze=1, reinit_layers=2))
 
 
 def test_keys_without_effect_are_refused_where_the_encoder_is_frozen_anyway():
     model = make_tiny("bert", TOKENS)
     model.base_model.requires_grad_(False)
     with pytest.raises(RecipeError) as error:
-        prepare_depths(model, Training(layerwise_lr_decay=0.9))
+        configure_layers(model, TrainingConfig(layerwise_lr_decay=0.9))
     assert str(error.value) == "training.layerwise_lr_decay: this recipe does not train the encoder - leave it out"
-    prepare_depths(model, Training())
+    configure_layers(model, TrainingConfig())

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe import load_recipe
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 
 VOCABULARY = 60
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -31,7 +31,7 @@ OWN_FIELDS: dict[str, dict[str, Any]] = {
     "ultrabert": {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
 }
 LENGTHS = (3, 9, 5, 4)
-CPU = Machine("cpu", "fp32", 1, "")
+CPU = ComputeConfig("cpu", "fp32", 1, "")
 
 
 def make_tiny(
@@ -65,7 +65,7 @@ def load_head(
     """Load a checkpoint without a tokenizer by `load_pretrained`."""
     padding = json.loads((folder / "config.json").read_text()).get("pad_token_id")
     recipe = load_recipe("classify", {"training.cls_only_last_layer": cls_only})
-    setup: Any = Setup(recipe, SimpleNamespace(pad_token_id=padding), tuple(labels))
+    setup: Any = TaskContext(recipe, SimpleNamespace(pad_token_id=padding), tuple(labels))
     return load_pretrained(head, folder, setup, labels=labels, new_head=new_head, **options)
 
 

@@ -17,13 +17,13 @@ from bertkit.data.files import FORMATS
 from bertkit.errors import BertkitError, DataError, RecipeError, UsageError
 from bertkit.pretraining import documents
 from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
-from bertkit.recipe.records import Corpus
+from bertkit.recipe.records import CorpusConfig
 
 TEXTS = ["one fine day.", "two\nlines", "three"]
 
 
 def texts(split: str = "train", **settings: object) -> list[str]:
-    return [document.text for document in read_documents(find_corpus(Corpus(**settings)), split)]
+    return [document.text for document in read_documents(find_corpus(CorpusConfig(**settings)), split)]
 
 
 def write(name: str, content: str) -> str:
@@ -54,7 +54,7 @@ def write_rows(name: str, column: str = "text") -> str:
     "content", ["\n\none\ntwo\n\n \t\n\nthree\n", "one\r\ntwo\r\n\r\nthree", "one\ntwo\n\n\nthree"]
 )
 def test_a_blank_line_ends_a_document_of_a_text_file(here, content):
-    read = list(read_documents(find_corpus(Corpus(source=write("a.txt", content))), "train"))
+    read = list(read_documents(find_corpus(CorpusConfig(source=write("a.txt", content))), "train"))
     assert [document.text for document in read] == ["one\ntwo", "three"]
     lines = [line.strip() for line in content.splitlines()]
     assert [document.line for document in read] == [lines.index("one") + 1, lines.index("three") + 1]
@@ -102,7 +102,7 @@ WIKITEXT = [
 def test_an_article_begins_at_its_title_and_headings_are_left_out(here, ending):
     lines = WIKITEXT if ending == "txt" else [json.dumps({"text": row}) for row in WIKITEXT]
     name = write(f"wiki.{ending}", "\n".join(line.rstrip("\n") for line in lines))
-    read = list(read_documents(find_corpus(Corpus(source=name, documents="articles")), "train"))
+    read = list(read_documents(find_corpus(CorpusConfig(source=name, documents="articles")), "train"))
     owls = " An owl hoots . \n It has two eyes . \n = 3 <unk> / s and k = \n That was a formula . "
     assert [(document.text, document.line) for document in read] == [(owls, 4), (" A bat flies . ", 14)]
 
@@ -132,7 +132,7 @@ def test_files_of_a_folder_are_read_in_order_whatever_is_in_the_folders_of_it(he
     for name in ("c/b.txt", "c/a.txt", "b.txt", ".hidden/x.txt", ".y.txt", "notes.rst", "d.md", "e.html"):
         write(f"books/{name}", f"text of {name}")
     assert texts(source="books") == [f"text of {name}" for name in ("b.txt", "c/a.txt", "c/b.txt", "d.md", "e.html")]
-    assert not has_validation(find_corpus(Corpus(source="books")))
+    assert not has_validation(find_corpus(CorpusConfig(source="books")))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_files_and_folders_named_after_splits_are_these(here, train, validation)
     write("d/test.txt", "not this")
     assert texts(source="d") == ["t"]
     assert texts("validation", source="d") == ["v"]
-    assert has_validation(find_corpus(Corpus(source="d")))
+    assert has_validation(find_corpus(CorpusConfig(source="d")))
 
 
 def test_what_is_left_out_is_told(here, caplog):
@@ -176,7 +176,7 @@ def test_names_that_only_begin_like_a_split_are_none(here):
 def test_splits_may_go_by_other_names(here):
     write("d/lern.txt", "t")
     write("d/pruef.txt", "v")
-    data = Corpus(source="d", splits={"train": "lern", "validation": "pruef"})
+    data = CorpusConfig(source="d", splits={"train": "lern", "validation": "pruef"})
     assert find_corpus(data).files == {"train": [Path("d/lern.txt")], "validation": [Path("d/pruef.txt")]}
 
 
@@ -205,7 +205,7 @@ def test_a_data_set_of_the_hub_is_requested_for_its_splits(monkeypatch, streamin
         yield 3, {"text": "two"}
 
     monkeypatch.setattr(documents, "read_hub_split", read)
-    data = Corpus(source="x/y", config="raw", revision="abc", streaming=streaming)
+    data = CorpusConfig(source="x/y", config="raw", revision="abc", streaming=streaming)
     assert not has_validation(find_corpus(data))
     assert [document[:] for document in read_documents(find_corpus(data), "train")] == [
         ("one", "x/y:train", 1),
@@ -268,7 +268,7 @@ def test_the_demo_text():
     paragraphs = texts(source="demo")
     assert len(paragraphs) == 10_000
     assert texts(source="demo", limit=20, column="review", documents="articles") == paragraphs[:20]
-    assert not has_validation(find_corpus(Corpus(source="demo")))
+    assert not has_validation(find_corpus(CorpusConfig(source="demo")))
 
 
 # --- mistakes
@@ -375,4 +375,4 @@ def test_a_pipe_is_refused_and_never_waited_for(here):
     os.mkfifo("a.txt")
     for settings in ({"source": "a.txt"}, {"files": {"train": "a.txt"}}):
         with pytest.raises(UsageError, match="a pipe or device, not a file"):
-            find_corpus(Corpus(**settings))
+            find_corpus(CorpusConfig(**settings))

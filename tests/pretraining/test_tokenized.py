@@ -28,7 +28,7 @@ from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.shards import DocumentTokenizer, TokenShard
 from bertkit.pretraining.tokenized import TokenizedCorpus, content_key, read_corpus, unigram_loss
 from bertkit.progress import use_progress
-from bertkit.recipe.records import Corpus
+from bertkit.recipe.records import CorpusConfig
 from bertkit.storage import disk
 from bertkit.tokens.sentences import split_sentences
 from tests.conftest import WORDS, make_tokenizer
@@ -65,7 +65,7 @@ def write(name: str, documents: list[str]) -> str:
 
 def prepare(source: str, tokenizer=TOKENIZER, progress=None, **settings) -> dict[str, TokenizedCorpus]:
     with use_progress(progress):
-        return read_corpus(find_corpus(Corpus(source=source, **settings)), tokenizer)
+        return read_corpus(find_corpus(CorpusConfig(source=source, **settings)), tokenizer)
 
 
 def texts_of(split: TokenizedCorpus, tokenizer=TOKENIZER) -> list[list[str]]:
@@ -358,9 +358,9 @@ def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepar
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
     of_stage, _, number = where.partition(" ")
     owner, name = {
-        "manifest": (shards, "write_signed"),
+        "manifest": (shards, "write_with_checksum"),
         "chunk": (shards, "save_arrays"),
-        "joined": (disk, "write_signed"),
+        "joined": (disk, "write_with_checksum"),
     }.get(of_stage, (disk.ArrayWriter, of_stage))
     whole, calls = getattr(owner, name), []
 
@@ -647,31 +647,32 @@ def test_progress_is_reported_and_ends(here):
 def test_text_and_settings_change_the_key(changes):
     write("a.txt", ["a", "the"])
     write("b.txt", ["a", "the."])
-    assert content_key(find_corpus(Corpus(source="a.txt")), TOKENIZER) != content_key(
-        find_corpus(Corpus(**{"source": "a.txt", **changes})), TOKENIZER
+    assert content_key(find_corpus(CorpusConfig(source="a.txt")), TOKENIZER) != content_key(
+        find_corpus(CorpusConfig(**{"source": "a.txt", **changes})), TOKENIZER
     )
 
 
 def test_names_of_the_hub_change_the_key():
     data = [
-        Corpus(source="x/y"),
-        Corpus(source="x/z"),
-        Corpus(source="x/y", config="c"),
-        Corpus(source="x/y", revision="r"),
+        CorpusConfig(source="x/y"),
+        CorpusConfig(source="x/z"),
+        CorpusConfig(source="x/y", config="c"),
+        CorpusConfig(source="x/y", revision="r"),
     ]
     assert len({content_key(find_corpus(corpus), TOKENIZER) for corpus in data}) == 4
 
 
 def test_how_the_hub_is_read_does_not_change_the_key():
     keys = {
-        content_key(find_corpus(Corpus(source="x/y", streaming=streaming)), TOKENIZER) for streaming in (False, True)
+        content_key(find_corpus(CorpusConfig(source="x/y", streaming=streaming)), TOKENIZER)
+        for streaming in (False, True)
     }
     assert len(keys) == 1
 
 
 def test_tokenizer_and_code_change_the_key(monkeypatch):
     write("a.txt", ["a", "the"])
-    data = Corpus(source="a.txt")
+    data = CorpusConfig(source="a.txt")
     more = make_tokenizer()
     more.add_tokens(["superfilm"])
     keys = {content_key(find_corpus(data), TOKENIZER), content_key(find_corpus(data), more)}
@@ -781,4 +782,4 @@ def test_files_have_weights(here):
 def test_weights_that_weigh_nothing_are_refused(here, settings, error, message):
     write("text/train.txt", ["a film"])
     with pytest.raises(error, match=message):
-        find_corpus(Corpus(**{"source": "text", **settings}))
+        find_corpus(CorpusConfig(**{"source": "text", **settings}))

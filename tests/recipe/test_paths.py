@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import RecipeError, UsageError
-from bertkit.recipe import load_pretrain_recipe, load_recipe, typed_path
+from bertkit.recipe import expand_path, load_pretrain_recipe, load_recipe
 from bertkit.storage.cache import cache_folder
 
 
@@ -21,10 +21,10 @@ def home(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_home_is_expanded_at_the_beginning_only(home):
-    assert typed_path("~/runs/x") == home / "runs/x"
-    assert typed_path("~root/x") == Path("~root").expanduser() / "x"
+    assert expand_path("~/runs/x") == home / "runs/x"
+    assert expand_path("~root/x") == Path("~root").expanduser() / "x"
     for name in ("runs/~x", "./~/x", "x~"):
-        assert typed_path(name) == Path(name)
+        assert expand_path(name) == Path(name)
 
 
 def test_every_key_that_may_be_a_path_is_expanded(home):
@@ -95,4 +95,4 @@ def test_files_are_written_and_read_in_a_home(run, home, trained):
 
 def test_what_is_no_home_raises_a_usage_error():
     with pytest.raises(UsageError, match="~unknown is not the home directory of a user"):
-        typed_path("~unknown")
+        expand_path("~unknown")

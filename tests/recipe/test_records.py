@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import Data, Distillation, Recipe, Training, load_recipe, read_layers
+from bertkit.recipe import DataConfig, DistillationConfig, Recipe, TrainingConfig, load_recipe, read_layers
 from bertkit.recipe.records import Option, check_options, read_option
 
 
@@ -21,15 +21,15 @@ from bertkit.recipe.records import Option, check_options, read_option
     ],
 )
 def test_steps_are_counted_from_rows(settings, rows, epoch, total, evaluation):
-    training = Training(**settings)
+    training = TrainingConfig(**settings)
     steps = training.steps_per_epoch(rows), training.total_steps(rows), training.steps_per_evaluation(rows)
     assert steps == (epoch, total, evaluation)
 
 
 def test_pretraining_counts_steps_only():
-    assert Training(steps=95).total_steps(None) == 95
-    assert Training(steps=95).steps_per_evaluation(None) == 10
-    assert Training().total_steps(None) == 0
+    assert TrainingConfig(steps=95).total_steps(None) == 95
+    assert TrainingConfig(steps=95).steps_per_evaluation(None) == 10
+    assert TrainingConfig().total_steps(None) == 0
 
 
 def test_the_model_of_a_run_in_words():
@@ -45,15 +45,15 @@ def test_the_best_metric_is_the_first_unless_it_is_named():
 
 
 def test_null_takes_a_column_out():
-    data = Data(columns={"text": "review", "text_pair": None})
+    data = DataConfig(columns={"text": "review", "text_pair": None})
     assert (data.columns, data.unread) == ({"text": "review"}, ["text_pair"])
 
 
 def test_records_are_frozen_and_numbers_are_finite():
     with pytest.raises(ValidationError, match="frozen"):
-        Training().seed = 1
+        TrainingConfig().seed = 1
     with pytest.raises(ValidationError, match="must be a finite number"):
-        Training(max_grad_norm=float("inf"))
+        TrainingConfig(max_grad_norm=float("inf"))
 
 
 @pytest.mark.parametrize(
@@ -73,25 +73,25 @@ def test_records_are_frozen_and_numbers_are_finite():
 )
 def test_numbers_out_of_their_range_are_refused(setting):
     with pytest.raises(ValidationError):
-        Training(**setting)
+        TrainingConfig(**setting)
 
 
 def test_the_last_step_is_evaluated_too():
-    training = Training(evaluate_every=10)
+    training = TrainingConfig(evaluate_every=10)
     assert [training.evaluations(steps, 100) for steps in (5, 10, 15)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("steps", [1, 20, 59, 60, 700, 1499, 1500, 10**6])
 def test_a_run_logs_at_least_thirty_losses_if_it_has_the_steps(steps):
-    logged = [step for step in range(1, min(steps, 3000) + 1) if step % Training().steps_per_log(steps) == 0]
+    logged = [step for step in range(1, min(steps, 3000) + 1) if step % TrainingConfig().steps_per_log(steps) == 0]
     assert len(logged) >= min(30, steps)
-    assert Training(log_every=7).steps_per_log(steps) == 7
-    assert Training().steps_per_log(steps) <= 50
+    assert TrainingConfig(log_every=7).steps_per_log(steps) == 7
+    assert TrainingConfig().steps_per_log(steps) <= 50
 
 
 def test_steps_between_logs_are_positive():
     with pytest.raises(ValidationError, match="must be `auto` or a number of steps of at least 1"):
-        Training(log_every=0)
+        TrainingConfig(log_every=0)
 
 
 @pytest.mark.parametrize(
@@ -99,19 +99,19 @@ def test_steps_between_logs_are_positive():
     [("torch_compile", "unpad"), ("cuda_graphs", "unpad"), ("cuda_graphs", "gradient_checkpointing")],
 )
 def test_ways_to_compute_exclude_each_other(key, other):
-    assert getattr(Training(**{key: True, other: False}), other) is False
+    assert getattr(TrainingConfig(**{key: True, other: False}), other) is False
     with pytest.raises(ValidationError, match=rf"does not go with training\.{other} = true: leave one of them out"):
-        Training(**{key: True, other: True})
+        TrainingConfig(**{key: True, other: True})
 
 
 def test_a_decay_needs_its_schedule_and_goes_with_the_warmup():
-    assert Training(schedule="warmup_stable_decay").decay_share == 0.1
-    assert Training(schedule="warmup_stable_decay", warmup_ratio=0.95).decay_share == pytest.approx(0.05)
-    assert Training(schedule="warmup_stable_decay", warmup_ratio=0.2, decay_ratio=0.8).decay_share == 0.8
+    assert TrainingConfig(schedule="warmup_stable_decay").decay_share == 0.1
+    assert TrainingConfig(schedule="warmup_stable_decay", warmup_ratio=0.95).decay_share == pytest.approx(0.05)
+    assert TrainingConfig(schedule="warmup_stable_decay", warmup_ratio=0.2, decay_ratio=0.8).decay_share == 0.8
     with pytest.raises(ValidationError, match=r"needs training\.schedule = warmup_stable_decay, not linear"):
-        Training(decay_ratio=0.2)
+        TrainingConfig(decay_ratio=0.2)
     with pytest.raises(ValidationError, match=r"training\.warmup_ratio \(0\.3\): together at most 1"):
-        Training(schedule="warmup_stable_decay", warmup_ratio=0.3, decay_ratio=0.8)
+        TrainingConfig(schedule="warmup_stable_decay", warmup_ratio=0.3, decay_ratio=0.8)
 
 
 # --- Options ---
@@ -185,7 +185,7 @@ def test_the_default_stands_where_a_recipe_says_nothing_and_unknown_names_are_re
 
 @pytest.mark.parametrize("value", ["0,2", [0, 2], [0, "2"]])
 def test_layers_of_a_student_by_index(value):
-    assert read_layers(value) == Distillation(student_layers=value).student_layers == [0, 2]
+    assert read_layers(value) == DistillationConfig(student_layers=value).student_layers == [0, 2]
 
 
 @pytest.mark.parametrize(

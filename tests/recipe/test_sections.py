@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from bertkit.errors import RecipeError
-from bertkit.recipe import Pretraining, load_pretrain_recipe, load_recipe, recipe_names
+from bertkit.recipe import PretrainingConfig, load_pretrain_recipe, load_recipe, recipe_names
 from bertkit.recipe.sections import Finite, FolderName, Section
 
 
@@ -70,19 +70,19 @@ def test_every_shipped_recipe_loads_and_says_what_it_is(name):
 
 @pytest.mark.parametrize(("budget", "seconds"), [("90s", 90), ("1.5m", 90), ("2h", 7200), ("1d", 86400), (None, None)])
 def test_a_budget_is_a_time(budget, seconds):
-    assert Pretraining(budget=budget).budget_seconds == seconds
+    assert PretrainingConfig(budget=budget).budget_seconds == seconds
 
 
 @pytest.mark.parametrize("budget", ["90", "2 h", "h", "-1h", "1w", ""])
 def test_anything_else_is_no_budget(budget):
     with pytest.raises(ValidationError, match="must be a time such as 90s, 30m, 2h or 1d"):
-        Pretraining(budget=budget)
+        PretrainingConfig(budget=budget)
 
 
 def test_a_short_block_is_shorter_than_the_long_one():
-    assert Pretraining(max_length=512, short_length=128).short_length == 128
+    assert PretrainingConfig(max_length=512, short_length=128).short_length == 128
     with pytest.raises(ValidationError, match=r"must be less than training.max_length \(128\)"):
-        Pretraining(max_length=128, short_length=128)
+        PretrainingConfig(max_length=128, short_length=128)
 
 
 def test_roberta_is_trained_as_in_its_paper():

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.recipe.space import BERT_GRID, make_search, name_point, parse_axis
+from bertkit.recipe.space import BERT_GRID, name_point, parse_axis, parse_sweep_space
 
 
 def take(search, count, seed=1):
@@ -16,7 +16,7 @@ def take(search, count, seed=1):
 
 
 def test_the_usual_space_is_the_grid_of_bert():
-    search = make_search("grid", (), None)
+    search = parse_sweep_space("grid", (), None)
     points = list(search.points(1))
     assert search.trials == len(points) == 24
     assert points[0] == {"training.batch_size": 16, "training.learning_rate": 5e-5, "training.epochs": 2}
@@ -31,18 +31,18 @@ def test_values_are_yaml():
 
 def test_random_points_follow_from_the_seed_and_their_number_and_none_comes_twice():
     axes = ["training.batch_size=16,32", "training.epochs=int:2..4"]
-    everything = take(make_search("random", axes, 6), 6)
+    everything = take(parse_sweep_space("random", axes, 6), 6)
     assert len(set(map(name_point, everything))) == 6
-    assert take(make_search("random", axes, 3), 3) == everything[:3]
-    assert take(make_search("random", axes, 6), 6, seed=2) != everything
+    assert take(parse_sweep_space("random", axes, 3), 3) == everything[:3]
+    assert take(parse_sweep_space("random", axes, 6), 6, seed=2) != everything
 
 
 def test_a_logarithmic_range_has_as_many_points_in_each_order_of_magnitude():
-    rates = [point["a"] for point in take(make_search("random", ["a=log:1e-5..1e-3"], 900), 900)]
+    rates = [point["a"] for point in take(parse_sweep_space("random", ["a=log:1e-5..1e-3"], 900), 900)]
     assert min(rates) >= 1e-5 and max(rates) <= 1e-3
     assert 0.45 < sum(rate < 1e-4 for rate in rates) / len(rates) < 0.55
     assert all(float(f"{rate:.4g}") == rate for rate in rates)
-    even = [point["a"] for point in take(make_search("random", ["a=float:0..1"], 900), 900)]
+    even = [point["a"] for point in take(parse_sweep_space("random", ["a=float:0..1"], 900), 900)]
     assert math.isclose(sum(even) / len(even), 0.5, abs_tol=0.05)
 
 
@@ -73,10 +73,10 @@ def test_a_logarithmic_range_has_as_many_points_in_each_order_of_magnitude():
 )
 def test_what_is_no_space_is_refused(method, space, trials, what):
     with pytest.raises(UsageError) as refused:
-        make_search(method, space, trials)
+        parse_sweep_space(method, space, trials)
     assert what in refused.value.what and refused.value.remedy
 
 
 def test_a_range_of_few_different_numbers_has_an_end():
     with pytest.raises(UsageError, match="has only 2 points"):
-        take(make_search("random", ["a=float:1..1.001"], 5), 5)
+        take(parse_sweep_space("random", ["a=float:1..1.001"], 5), 5)

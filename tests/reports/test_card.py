@@ -14,12 +14,12 @@ import pytest
 from huggingface_hub import ModelCard
 
 from bertkit.recipe import load_recipe
-from bertkit.reports.card import CardFacts, model_card, name_models
-from bertkit.reports.html import Facts
+from bertkit.reports.card import CardData, model_card, name_models
+from bertkit.reports.html import ReportData
 from bertkit.reports.templates import name_model
 from bertkit.workflows.export import find_license
 
-FACTS = Facts(
+FACTS = ReportData(
     name="cola",
     about="Is this English sentence grammatical?",
     command="bertkit finetune cola",
@@ -39,7 +39,7 @@ FACTS = Facts(
     best_step=934,
     provenance={"torch": "2.9.0"},
 )
-CARD = CardFacts(
+CARD = CardData(
     pipeline_tag="text-classification",
     auto_class="AutoModelForSequenceClassification",
     dataset="GLUE CoLA",
@@ -105,8 +105,8 @@ def test_models_in_local_folders_are_called_by_name(tmp_path) -> None:
 
 
 def test_unknown_facts_are_absent() -> None:
-    card = CardFacts("text-classification", "AutoModel", "mine", {"train": 3}, "bertkit predict .")
-    text = model_card(Facts("mine", "c", "./m", "test", 2, "f1", {"f1": 0.5}), card)
+    card = CardData("text-classification", "AutoModel", "mine", {"train": 3}, "bertkit predict .")
+    text = model_card(ReportData("mine", "c", "./m", "test", 2, "f1", {"f1": 0.5}), card)
     data = ModelCard(text).data.to_dict()
     assert not {"language", "license", "base_model", "datasets"} & set(data)
     for word in ("None", "## Labels", "## Training", "Fingerprint", "95%", "with seed"):

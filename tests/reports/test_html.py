@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from bertkit.reports.examples import Example
-from bertkit.reports.html import Facts, write_report
+from bertkit.reports.html import ReportData, write_report
 
 CHROMIUM = shutil.which("chromium")
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
-BARE = Facts(
+BARE = ReportData(
     name="cola",
     command="bertkit finetune cola",
     model="tiny",
@@ -70,7 +70,7 @@ def rows(page: str) -> list[list[str]]:
     return [[html.unescape(re.sub("<[^>]*>", "", cell)) for cell in row] for row in cells]
 
 
-def report(folder: Path, facts: Facts) -> tuple[str, Balance]:
+def report(folder: Path, facts: ReportData) -> tuple[str, Balance]:
     """Write the report and check what must hold of any: balanced, self-contained, small, its pictures XML."""
     path = write_report(folder, facts)
     assert path == folder / "report.html"

@@ -107,7 +107,7 @@ def test_a_worker_uses_its_part_of_the_cores(workers, expected, monkeypatch, tra
     monkeypatch.setattr(process, "_free_threads", lambda: process.Threads(8, ""))
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("bertkit.server.app.create_app", lambda *_, **__: process.fitting_threads().number)
+    monkeypatch.setattr("bertkit.server.app.create_app", lambda *_, **__: process.available_threads().number)
     monkeypatch.setenv("BERTKIT_RUNS", str(trained))
     monkeypatch.setenv("WEB_CONCURRENCY", workers)
     assert from_environment() == expected

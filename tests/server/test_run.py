@@ -51,13 +51,13 @@ def test_small_answers_are_sent_at_once():
 def served(service, **limits):
     """Serve in a thread, and yield the port and the server."""
     limits = {"drain_seconds": 0.0, **limits}
-    answering = replace(service, limits=replace(service.limits, **limits))
-    answering.worker = SimpleNamespace(
+    hub_errors = replace(service, limits=replace(service.limits, **limits))
+    hub_errors.worker = SimpleNamespace(
         is_alive=lambda: True, start=lambda: None, stop=lambda: None, submit=service.worker.submit
     )
     started = threading.Event()
     with bind("127.0.0.1", 0) as listener:
-        server = DrainingServer(build_app(answering), started.set)
+        server = DrainingServer(build_app(hub_errors), started.set)
         thread = threading.Thread(target=lambda: asyncio.run(server._serve([listener])))
         thread.start()
         assert started.wait(60)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import ResourceError
-from bertkit.storage.cache import cache_folder, lock_folder, sweep, touch, writing
+from bertkit.storage.cache import atomic_cache_write, cache_folder, lock_folder, sweep, touch
 from bertkit.storage.files import disk_errors
 from tests.conftest import toy_rows, write_csv
 
@@ -43,7 +43,7 @@ def test_a_user_without_a_home_has_a_cache_until_the_command_ends(monkeypatch, c
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     file = tmp_path / "new" / "kept"
-    with writing(file) as first, writing(file) as second:
+    with atomic_cache_write(file) as first, atomic_cache_write(file) as second:
         first.write_text("first ")
         second.write_text("second")
         first.write_text("first")
@@ -55,7 +55,7 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
 def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
     file = tmp_path / "kept"
     file.write_text("old")
-    with pytest.raises(KeyboardInterrupt), writing(file) as temporary:
+    with pytest.raises(KeyboardInterrupt), atomic_cache_write(file) as temporary:
         temporary.write_text("ne")
         raise KeyboardInterrupt
     assert file.read_text() == "old"
@@ -68,7 +68,7 @@ def test_what_nobody_read_for_a_month_goes_when_something_is_written(tmp_path):
         (tmp_path / name).touch()
         age(tmp_path / name, days)
     touch(tmp_path / "read")
-    with writing(tmp_path / "new") as temporary:
+    with atomic_cache_write(tmp_path / "new") as temporary:
         temporary.touch()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["new", "read", "recent"]
 
@@ -90,7 +90,11 @@ def test_a_folder_goes_as_a_whole_or_not_at_all(tmp_path):
 
 
 def test_a_full_disk_under_the_cache_is_named_and_not_that_of_the_output(tmp_path):
-    with pytest.raises(ResourceError) as raised, disk_errors(tmp_path / "output"), writing(tmp_path / "cached"):
+    with (
+        pytest.raises(ResourceError) as raised,
+        disk_errors(tmp_path / "output"),
+        atomic_cache_write(tmp_path / "cached"),
+    ):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert raised.value.file == str(tmp_path / "cached")
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from bertkit.storage import checkpoints
-from bertkit.storage.fingerprints import write_signed
+from bertkit.storage.fingerprints import write_with_checksum
 
 
 def write(run, step, content="weights"):
@@ -33,7 +33,7 @@ def damage_manifest(folder):
 
 def raise_schema(folder):
     values = checkpoints.read_manifest(folder)
-    write_signed(folder / checkpoints.MANIFEST, {**values, "schema_version": 2})
+    write_with_checksum(folder / checkpoints.MANIFEST, {**values, "schema_version": 2})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_fault_is_found_and_the_checkpoint_before_is_used(tmp_path, harm, faul
     earlier, folder = write(tmp_path, 9), write(tmp_path, 10)
     harm(folder)
     assert checkpoints.find_fault(folder).startswith(fault)
-    newest, skipped = checkpoints.newest_whole(tmp_path)
+    newest, skipped = checkpoints.get_last_checkpoint(tmp_path)
     assert newest == earlier
     assert len(skipped) == 1 and skipped[0].startswith(f"skipping checkpoint-10: {fault}")
 
@@ -78,7 +78,7 @@ def test_a_folder_to_write_is_cleared_first(tmp_path):
     checkpoints.clear(folder)
     checkpoints.clear(folder)  # nothing there is fine
     assert list(tmp_path.iterdir()) == []
-    assert checkpoints.newest_whole(tmp_path) == (None, [])
+    assert checkpoints.get_last_checkpoint(tmp_path) == (None, [])
 
 
 def test_an_unfinished_checkpoint_is_discarded(tmp_path):
@@ -90,17 +90,17 @@ def test_an_unfinished_checkpoint_is_discarded(tmp_path):
 
 @pytest.mark.parametrize(("saves", "most"), [(0, 0), (1, 16), (2, 28), (3, 36), (9, 36)])
 def test_a_run_has_up_to_three_checkpoints_at_a_time_and_at_the_end_two_and_the_weights(saves, most):
-    assert checkpoints.most_bytes(4, 12, saves, min(saves, 2)) == most
+    assert checkpoints.max_disk_usage(4, 12, saves, min(saves, 2)) == most
 
 
 def test_a_run_that_keeps_all_checkpoints_needs_room_for_them_and_the_weights():
-    assert checkpoints.most_bytes(4, 12, 9, 9) == 9 * 12 + 4
+    assert checkpoints.max_disk_usage(4, 12, 9, 9) == 9 * 12 + 4
 
 
 def test_the_newest_whole_checkpoint_is_that_of_the_most_steps(tmp_path):
     folders = {step: write(tmp_path, step) for step in (10, 2, 30)}
     (folders[30] / checkpoints.MANIFEST).unlink()
-    assert checkpoints.newest_whole(tmp_path)[0] == folders[10]
+    assert checkpoints.get_last_checkpoint(tmp_path)[0] == folders[10]
 
 
 def test_what_is_written_already_is_counted(tmp_path):
@@ -129,7 +129,7 @@ def test_the_step_says_which_checkpoint_is_the_newest_whatever_the_clock_says(tm
     folders = [write(tmp_path, step) for step in (9, 10, 100)]
     for hours, folder in enumerate(reversed(folders)):
         os.utime(folder, (hours * 3600, hours * 3600))
-    assert checkpoints.newest_whole(tmp_path) == (folders[-1], [])
+    assert checkpoints.get_last_checkpoint(tmp_path) == (folders[-1], [])
 
 
 def test_a_symbolic_link_is_no_file_of_a_checkpoint(tmp_path):
@@ -151,17 +151,17 @@ def write_with_optimizer(run, step, **facts):
 
 def test_a_trimmed_checkpoint_is_whole_and_training_goes_on_from_none_but_the_last(tmp_path):
     best, last = write_with_optimizer(tmp_path, 5), write_with_optimizer(tmp_path, 10, finished=True)
-    assert checkpoints.newest_whole(tmp_path, to_train=True) == (last, [])
+    assert checkpoints.get_last_checkpoint(tmp_path, to_train=True) == (last, [])
     assert checkpoints.trim(tmp_path) == 2 * len("moments")
     assert checkpoints.trim(tmp_path) == 0
     assert [checkpoints.find_fault(folder) for folder in (best, last)] == [None, None]
     assert sorted(file.name for file in best.iterdir()) == [checkpoints.MANIFEST, "model.safetensors"]
     assert checkpoints.read_manifest(last)["finished"]
-    assert checkpoints.newest_whole(tmp_path, to_train=True) == (last, [])
+    assert checkpoints.get_last_checkpoint(tmp_path, to_train=True) == (last, [])
     (last / "model.safetensors").write_text("of another")
-    assert checkpoints.newest_whole(tmp_path)[0] == best
+    assert checkpoints.get_last_checkpoint(tmp_path)[0] == best
     skipped = ["checkpoint-10: model.safetensors does not match its checksum", "checkpoint-5: its optimizer states"]
-    newest, lines = checkpoints.newest_whole(tmp_path, to_train=True)
+    newest, lines = checkpoints.get_last_checkpoint(tmp_path, to_train=True)
     assert newest is None and [line.startswith(f"skipping {name}") for line, name in zip(lines, skipped, strict=True)]
 
 
@@ -171,7 +171,7 @@ def test_a_kill_while_a_checkpoint_is_trimmed_leaves_it_whole(tmp_path, monkeypa
     def kill(*_, **__):
         raise KeyboardInterrupt
 
-    for broken, what in ((checkpoints, "write_signed"), (checkpoints.Path, "unlink")):
+    for broken, what in ((checkpoints, "write_with_checksum"), (checkpoints.Path, "unlink")):
         with monkeypatch.context() as patch:
             patch.setattr(broken, what, kill)
             with pytest.raises(KeyboardInterrupt):

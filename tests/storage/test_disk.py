@@ -15,7 +15,7 @@ import pytest
 
 from bertkit.errors import ResourceError
 from bertkit.storage import disk
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.disk import (
     IN_MEMORY,
     ArrayWriter,
@@ -62,7 +62,7 @@ def complete(folder):
 @pytest.fixture
 def log(caplog):
     caplog.set_level("INFO", logger="bertkit")
-    say_once.cache_clear()
+    log_once.cache_clear()
     return caplog
 
 
@@ -96,7 +96,7 @@ def test_the_checksum_depends_on_the_numbers_and_not_on_the_turns(folder, tmp_pa
 @pytest.mark.parametrize("kill", ["append 1", "append 3", "finish", "manifest"])
 def test_a_killed_writer_leaves_nothing_that_counts_and_the_next_one_starts_over(kill, folder, complete, monkeypatch):
     name, _, number = kill.partition(" ")
-    owner, name = (disk, "write_signed") if name == "manifest" else (ArrayWriter, name)
+    owner, name = (disk, "write_with_checksum") if name == "manifest" else (ArrayWriter, name)
     original, calls = getattr(owner, name), []
 
     def killed(*arguments):

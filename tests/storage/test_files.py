@@ -82,11 +82,11 @@ def test_what_a_killed_writer_left_is_overwritten(tmp_path):
 def test_a_file_is_replaced_only_without_an_error(tmp_path):
     file = tmp_path / "a.bin"
     file.write_bytes(b"old")
-    with pytest.raises(ValueError, match="broken"), files.replacing(file) as temporary:
+    with pytest.raises(ValueError, match="broken"), files.atomic_write(file) as temporary:
         temporary.write_bytes(b"ne")
         raise ValueError("broken")
     assert file.read_bytes() == b"old"
-    with files.replacing(file) as temporary:
+    with files.atomic_write(file) as temporary:
         temporary.write_bytes(b"new")
         assert file.read_bytes() == b"old"
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a.bin", b"new")]

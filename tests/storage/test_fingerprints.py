@@ -13,14 +13,14 @@ import pytest
 from bertkit.errors import ResourceError
 from bertkit.storage import fingerprints
 from bertkit.storage.fingerprints import (
+    cached_checksum,
     file_fingerprint,
     json_fingerprint,
     package_fingerprint,
     read_object,
-    read_signed,
-    remembered_fingerprint,
+    read_with_checksum,
     tokenizer_content,
-    write_signed,
+    write_with_checksum,
 )
 from tests.conftest import make_tokenizer
 
@@ -50,14 +50,14 @@ def count_reads(monkeypatch) -> list[Path]:
 def test_a_file_is_read_once(large_file, monkeypatch):
     read = count_reads(monkeypatch)
     monkeypatch.chdir(large_file.parent)
-    hashes = {remembered_fingerprint(file) for file in (large_file, large_file, Path("a"))}
+    hashes = {cached_checksum(file) for file in (large_file, large_file, Path("a"))}
     assert hashes == {hashlib.sha256(b"content").hexdigest()}
     assert len(read) == 1
 
 
 @pytest.mark.parametrize("change", ["content", "times put back", "another file", "memory"])
 def test_a_changed_file_of_the_same_size_is_read_again(change, large_file, monkeypatch):
-    remembered_fingerprint(large_file)
+    cached_checksum(large_file)
     times = large_file.stat()
     if change == "memory":
         (memory,) = large_file.parent.glob("cache/fingerprints/*/*.json")
@@ -70,7 +70,7 @@ def test_a_changed_file_of_the_same_size_is_read_again(change, large_file, monke
     if change == "times put back":
         os.utime(large_file, ns=(times.st_atime_ns, times.st_mtime_ns))
     read = count_reads(monkeypatch)
-    assert remembered_fingerprint(large_file) == file_fingerprint(large_file)
+    assert cached_checksum(large_file) == file_fingerprint(large_file)
     assert len(read) == 1
 
 
@@ -78,13 +78,13 @@ def test_small_and_fresh_files_are_not_remembered(large_file, monkeypatch):
     for name in ("_SMALL", "_SETTLED"):
         with monkeypatch.context() as patched:
             patched.setattr(fingerprints, name, 1000)
-            assert remembered_fingerprint(large_file) == hashlib.sha256(b"content").hexdigest()
+            assert cached_checksum(large_file) == hashlib.sha256(b"content").hexdigest()
     assert not (large_file.parent / "cache").exists()
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(large_file, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(large_file))
-    assert remembered_fingerprint(large_file) == hashlib.sha256(b"content").hexdigest()
+    assert cached_checksum(large_file) == hashlib.sha256(b"content").hexdigest()
 
 
 def test_values_are_those_that_json_gives_back():
@@ -118,21 +118,21 @@ DAMAGED = ResourceError("the file is damaged")
 
 def test_what_is_signed_comes_back_and_a_change_is_noticed(tmp_path):
     file = tmp_path / "a.json"
-    assert read_signed(file, DAMAGED) is None
-    write_signed(file, {"runs": [{"seed": 1}], "mean": float("nan")})
-    assert read_signed(file, DAMAGED) == {"runs": [{"seed": 1}], "mean": None}
+    assert read_with_checksum(file, DAMAGED) is None
+    write_with_checksum(file, {"runs": [{"seed": 1}], "mean": float("nan")})
+    assert read_with_checksum(file, DAMAGED) == {"runs": [{"seed": 1}], "mean": None}
     assert read_object(file, DAMAGED)["sha256"]
     for damaged in (file.read_text().replace('"seed": 1', '"seed": 2'), "{}", "[]", "{"):
         file.write_text(damaged)
         with pytest.raises(ResourceError, match="the file is damaged"):
-            read_signed(file, DAMAGED)
+            read_with_checksum(file, DAMAGED)
 
 
 def test_no_value_of_a_signed_file_can_become_another(tmp_path):
     file = tmp_path / "a.json"
-    write_signed(file, {"graph": None, "rows": 3})
+    write_with_checksum(file, {"graph": None, "rows": 3})
     file.write_text(file.read_text().replace("null", "NaN"))
-    assert read_signed(file, DAMAGED) == {"graph": None, "rows": 3}
+    assert read_with_checksum(file, DAMAGED) == {"graph": None, "rows": 3}
     file.write_text(file.read_text().replace("3", "4"))
     with pytest.raises(ResourceError, match="damaged"):
-        read_signed(file, DAMAGED)
+        read_with_checksum(file, DAMAGED)

@@ -12,17 +12,17 @@ import numpy as np
 from bertkit.tasks import (
     Answer,
     Collator,
-    Columns,
-    Compared,
+    ColumnSpec,
     DataError,
-    Details,
     Feature,
     Option,
     Output,
     Prediction,
     Recipe,
     Row,
-    Setup,
+    RowScores,
+    TaskContext,
+    TaskReport,
     compute_metrics,
     encode_texts,
     load_pretrained,
@@ -30,7 +30,7 @@ from bertkit.tasks import (
     read_option,
 )
 
-COLUMNS = Columns(given=("text",), gold="label")
+COLUMNS = ColumnSpec(given=("text",), gold="label")
 METRICS: tuple[str, ...] = ("mean_absolute_error", "accuracy", "spearmanr")
 OPTIONS: Mapping[str, Any] = {"highest": Option(5, minimum=2)}
 
@@ -47,12 +47,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "label": stars}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
+def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Any:
     head, labels = "AutoModelForSequenceClassification", ("stars",)
     return load_pretrained(head, folder, setup, labels=labels, new_head=new_head, problem_type="regression")
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Sequence[Row], setup: TaskContext) -> list[Feature]:
     features = encode_texts(rows, setup)
     for row, feature in zip(rows, features, strict=True):
         if "label" in row:
@@ -60,40 +60,40 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     return features
 
 
-def collator(setup: Setup) -> Collator:
+def collator(setup: TaskContext) -> Collator:
     return padding_collator(setup, label_type="float32")
 
 
 def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: TaskContext
 ) -> list[Prediction]:
     numbers = [float(output["logits"][0]) for output in outputs]
     return [{"prediction": min(max(round(number), 1), highest(setup.recipe)), "_number": number} for number in numbers]
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: TaskContext) -> RowScores:
     return {
         "gold": np.array([row["label"] for row in rows]),
         "predicted": np.array([record["prediction"] for record in predictions]),
     }
 
 
-def score(compared: Compared, setup: Setup) -> dict[str, float]:
+def score(compared: RowScores, setup: TaskContext) -> dict[str, float]:
     return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Sequence[Row], setup: TaskContext) -> dict[str, Any]:
     ((frequent, _),) = Counter(row["label"] for row in training).most_common(1)
     return {"stars": frequent}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: TaskContext) -> dict[str, list[Prediction]]:
     return {"most frequent": [{"prediction": learned["stars"]} for _ in rows]}
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: TaskContext) -> TaskReport:
     pairs = [(row["label"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
-    return Details(answers=[Answer(f"{gold} stars", f"{stars} stars", gold == stars) for gold, stars in pairs])
+    return TaskReport(answers=[Answer(f"{gold} stars", f"{stars} stars", gold == stars) for gold, stars in pairs])
 
 
 def highest(recipe: Recipe) -> int:

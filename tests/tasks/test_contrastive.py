@@ -11,7 +11,7 @@ from bertkit.modeling.sentence.folder import read_modules
 from bertkit.recipe import load_recipe
 from bertkit.tasks import contrastive as task
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.predict import predict
 from tests.conftest import make_tokenizer, write_jsonl
@@ -25,8 +25,8 @@ def recipe_of(**changes):
     return recipe
 
 
-def setup_of(**changes) -> Setup:
-    return Setup(recipe_of(**changes), make_tokenizer(), ())
+def setup_of(**changes) -> TaskContext:
+    return TaskContext(recipe_of(**changes), make_tokenizer(), ())
 
 
 def reading(changes=None, **columns):

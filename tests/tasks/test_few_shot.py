@@ -15,7 +15,7 @@ from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.modeling.sentence.folder import SentenceModules, write_modules
 from bertkit.recipe import load_recipe
 from bertkit.tasks import few_shot as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.evaluate import evaluate
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.predict import predict
@@ -25,8 +25,8 @@ from tests.kills import slow_unless
 TEXTS = ["a good film", "this is bad", "so good"]
 
 
-def setup_of(**changes) -> Setup:
-    return Setup(load_recipe("few-shot", changes), make_tokenizer(), ("bad", "good"))
+def setup_of(**changes) -> TaskContext:
+    return TaskContext(load_recipe("few-shot", changes), make_tokenizer(), ("bad", "good"))
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from bertkit.errors import ModelError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import late_interaction as task
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from tests.conftest import make_tokenizer
 
 
-def setup_of(**changes) -> Setup:
+def setup_of(**changes) -> TaskContext:
     changes = {"metrics": list(task.METRICS), "data.columns.negative": "negative", **changes}
     recipe = load_recipe("late-interaction", changes)
     load_task(recipe)
-    return Setup(recipe, make_tokenizer(), ())
+    return TaskContext(recipe, make_tokenizer(), ())
 
 
 def score_by_loop(query, document) -> float:

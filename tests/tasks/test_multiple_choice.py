@@ -14,13 +14,13 @@ from pyarrow import parquet
 from sklearn.metrics import accuracy_score
 from transformers import AutoModelForMultipleChoice, BertTokenizerFast
 
-from bertkit.data.columns import Columns
+from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import canonical_records
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import forward
 from bertkit.recipe import load_recipe
 from bertkit.tasks import multiple_choice as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
 
@@ -28,8 +28,8 @@ TOKENIZER = make_tokenizer()
 PADDING = TOKENIZER.pad_token_id
 
 
-def setup_of(recipe: str = "choose", **changes) -> Setup:
-    return Setup(load_recipe(recipe, changes), TOKENIZER, ())
+def setup_of(recipe: str = "choose", **changes) -> TaskContext:
+    return TaskContext(load_recipe(recipe, changes), TOKENIZER, ())
 
 
 def reading(choices, label=None, **more):
@@ -126,7 +126,7 @@ def test_choices_come_from_one_column_or_from_several():
 
 
 def read_record(recipe, record):
-    columns: Columns = task.COLUMNS
+    columns: ColumnSpec = task.COLUMNS
     ((_, _, row),) = canonical_records([(1, record)], recipe.data, columns, "rows")
     return task.read(row, recipe)
 
@@ -196,7 +196,7 @@ def row_alone(feature):
 @pytest.mark.parametrize("segments", [False, True])
 def test_a_batch_of_unequal_rows_is_what_each_row_is_alone(tiny_model, tmp_path, segments):
     tokenizer = BertTokenizerFast(vocab=TOKENIZER.get_vocab(), model_max_length=64) if segments else TOKENIZER
-    setup = Setup(load_recipe("choose"), tokenizer, ())
+    setup = TaskContext(load_recipe("choose"), tokenizer, ())
     assert ("token_type_ids" in task.encode(UNEQUAL, setup)[0]) == segments
     torch.manual_seed(1)
     model = task.load_model(tiny_model, setup, new_head=True).eval()

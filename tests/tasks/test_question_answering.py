@@ -14,7 +14,7 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import drop_private_keys
 from bertkit.tasks import question_answering as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer
 from tests.kills import read_lines
@@ -27,10 +27,10 @@ PLACES = [(0, 3), (4, 8), (9, 12), (13, 17), (18, 21), (22, 25), (26, 30), (31, 
 WORDY = [(start, end) for start, end in PLACES if CONTEXT[start:end] != "the"]  # which is no answer once normalized
 
 
-def setup_of(recipe: str = "qa", **changes) -> Setup:
+def setup_of(recipe: str = "qa", **changes) -> TaskContext:
     options = {f"options.{name}": value for name, value in changes.items() if name in task.OPTIONS}
     others = {f"training.{name}": value for name, value in changes.items() if name not in task.OPTIONS}
-    return Setup(load_recipe(recipe, {**options, **others}), TOKENIZER, ())
+    return TaskContext(load_recipe(recipe, {**options, **others}), TOKENIZER, ())
 
 
 def answer(text: str, start: int) -> dict:
@@ -289,7 +289,7 @@ def test_the_window_surest_of_an_answer_speaks_for_no_answer():
 # --- scores, thresholds, files
 
 
-def some_decoded(count: int, seed: int, lean: float = 0.0, **changes) -> tuple[list[dict], list[dict], Setup]:
+def some_decoded(count: int, seed: int, lean: float = 0.0, **changes) -> tuple[list[dict], list[dict], TaskContext]:
     """Rows with random logits that lean towards the truth, and as asked towards no answer."""
     rng = np.random.default_rng(seed)
     setup = setup_of("squad2", **changes)

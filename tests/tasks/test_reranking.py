@@ -13,9 +13,9 @@ from sklearn.metrics import average_precision_score, ndcg_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.errors import DataError, RecipeError
-from bertkit.evaluation.scoring import Scored, find_intervals
+from bertkit.evaluation.scoring import EvalOutput, find_intervals
 from bertkit.recipe import load_recipe
-from bertkit.tasks import Setup
+from bertkit.tasks import TaskContext
 from bertkit.tasks import reranking as task
 from bertkit.vectors.reranker import Reranker
 from bertkit.workflows.finetune import finetune
@@ -24,8 +24,8 @@ from tests.conftest import make_tokenizer, write_jsonl
 NAMES = ["cat", "dog", "bird", "man", "hat"]
 
 
-def setup_of(loss: str = "pointwise", **changes) -> Setup:
-    return Setup(load_recipe("rerank", {"options.loss": loss, **changes}), make_tokenizer(), ())
+def setup_of(loss: str = "pointwise", **changes) -> TaskContext:
+    return TaskContext(load_recipe("rerank", {"options.loss": loss, **changes}), make_tokenizer(), ())
 
 
 def rows_of(*relevance: list[float]) -> list[dict]:
@@ -144,7 +144,7 @@ def test_intervals_are_over_queries_and_not_over_rows():
     predictions = [{"prediction": (1.0 if int(row["query"][1:]) % 2 else -1.0) * row["relevance"]} for row in rows]
     compared = task.compare(predictions, rows, setup)
     scores = task.score(compared, setup)
-    low, high = find_intervals(task, Scored(predictions, [], compared, scores, None, setup)).ends["mrr@10"]
+    low, high = find_intervals(task, EvalOutput(predictions, [], compared, scores, None, setup)).ends["mrr@10"]
     assert scores["mrr@10"] == pytest.approx(0.55)
     error = compared["mrr@10"].std() / 4  # of a mean over 16 queries
     assert high - low == pytest.approx(2 * 2.13 * error, rel=0.2)

@@ -14,17 +14,17 @@ from bertkit.errors import DataError, ModelError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tasks import similarity as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.evaluate import evaluate
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.predict import predict
 from tests.conftest import make_tokenizer, toy_rows, write_jsonl
 
 
-def setup_of(**changes) -> Setup:
+def setup_of(**changes) -> TaskContext:
     recipe = load_recipe("similarity", changes)
     load_task(recipe)
-    return Setup(recipe, make_tokenizer(), ())
+    return TaskContext(recipe, make_tokenizer(), ())
 
 
 def make_pairs(count: int, seed: int) -> list[dict[str, object]]:

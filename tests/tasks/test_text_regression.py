@@ -12,14 +12,14 @@ import sklearn.metrics
 from bertkit.errors import DataError
 from bertkit.metrics.linear import TFIDF
 from bertkit.recipe import load_recipe
-from bertkit.tasks import REGRESSION, Setup
+from bertkit.tasks import REGRESSION, TaskContext
 from bertkit.tasks import text_regression as task
 from tests.conftest import make_tokenizer
 
 
 @pytest.fixture
 def setup():
-    return Setup(load_recipe("stsb"), make_tokenizer(), ("value",))
+    return TaskContext(load_recipe("stsb"), make_tokenizer(), ("value",))
 
 
 @pytest.mark.parametrize(("label", "number"), [("2.5", 2.5), (3, 3.0), ("-1e-3", -0.001), (True, 1.0)])
@@ -65,7 +65,7 @@ def test_a_text_that_is_not_text_is_refused(setup):
 def test_numbers_of_windows_have_a_mean_or_a_highest_and_no_votes():
     outputs = [{"logits": np.array([[1.0], [4.0], [np.nan]]), "windows": 2.0}]
     for way, number in (("windows_mean", 2.5), ("windows_max", 4.0)):
-        setup = Setup(load_recipe("stsb", {"options.long_text": way}), make_tokenizer(), ("value",))
+        setup = TaskContext(load_recipe("stsb", {"options.long_text": way}), make_tokenizer(), ("value",))
         assert task.decode(outputs, [], [], setup) == [{"prediction": number}]
     assert "windows_vote" not in task.OPTIONS["long_text"].choices
 
@@ -86,7 +86,9 @@ def test_scores_are_those_of_scipy_and_scikit_learn():
     draw = np.random.default_rng(0)
     gold = draw.integers(0, 11, 50) / 2  # with ties
     predicted = gold + draw.normal(size=50)
-    setup = Setup(load_recipe("regress", {"metrics": list(REGRESSION), "best_metric": "r2"}), make_tokenizer(), ())
+    setup = TaskContext(
+        load_recipe("regress", {"metrics": list(REGRESSION), "best_metric": "r2"}), make_tokenizer(), ()
+    )
     rows, records = [{"label": value} for value in gold], [{"prediction": value} for value in predicted]
     assert task.score(task.compare(records, rows, setup), setup) == pytest.approx(
         {

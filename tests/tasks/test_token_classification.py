@@ -24,7 +24,7 @@ from bertkit.metrics.intervals import find_intervals
 from bertkit.recipe import load_recipe
 from bertkit.tasks import drop_private_keys, load_task
 from bertkit.tasks import token_classification as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.tokens.words import split_text
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune_data import read_finetune_data
@@ -58,10 +58,10 @@ some_words = st.lists(
 )
 
 
-def setup_of(labels=NER, **changes) -> Setup:
+def setup_of(labels=NER, **changes) -> TaskContext:
     options = {f"options.{name}": value for name, value in changes.items() if name in task.OPTIONS}
     others = {name: value for name, value in changes.items() if name not in task.OPTIONS}
-    return Setup(load_recipe("tag", {**options, **others}), TOKENIZER, tuple(labels))
+    return TaskContext(load_recipe("tag", {**options, **others}), TOKENIZER, tuple(labels))
 
 
 def reading(row, recipe="tag", **changes):
@@ -1020,7 +1020,7 @@ def count_words(gold, predicted):
 def test_metrics_of_libraries_get_lists_of_labeled_tags_and_have_no_interval(tag_script):
     metrics = ["f1", f"evaluate:{tag_script.parent}", f"{__name__}.count_words"]
     recipe = load_recipe("ner", {"metrics": metrics})
-    family, setup = load_task(recipe), Setup(recipe, None, tuple(recipe.labels))
+    family, setup = load_task(recipe), TaskContext(recipe, None, tuple(recipe.labels))
     rows = [{"tokens": ["EU", "says", "no"], "tags": ["B-ORG", None, "O"]}, {"tokens": ["Rome"], "tags": ["B-LOC"]}]
     predictions = [{"prediction": ["B-ORG", "B-LOC", "O"]}, {"prediction": ["O"]}]
     compared = family.compare(predictions, rows, setup)

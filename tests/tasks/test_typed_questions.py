@@ -19,7 +19,7 @@ from bertkit.modeling.heads.options import option_class
 from bertkit.recipe import load_recipe
 from bertkit.recipe.records import check_options
 from bertkit.tasks import typed_questions as task
-from bertkit.tokens.features import IGNORED, Setup, pad_features
+from bertkit.tokens.features import IGNORE_INDEX, TaskContext, pad_features
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer, write_csv, write_jsonl
 from tests.modeling.tiny_models import make_tiny
@@ -32,8 +32,8 @@ ASKED = {
 }
 
 
-def setup_of(**changes) -> Setup:
-    return Setup(load_recipe("decide", changes), TOKENIZER, ())
+def setup_of(**changes) -> TaskContext:
+    return TaskContext(load_recipe("decide", changes), TOKENIZER, ())
 
 
 def row_of(state="the film", answers=None, questions=None):
@@ -56,7 +56,7 @@ def test_each_option_has_a_mask_token_before_its_words():
     assert tokens[:5] == ["[CLS]", "the", "film", "[SEP]", "film"]
     assert [tokens[place] for place in choice["places"]] == ["[MASK]"] * 3
     assert [tokens[place + 1] for place in choice["places"]] == ["dull", "fine", "very"]
-    assert [n for n, label in enumerate(choice["labels"]) if label != IGNORED] == [choice["places"][1]]
+    assert [n for n, label in enumerate(choice["labels"]) if label != IGNORE_INDEX] == [choice["places"][1]]
     assert score["places"] == sorted(score["places"])
     assert (choice["labels"][choice["places"][1]], score["labels"][score["places"][2]]) == (0, 1)
 
@@ -69,7 +69,7 @@ def test_questions_share_a_sequence_where_they_are_to_be_answered_in_one_pass():
     tokens = words_of(together["input_ids"])
     assert tokens.count("[SEP]") == 1 + 3
     assert [tokens[place] for place in together["places"]] == ["[MASK]"] * (2 + 3 + 3)
-    assert [n for n, label in enumerate(together["labels"]) if label != IGNORED] == [
+    assert [n for n, label in enumerate(together["labels"]) if label != IGNORE_INDEX] == [
         together["places"][place] for place in (1, 2 + 1, 2 + 3 + 0)
     ]
     parts = [words_of(each["input_ids"])[4:] for each in apart]

@@ -11,16 +11,16 @@ from bertkit.errors import DataError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tasks import unlabeled_texts as task
-from bertkit.tokens.features import Setup
-from bertkit.training.batching import plan_distinct
+from bertkit.tokens.features import TaskContext
+from bertkit.training.batching import plan_batches_without_duplicates
 from bertkit.workflows.finetune import finetune
 from tests.conftest import make_tokenizer, toy_rows
 
 
-def setup_of(**changes) -> Setup:
+def setup_of(**changes) -> TaskContext:
     recipe = load_recipe("similarity-texts", changes)
     load_task(recipe)
-    return Setup(recipe, make_tokenizer(), ())
+    return TaskContext(recipe, make_tokenizer(), ())
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_text_and_its_halves_are_encoded(text, halves):
 def test_a_text_that_comes_twice_is_never_in_a_batch_twice():
     rows = [{"text": f"film {number // 2}"} for number in range(24)]
     numbers = [feature["texts"] for feature in task.encode(rows, setup_of())]
-    for batch in plan_distinct(numbers, 6, seed=0, epoch=0):
+    for batch in plan_batches_without_duplicates(numbers, 6, seed=0, epoch=0):
         assert len({rows[row]["text"] for row in batch}) == len(batch)
 
 

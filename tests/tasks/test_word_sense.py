@@ -19,7 +19,7 @@ from bertkit.errors import DataError
 from bertkit.evaluation.forward import forward
 from bertkit.recipe import load_recipe
 from bertkit.tasks import word_sense as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
 from tests.kills import read_lines
@@ -30,8 +30,8 @@ LABELS = ("book/bad", "book/good", "film/bad", "film/fine", "film/good", "song/o
 NO_LABEL = "no label (column 'sense') - fill it in, or --set data.empty_label=drop"
 
 
-def setup_of(labels=LABELS, **changes) -> Setup:
-    return Setup(load_recipe("wsd", changes), TOKENIZER, tuple(labels))
+def setup_of(labels=LABELS, **changes) -> TaskContext:
+    return TaskContext(load_recipe("wsd", changes), TOKENIZER, tuple(labels))
 
 
 def reading(**row):

@@ -15,7 +15,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.sentence.folder import SentenceModules, write_modules
 from bertkit.recipe import load_recipe
 from bertkit.tasks import zero_shot as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.evaluate import evaluate
 from bertkit.workflows.predict import predict
 from tests.conftest import make_tokenizer, toy_rows, write_jsonl
@@ -122,7 +122,7 @@ def test_options_that_are_refused(name, value, remedy):
 
 
 def test_it_is_not_trained(tiny_model):
-    setup = Setup(load_recipe("classify", ZERO), make_tokenizer(), ("bad", "good"))
+    setup = TaskContext(load_recipe("classify", ZERO), make_tokenizer(), ("bad", "good"))
     with pytest.raises(RecipeError, match="the task family zero_shot trains nothing"):
         task.load_model(tiny_model, setup, new_head=True)
 

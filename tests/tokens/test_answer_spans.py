@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering as task
 from bertkit.tokens import answer_spans as spans
-from bertkit.tokens.features import Setup, tokenize_texts
+from bertkit.tokens.features import TaskContext, tokenize_texts
 from tests.conftest import make_tokenizer
 
 
@@ -182,9 +182,9 @@ MAKERS = {"wordpiece": make_tokenizer, "bytes": make_byte_tokenizer}
 
 
 @cache
-def setup_of(tokenizer: str, max_length: int, overlap: int) -> Setup:
+def setup_of(tokenizer: str, max_length: int, overlap: int) -> TaskContext:
     changes = {"training.max_length": max_length, "options.overlap": overlap, "options.max_answer_length": 1000}
-    return Setup(load_recipe("qa", changes), tokenizer_of(tokenizer), ())
+    return TaskContext(load_recipe("qa", changes), tokenizer_of(tokenizer), ())
 
 
 @cache

@@ -16,7 +16,7 @@ import bertkit
 from bertkit.data.rows import Split
 from bertkit.data.sources import read_splits
 from bertkit.recipe import load_recipe
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.disk import ArrayWriter
 from bertkit.tasks import load_task
 from bertkit.tokens import feature_cache
@@ -25,12 +25,12 @@ from bertkit.tokens.feature_cache import (
     add_values,
     content_key,
     encode_split,
-    lengths_of,
-    longest_of,
-    occurring_tokens_of,
+    get_lengths,
+    get_max_lengths,
+    get_used_token_ids,
     rows_of,
 )
-from bertkit.tokens.features import Setup, count_tokens, longest_text
+from bertkit.tokens.features import TaskContext, count_tokens, longest_text
 from bertkit.workflows.finetune_data import find_labels
 from tests.conftest import make_tokenizer
 
@@ -57,7 +57,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     """Keep even small splits, in a folder of the test's own."""
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(feature_cache, "_MIN_ROWS", 1)
-    say_once.cache_clear()
+    log_once.cache_clear()
     return tmp_path / "cache" / "features"
 
 
@@ -72,7 +72,7 @@ def prepared(name: str, rows: int = 24, **changes: object):
     task = load_task(recipe)
     splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), lambda split: split == "train")
     labels, splits = find_labels(recipe, task, splits)
-    return task, splits["train"], Setup(recipe, TOKENIZER, labels)
+    return task, splits["train"], TaskContext(recipe, TOKENIZER, labels)
 
 
 def several_labels(count: int = 24):
@@ -82,7 +82,7 @@ def several_labels(count: int = 24):
     return (
         load_task(recipe),
         Split("train", "here", rows, list(range(count))),
-        Setup(recipe, TOKENIZER, ("a", "b", "c")),
+        TaskContext(recipe, TOKENIZER, ("a", "b", "c")),
     )
 
 
@@ -168,8 +168,8 @@ def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
     fresh, cached = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
     monkeypatch.setattr(FeatureColumns, "__getitem__", None)
     for features in (fresh, cached):
-        assert lengths_of(features).tolist() == [count_tokens(feature) for feature in fresh]
-        assert longest_of(features).tolist() == [longest_text(feature) for feature in fresh]
+        assert get_lengths(features).tolist() == [count_tokens(feature) for feature in fresh]
+        assert get_max_lengths(features).tolist() == [longest_text(feature) for feature in fresh]
 
 
 def test_rows_are_found_as_in_a_list():
@@ -205,8 +205,8 @@ def test_features_of_many_rows_are_those_of_one_tokenizer_call(name, cache, fold
         assert isinstance(cached, FeatureColumns) and encode.calls == calls
         assert as_lists(cached) == as_lists(cached[index] for index in range(len(cached))) == as_lists(fresh)
         assert rows_of(cached).tolist() == rows_of(fresh).tolist() == [feature["row"] for feature in fresh]
-        assert lengths_of(cached).tolist() == lengths_of(fresh).tolist()
-        assert occurring_tokens_of(cached).tolist() == occurring_tokens_of(fresh).tolist()
+        assert get_lengths(cached).tolist() == get_lengths(fresh).tolist()
+        assert get_used_token_ids(cached).tolist() == get_used_token_ids(fresh).tolist()
     assert len(parts_in(folder)) == 4 if cache else not folder.exists()
 
 

@@ -9,8 +9,8 @@ from transformers import BertTokenizerFast
 from bertkit.errors import RecipeError
 from bertkit.recipe import load_recipe
 from bertkit.tokens.features import (
-    IGNORED,
-    Setup,
+    IGNORE_INDEX,
+    TaskContext,
     count_tokens,
     encode_texts,
     find_template,
@@ -29,9 +29,9 @@ def bert_tokenizer():
     return BertTokenizerFast(vocab=make_tokenizer().get_vocab())
 
 
-def make_setup(tokenizer=None, **training) -> Setup:
+def make_setup(tokenizer=None, **training) -> TaskContext:
     changes = {f"training.{name}": value for name, value in training.items()}
-    return Setup(load_recipe("classify", changes), tokenizer or make_tokenizer(), ("a", "b"))
+    return TaskContext(load_recipe("classify", changes), tokenizer or make_tokenizer(), ("a", "b"))
 
 
 @pytest.mark.parametrize("make", [bert_tokenizer, make_tokenizer, byte_tokenizer, roberta])
@@ -119,9 +119,9 @@ def test_long_batches_have_few_lengths_within_the_limit_of_the_model(longest, li
 
 
 def test_labels_of_tokens_are_padded_with_one_that_losses_ignore():
-    features = [{"input_ids": [2, 9, 3], "labels": [IGNORED, 1, IGNORED]}, {"input_ids": [2], "labels": [0]}]
+    features = [{"input_ids": [2, 9, 3], "labels": [IGNORE_INDEX, 1, IGNORE_INDEX]}, {"input_ids": [2], "labels": [0]}]
     batch = padding_collator(make_setup(), label_per_token=True)(features)
-    assert batch["labels"].tolist() == [[IGNORED, 1, IGNORED], [0, IGNORED, IGNORED]]
+    assert batch["labels"].tolist() == [[IGNORE_INDEX, 1, IGNORE_INDEX], [0, IGNORE_INDEX, IGNORE_INDEX]]
     several = [{"input_ids": [2], "labels": [0.0, 1.0]}]
     assert padding_collator(make_setup(), label_type="float32")(several)["labels"].tolist() == [[0.0, 1.0]]
 

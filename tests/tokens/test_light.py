@@ -12,7 +12,7 @@ from bertkit.modeling.tokenizer import load_tokenizer, read_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime.tokenizer import open_tokenizer, tokenizer_settings
 from bertkit.storage import hub
-from bertkit.tokens.features import Setup, encode_texts, tokenize_texts
+from bertkit.tokens.features import TaskContext, encode_texts, tokenize_texts
 from bertkit.tokens.light import lowercases, read_light_tokenizer
 
 TEXTS = ["Bank is located in the city of London", "naïve [SEP] ж", " two  spaces\n", "", "日本"]
@@ -66,7 +66,7 @@ def test_only_special_tokens_of_the_template_are_split_in_a_text(tmp_path):
     for tokenizer in (loaded, opened, open_tokenizer(saved, tokenizer_settings(loaded))):
         assert [one.ids for one in tokenize_texts(tokenizer, [text, "[SEP]"])] == [expected[1:-1], PLAIN_SEP]
         assert [one.ids for one in tokenize_texts(tokenizer, [text.split(), ["[SEP]"]])][1] == PLAIN_SEP
-        feature = encode_texts([{"text": text}], Setup(load_recipe("cola", {"model": "demo"}), tokenizer, ()))[0]
+        feature = encode_texts([{"text": text}], TaskContext(load_recipe("cola", {"model": "demo"}), tokenizer, ()))[0]
         assert feature["input_ids"] == expected
     for read in map(read_light_tokenizer, (folder, saved)):
         assert [read.encode(one, add_special_tokens=False).ids for one in (text, "[SEP]")] == [

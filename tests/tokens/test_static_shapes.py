@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.tokens.features import IGNORED, ROW_MASK, count_items, pad_features
+from bertkit.tokens.features import IGNORE_INDEX, ROW_MASK, count_items, pad_features
 from bertkit.tokens.static_shapes import choose_widths, evaluation_rows, fill_rows, static_collator, training_rows
 
 
@@ -55,14 +55,14 @@ def test_rows_that_fill_a_batch_repeat_its_first_and_have_no_label():
     batch = {
         "input_ids": torch.arange(6).view(2, 3),
         "attention_mask": torch.ones(2, 3, dtype=torch.long),
-        "labels": torch.tensor([[1, 2, IGNORED], [IGNORED, 1, 1]]),
+        "labels": torch.tensor([[1, 2, IGNORE_INDEX], [IGNORE_INDEX, 1, 1]]),
         "start_positions": torch.tensor([1, 2]),
         "prompt_tokens": torch.tensor(3),
     }
     filled = fill_rows(batch, [0, 1, -1, -1])
     assert filled[ROW_MASK].tolist() == [True, True, False, False]
     assert filled["input_ids"].tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2], [0, 1, 2]]
-    assert filled["labels"][2:].eq(IGNORED).all()
+    assert filled["labels"][2:].eq(IGNORE_INDEX).all()
     assert filled["start_positions"][2:].gt(1000).all()
     assert int(filled["prompt_tokens"]) == 3
     assert count_items(filled) == count_items(batch) == 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertkit.recipe import load_recipe
-from bertkit.tasks import Setup
+from bertkit.tasks import TaskContext
 from bertkit.tokens import truncation
 from bertkit.tokens.features import encode_texts
 from bertkit.tokens.truncation import describe_lost_gold, find_lost_answers, find_unread_words
@@ -17,12 +17,12 @@ from tests.conftest import WORDS, make_tokenizer
 OTHERS = [way for way in truncation.WAYS if way != "head"]
 
 
-def setup_of(way: str, length: int = 16, **options) -> Setup:
+def setup_of(way: str, length: int = 16, **options) -> TaskContext:
     changes = {"training.max_length": length, "options.long_text": way}
     changes |= {f"options.{name}": value for name, value in options.items()}
     tokenizer = make_tokenizer()
     tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    return Setup(load_recipe("classify", changes), tokenizer, ("bad", "good"))
+    return TaskContext(load_recipe("classify", changes), tokenizer, ("bad", "good"))
 
 
 def text(words: int, seed: int = 0) -> str:

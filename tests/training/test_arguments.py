@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from bertkit.errors import RecipeError, UnavailableError
-from bertkit.hardware.precision import Machine
-from bertkit.recipe import Training
+from bertkit.hardware.precision import ComputeConfig
+from bertkit.recipe import TrainingConfig
 from bertkit.training import arguments
 from tests.conftest import finetune
 
@@ -31,9 +31,9 @@ def test_extra_arguments_reach_the_trainer_unless_the_recipe_decides_them(run, t
 
 def test_the_trainer_writes_where_the_run_is(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    machine = Machine("cpu", "fp32", 1, "")
+    machine = ComputeConfig("cpu", "fp32", 1, "")
     for folder in (Path("~", "x"), Path("runs/x"), tmp_path):
-        made = arguments.make_arguments(Training(), machine, folder, 96)
+        made = arguments.make_arguments(TrainingConfig(), machine, folder, 96)
         assert made.output_dir == str(folder)
 
 
@@ -42,13 +42,13 @@ def test_what_is_compiled_is_decided_by_a_key_of_its_own(field):
     with pytest.raises(
         RecipeError, match=rf"^training.extra.{field} is decided by training.torch_compile - leave it out$"
     ):
-        arguments.check_extra(Training(extra={field: "x"}))
+        arguments.check_extra(TrainingConfig(extra={field: "x"}))
 
 
 @pytest.mark.parametrize("settings", [{}, {"warmup_ratio": 0.5, "decay_ratio": 0.5}, {"decay_ratio": 0.25}])
 def test_a_stable_rate_decays_over_its_share_of_the_steps(settings, tmp_path):
-    training = Training(schedule="warmup_stable_decay", steps=77, extra={"lr_scheduler_kwargs": {}}, **settings)
-    machine = Machine("cpu", "fp32", 1, "")
+    training = TrainingConfig(schedule="warmup_stable_decay", steps=77, extra={"lr_scheduler_kwargs": {}}, **settings)
+    machine = ComputeConfig("cpu", "fp32", 1, "")
     made = arguments.make_arguments(training, machine, tmp_path, 96)
     steps = made.lr_scheduler_kwargs["num_decay_steps"]
     assert steps == pytest.approx(77 * training.decay_share, abs=1)
@@ -59,8 +59,8 @@ def test_a_stable_rate_decays_over_its_share_of_the_steps(settings, tmp_path):
 def test_the_trainer_computes_in_the_precision_that_the_trial_chose(tmp_path, monkeypatch, precision):
     """Whether TrainingArguments know that the device has it: they look at a few kinds of GPUs."""
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "meta")
-    machine = Machine("meta", precision, 1, "")
-    made = arguments.make_arguments(Training(), machine, tmp_path, 96)
+    machine = ComputeConfig("meta", precision, 1, "")
+    made = arguments.make_arguments(TrainingConfig(), machine, tmp_path, 96)
     assert made.device.type == "meta"
     assert (made.bf16, made.mixed_precision) == (precision == "bf16", "bf16" if precision == "bf16" else "no")
     assert made.optim == "adamw_torch"  # no kernel of a fused one for it
@@ -71,7 +71,7 @@ def test_accelerate_may_not_take_another_device(tmp_path, monkeypatch):
     with pytest.raises(
         UnavailableError, match="Accelerate computes on cpu, and bertkit on xpu - set BERTKIT_DEVICE=cpu"
     ):
-        arguments.make_arguments(Training(), Machine("xpu", "fp32", 1, ""), tmp_path, 96)
+        arguments.make_arguments(TrainingConfig(), ComputeConfig("xpu", "fp32", 1, ""), tmp_path, 96)
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_accelerate_may_not_take_another_device(tmp_path, monkeypatch):
 )
 def test_what_the_trainer_would_ignore_is_refused(field, decided):
     with pytest.raises(RecipeError, match=rf"^training.extra.{field} is decided by {decided} - leave it out$"):
-        arguments.check_extra(Training(extra={field: "x"}))
+        arguments.check_extra(TrainingConfig(extra={field: "x"}))

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 from bertkit.tokens.feature_cache import items_of
-from bertkit.training.batching import SORT_WINDOW, InMemoryBatches, SeededBatches, Shares, plan_epoch
+from bertkit.training.batching import SORT_WINDOW, BatchPartition, InMemoryBatches, SeededBatches, plan_epoch
 
 
 @settings(deadline=None)
@@ -40,7 +40,7 @@ def test_shares_make_up_the_batches_of_one_process(parts, processes):
     whole = plan_epoch(lengths, 16, seed=3, epoch=1)
     shares = []
     for process in range(processes):
-        batches = SeededBatches(lengths, 16, 3, shares=Shares(parts, processes, process))
+        batches = SeededBatches(lengths, 16, 3, shares=BatchPartition(parts, processes, process))
         batches.set_epoch(1)
         shares.append(list(batches))
         assert len(shares[-1]) == len(batches) == len(whole) * parts
@@ -54,7 +54,9 @@ def test_shares_make_up_the_batches_of_one_process(parts, processes):
 def test_processes_have_the_same_work_in_every_step(processes):
     """A step takes as long as its slowest process: what the others wait is below three in a hundred."""
     lengths = (np.random.default_rng(0).gamma(4, 5, 4000).astype(int) + 3).tolist()
-    shares = [list(SeededBatches(lengths, 32, 3, shares=Shares(1, processes, number))) for number in range(processes)]
+    shares = [
+        list(SeededBatches(lengths, 32, 3, shares=BatchPartition(1, processes, number))) for number in range(processes)
+    ]
     work = np.array([[len(rows) * max(lengths[row] for row in rows) for rows in share] for share in shares])
     assert work.max(axis=0).sum() < 1.03 * work.mean(axis=0).sum()
 
@@ -119,7 +121,7 @@ def plan_of(batches: InMemoryBatches, padding: str | None) -> list[list[int]]:
 def test_batches_are_random_where_asked_or_where_tags_need_no_padding(batching, family, padding, caplog):
     caplog.set_level("INFO", logger="bertkit")
     features = features_of(family)
-    plan = plan_of(InMemoryBatches(features, Training(batching=batching, batch_size=4)), padding)
+    plan = plan_of(InMemoryBatches(features, TrainingConfig(batching=batching, batch_size=4)), padding)
     is_random = batching == "random" or (batching == "auto" and family == "tags" and not padding)
     window = 1 if is_random else SORT_WINDOW
     expected = plan_epoch(LENGTHS, 4, 42, 0, window, items=items_of(features))
@@ -132,7 +134,7 @@ def test_batches_are_random_where_asked_or_where_tags_need_no_padding(batching, 
 @pytest.mark.parametrize(("there", "here"), [(None, "a GPU computes padding"), ("a GPU computes padding", None)])
 def test_a_run_goes_on_with_its_batches_on_another_machine(there, here, caplog):
     caplog.set_level("INFO", logger="bertkit")
-    settings = Training(batch_size=4)
+    settings = TrainingConfig(batch_size=4)
     before, resumed = (InMemoryBatches(features_of("tags"), settings) for _ in range(2))
     planned = plan_of(before, there)
     resumed.load_state(before.state(7))
@@ -142,7 +144,7 @@ def test_a_run_goes_on_with_its_batches_on_another_machine(there, here, caplog):
 
 
 def test_a_checkpoint_that_does_not_tell_its_batches_has_those_of_the_recipe():
-    batches = InMemoryBatches(features_of("tags"), Training(batch_size=4, batching="random"))
+    batches = InMemoryBatches(features_of("tags"), TrainingConfig(batch_size=4, batching="random"))
     batches.load_state({})
     assert batches.batching == "random"
 
@@ -150,7 +152,7 @@ def test_a_checkpoint_that_does_not_tell_its_batches_has_those_of_the_recipe():
 def test_the_longest_batch_has_the_longest_rows():
     lengths = [*range(3, 99), 5]
     features = [{"input_ids": [1] * length, "labels": 0} for length in lengths]
-    batches = InMemoryBatches(features, Training(batch_size=32, gradient_accumulation=2))
+    batches = InMemoryBatches(features, TrainingConfig(batch_size=32, gradient_accumulation=2))
     batches.loader(lambda features: features, processes=1, process=0)
     longest = [len(feature["input_ids"]) for feature in batches.longest()]
     assert longest == list(range(98, 98 - len(longest), -1))

@@ -12,7 +12,7 @@ import torch
 from transformers import get_wsd_schedule
 
 from bertkit.recipe import load_pretrain_recipe
-from bertkit.recipe.sections import Pretraining
+from bertkit.recipe.sections import PretrainingConfig
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import MANIFEST
 from bertkit.training.automatic import choose_batch, choose_pretraining_rate
@@ -102,7 +102,7 @@ def test_a_batch_or_a_rate_that_the_user_gave_is_kept(given):
     ],
 )
 def test_the_learning_rate_rises_over_the_warmup_and_falls_to_zero_by_the_clock(schedule, factors):
-    budget = make_budget(Pretraining(budget="1h", schedule=schedule, warmup_ratio=0.2))
+    budget = make_budget(PretrainingConfig(budget="1h", schedule=schedule, warmup_ratio=0.2))
     rates = []
     for budget.share in (0.1, 0.2, 0.6, 1.0):
         rates.append(budget.rate())
@@ -111,7 +111,7 @@ def test_the_learning_rate_rises_over_the_warmup_and_falls_to_zero_by_the_clock(
 
 
 def test_a_stable_rate_decays_by_the_clock_as_transformers_has_it_decay_by_steps():
-    training = Pretraining(budget="1h", schedule="warmup_stable_decay", warmup_ratio=0.1, decay_ratio=0.4)
+    training = PretrainingConfig(budget="1h", schedule="warmup_stable_decay", warmup_ratio=0.1, decay_ratio=0.4)
     budget, optimizer = make_budget(training), torch.optim.SGD([torch.zeros(1, requires_grad=True)], 1.0)
     schedule = get_wsd_schedule(optimizer, num_warmup_steps=10, num_decay_steps=40, num_training_steps=100)
     for step in range(1, 101):
@@ -155,9 +155,9 @@ def test_the_rate_is_lower_for_wide_and_for_deep_models():
 
 
 def test_a_run_that_goes_on_has_used_some_of_its_time():
-    budget = make_budget(Pretraining(budget="100s"))
+    budget = make_budget(PretrainingConfig(budget="100s"))
     budget.start(used=60)
     assert 0.6 <= budget.share < 0.61
     budget.start(used=101)
     assert budget.share == 1
-    assert make_budget(Pretraining(steps=5)) is None
+    assert make_budget(PretrainingConfig(steps=5)) is None

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 from bertkit.tokens.features import count_items
 from bertkit.training.losses import RunningLoss, make_loss, task_terms
 from tests.conftest import finetune
@@ -21,7 +21,7 @@ from tests.kills import read_lines
 
 
 def test_no_wish_no_loss():
-    assert make_loss(Training(), ["a", "b"], ["a", "b"]) is None
+    assert make_loss(TrainingConfig(), ["a", "b"], ["a", "b"]) is None
 
 
 def test_balanced_weights_are_those_of_scikit_learn():
@@ -31,20 +31,20 @@ def test_balanced_weights_are_those_of_scikit_learn():
 
 
 def test_weighted_cross_entropy_is_a_weighted_sum():
-    loss = make_loss(Training(class_weights={"b": 3.0}), ["a", "b"], ["a", "b"])
+    loss = make_loss(TrainingConfig(class_weights={"b": 3.0}), ["a", "b"], ["a", "b"])
     logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
     by_hand = -math.log(math.e**2 / (math.e**2 + 1)) - 3 * math.log(math.e / (math.e + 1)) + math.log(2)
     assert float(loss(logits, torch.tensor([0, 1, 0]))) == pytest.approx(by_hand, abs=1e-6)
 
 
 def test_smoothing_mixes_in_the_uniform_answer():
-    loss = make_loss(Training(label_smoothing=0.2), ["a", "b"], ["a", "b"])
+    loss = make_loss(TrainingConfig(label_smoothing=0.2), ["a", "b"], ["a", "b"])
     right, wrong = math.log1p(math.exp(-2)), math.log1p(math.exp(2))
     assert float(loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))) == pytest.approx(0.9 * right + 0.1 * wrong)
 
 
 def test_ignored_labels_weigh_nothing():
-    loss = make_loss(Training(class_weights="balanced"), ["a", "b"], ["a", "b"])
+    loss = make_loss(TrainingConfig(class_weights="balanced"), ["a", "b"], ["a", "b"])
     logits = torch.randn(1, 4, 2)
     assert float(loss(logits, torch.tensor([[-100, 1, -100, -100]]))) == pytest.approx(
         float(loss(logits[:, 1:2], torch.tensor([[1]])))
@@ -52,14 +52,14 @@ def test_ignored_labels_weigh_nothing():
 
 
 def test_several_labels_at_once_sum_over_rows():
-    loss = make_loss(Training(class_weights={"a": 2.0}), ["a", "b"], [["a"], ["a", "b"]])
+    loss = make_loss(TrainingConfig(class_weights={"a": 2.0}), ["a", "b"], [["a"], ["a", "b"]])
     by_hand = (2 * math.log1p(math.exp(-1)) + math.log1p(math.exp(1))) / 2
     assert float(loss(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))) == pytest.approx(by_hand)
 
 
 def test_unknown_labels_are_refused():
     with pytest.raises(RecipeError, match="class_weights names no label 'goood'"):
-        make_loss(Training(class_weights={"goood": 2.0}), ["good", "bad"], ["good"])
+        make_loss(TrainingConfig(class_weights={"goood": 2.0}), ["good", "bad"], ["good"])
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from bertkit.errors import RecipeError, ResourceError
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 from bertkit.training import micro_batches
-from bertkit.training.micro_batches import fastest_rows, split_batch, tokens_that_fit, try_step
+from bertkit.training.micro_batches import fastest_rows, find_max_tokens, probe_memory, split_batch
 from tests.conftest import finetune
 from tests.kills import read_lines
 
@@ -61,7 +61,7 @@ def test_rows_are_halved_until_they_fit(limit, tried):
             raise OUT_OF_MEMORY
 
     with nullcontext() if limit else pytest.raises(ResourceError):
-        assert tokens_that_fit({"input_ids": torch.zeros(32, 10)}, step) == 10 * tried[-1]
+        assert find_max_tokens({"input_ids": torch.zeros(32, 10)}, step) == 10 * tried[-1]
     assert seen == tried
 
 
@@ -70,7 +70,7 @@ def test_another_error_of_a_step_is_no_lack_of_memory():
         raise RuntimeError("index out of range")
 
     with pytest.raises(RuntimeError, match="index out of range"):
-        tokens_that_fit({"input_ids": torch.zeros(32, 10)}, step)
+        find_max_tokens({"input_ids": torch.zeros(32, 10)}, step)
 
 
 def test_one_line_says_what_fits(caplog):
@@ -81,10 +81,10 @@ def test_one_line_says_what_fits(caplog):
         if len(micro_batch["input_ids"]) > limit:
             raise OUT_OF_MEMORY
 
-    assert tokens_that_fit(batch, lambda tried: step(tried, 9)) == 2000
-    assert tokens_that_fit(batch, lambda tried: step(tried, 4)) == 1200
+    assert find_max_tokens(batch, lambda tried: step(tried, 9)) == 2000
+    assert find_max_tokens(batch, lambda tried: step(tried, 4)) == 1200
     with pytest.raises(ResourceError, match=r"^a single row of 400 tokens does not fit .* try a smaller --max-length"):
-        tokens_that_fit(batch, lambda tried: step(tried, 0))
+        find_max_tokens(batch, lambda tried: step(tried, 0))
     assert [record.getMessage() for record in caplog.records] == [
         "memory: the longest batch, 5 rows of 400 tokens, fits into this GPU",
         "memory: 5 rows of 400 tokens do not fit into this GPU, so micro-batches have at most 3 rows; "
@@ -110,10 +110,10 @@ def test_a_trial_leaves_no_trace(fits):
 
     before = state()
     if fits:
-        try_step(model, optimizer, loss)
+        probe_memory(model, optimizer, loss)
     else:
         with pytest.raises(torch.OutOfMemoryError):
-            try_step(model, optimizer, loss)
+            probe_memory(model, optimizer, loss)
     assert state() == before
     assert not optimizer.state and all(weights.grad is None for weights in model.parameters())
 
@@ -170,9 +170,9 @@ def test_rows_are_those_of_the_limit_or_of_the_device(tokens, device, rows):
 def test_a_batch_whose_rows_are_compared_is_not_split():
     batch = {"input_ids": torch.zeros(32, 2, 100), "attention_mask": torch.ones(32, 2, 100)}
     model = SimpleNamespace(config=SimpleNamespace(), device=torch.device("cpu"))
-    micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)
+    micro_batches.check_shares(model, TrainingConfig(gradient_accumulation=2), 1)
     model.compares_rows = True
     assert micro_batches.rows_at_once(batch, 640, model) == 32
     assert model.tokens_at_once == 640
     with pytest.raises(RecipeError, match="compares all texts of one - leave it out"):
-        micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)
+        micro_batches.check_shares(model, TrainingConfig(gradient_accumulation=2), 1)

@@ -14,7 +14,7 @@ from torch.nn import functional
 import bertkit
 from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import open_trained
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 from bertkit.server.models import find_models
 from bertkit.storage import runs
 from bertkit.training.losses import make_loss
@@ -84,7 +84,7 @@ def own(tmp_path, monkeypatch):
 @pytest.mark.parametrize("gold", [torch.tensor([0, 1, -100, 1]), torch.tensor([[1.0, 0.0]] * 4)])
 def test_a_loss_of_ones_own_is_summed_over_the_labels_that_count(own, gold):
     logits = torch.randn(4, 2)
-    loss = make_loss(Training(loss=f"{own}.plain"), ["a", "b"], ["a", "b"])(logits, gold)
+    loss = make_loss(TrainingConfig(loss=f"{own}.plain"), ["a", "b"], ["a", "b"])(logits, gold)
     if gold.is_floating_point():
         expected = functional.binary_cross_entropy_with_logits(logits, gold, reduction="none").mean(dim=-1).sum()
     else:
@@ -93,7 +93,7 @@ def test_a_loss_of_ones_own_is_summed_over_the_labels_that_count(own, gold):
 
 
 def test_a_loss_that_is_a_mean_already_is_refused(own):
-    loss = make_loss(Training(loss=f"{own}.mean"), ["a", "b"], ["a", "b"])
+    loss = make_loss(TrainingConfig(loss=f"{own}.mean"), ["a", "b"], ["a", "b"])
     with pytest.raises(RecipeError, match=r"returned shape \(\) for logits of shape \(4, 2\)"):
         loss(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))
 
@@ -104,7 +104,7 @@ def test_focal_loss_is_that_of_the_paper(gamma, several):
     logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.5, 0.5]], requires_grad=True)
     gold = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]) if several else torch.tensor([0, 0, -100])
     names = [["a"], ["b"]] if several else ["a", "b"]
-    loss = make_loss(Training(loss="focal", focal_gamma=gamma, class_weights={"a": 3.0}), ["a", "b"], names)
+    loss = make_loss(TrainingConfig(loss="focal", focal_gamma=gamma, class_weights={"a": 3.0}), ["a", "b"], names)
     computed = loss(logits, gold)
     by_hand = 0.0
     for row, labels in zip(logits.tolist(), gold.tolist(), strict=True):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from bertkit.pretraining.objectives import mlm
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.training.pretrain_batches import PretrainBatches
 from tests.pretraining.objectives.texts import make_corpus, make_setup
 
@@ -25,7 +25,7 @@ def longest(batches, number):
 
 def masked_share(batches, number):
     features = batches.__getitems__([batches.key(number)])
-    return np.mean(np.concatenate([feature["labels"] != IGNORED for feature in features]))
+    return np.mean(np.concatenate([feature["labels"] != IGNORE_INDEX for feature in features]))
 
 
 def test_three_quarters_of_the_steps_are_short():

@@ -186,7 +186,7 @@ def test_a_resumed_run_keeps_its_number_of_threads(tmp_path, two_threads, monkey
         (folder / "checkpoint-3").mkdir()
         raise DataError("a bad row", "mend it")
     monkeypatch.setattr(process._PROCESS, "option", None)
-    assert process.fitting_threads().number == 2
+    assert process.available_threads().number == 2
     with open_run(make_plan(folder), fresh=False) as run:
         assert run.machine.threads == process._PROCESS.count == 1
 

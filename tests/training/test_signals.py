@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from bertkit.training.stopping import caught_signals
+from bertkit.training.stopping import handle_signals
 from tests.conftest import finetune
 
 
@@ -32,7 +32,7 @@ def foreground():
 
 @pytest.mark.usefixtures("foreground")
 def test_the_first_signal_asks_to_stop_and_usr1_asks_for_a_checkpoint():
-    with caught_signals() as stop:
+    with handle_signals() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert (stop.signal, stop.save) == (0, True)
         os.kill(os.getpid(), signal.SIGINT)
@@ -44,8 +44,8 @@ def test_the_first_signal_asks_to_stop_and_usr1_asks_for_a_checkpoint():
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_second_signal_ends_the_process_at_once(name):
     script = (
-        "import os, signal, time\nfrom bertkit.training.stopping import caught_signals\n"
-        f"with caught_signals():\n    os.kill(os.getpid(), signal.{name})\n    print('goes on', flush=True)\n"
+        "import os, signal, time\nfrom bertkit.training.stopping import handle_signals\n"
+        f"with handle_signals():\n    os.kill(os.getpid(), signal.{name})\n    print('goes on', flush=True)\n"
         f"    os.kill(os.getpid(), signal.{name})\n    time.sleep(60)\n"
     )
     ended = subprocess.run(
@@ -61,7 +61,7 @@ def test_a_second_signal_ends_the_process_at_once(name):
 def test_a_signal_that_the_process_was_started_to_ignore_stays_ignored(number):
     before = signal.signal(number, signal.SIG_IGN)
     try:
-        with caught_signals() as stop:
+        with handle_signals() as stop:
             os.kill(os.getpid(), number)
             assert (stop.signal, stop.save) == (0, False)
         assert signal.getsignal(number) is signal.SIG_IGN
@@ -73,7 +73,7 @@ def test_a_thread_leaves_signals_to_the_main_thread():
     handlers = []
 
     def work():
-        with caught_signals():
+        with handle_signals():
             handlers.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)

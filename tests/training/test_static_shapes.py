@@ -15,9 +15,9 @@ from bertkit.evaluation.forward import few_shapes, sorted_batches
 from bertkit.hardware.device import Device
 from bertkit.modeling.heads.mixins import find_windows
 from bertkit.modeling.static_shapes import texts_of_rows
-from bertkit.recipe import Training, load_pretrain_recipe, load_recipe
+from bertkit.recipe import TrainingConfig, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
-from bertkit.tokens.several import several_collator
+from bertkit.tokens.several import multi_text_collator
 from bertkit.tokens.static_shapes import static_collator, training_rows
 from bertkit.training.arguments import fitting_collator
 from bertkit.training.batching import InMemoryBatches
@@ -162,7 +162,7 @@ def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch
     """Each shape of a batch is one graph, or two where gradients add up; the others are counted in a test of XLA."""
     monkeypatch.setattr(Device, "shapes_may_change", False)
     random = np.random.default_rng(0)
-    collate = several_collator(
+    collate = multi_text_collator(
         SimpleNamespace(
             recipe=SimpleNamespace(training=SimpleNamespace(max_length=301)),
             tokenizer=SimpleNamespace(model_max_length=301, pad_token_id=0, pad_token_type_id=0),
@@ -188,7 +188,7 @@ def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch
         model.reads = "choices" if way == "choices" else "text"
         rows = texts_of(random, int(random.integers(50, 400)), int(random.integers(2, 301)), way)
         named = {"batch_size": share * accumulation, "gradient_accumulation": accumulation, "max_length": 301}
-        training = Training(batching="sorted", **named)
+        training = TrainingConfig(batching="sorted", **named)
         arguments = SimpleNamespace(device=torch.device("cpu"), per_device_train_batch_size=share)
         batches = InMemoryBatches(rows, training)
         build = fitting_collator(collate, batches, model, training, arguments, graphs=False)

@@ -13,7 +13,7 @@ from torch import nn
 from bertkit.metrics.linear import find_scale
 from bertkit.modeling.info import LoadingInfo
 from bertkit.recipe import load_recipe
-from bertkit.training.losses import Terms, scale_learning_rate, scale_targets
+from bertkit.training.losses import LossTerms, scale_learning_rate, scale_targets
 from bertkit.workflows.finetune import finetune
 from tests.conftest import toy_rows, write_csv
 
@@ -34,7 +34,7 @@ class Regressor(nn.Module):
 
 
 def train(model, targets, scaled):
-    terms = Terms({"gold": 1.0}, len, lambda model, batch: {"gold": (model(X) - batch["labels"]).square().sum()})
+    terms = LossTerms({"gold": 1.0}, len, lambda model, batch: {"gold": (model(X) - batch["labels"]).square().sum()})
     terms = scale_targets(model, terms, targets.tolist()) if scaled else terms
     # as in the Trainer, no bias decays
     decay = [[each for each in model.parameters() if (each.dim() > 1) == decays] for decays in (True, False)]
@@ -62,14 +62,14 @@ def test_a_head_learns_as_if_targets_were_standardized(shift, factor):
 def test_usual_targets_and_other_heads_stay_as_they_are():
     assert find_scale([0.0, 2.5, 5.0]) == find_scale([1.0, 1.0]) == (0.0, 1.0)
     assert find_scale([1990.0, 1990.0]) == (1990.0, 1.0)
-    terms, model = Terms({"gold": 1.0}, len, lambda *_: {}), Regressor()
+    terms, model = LossTerms({"gold": 1.0}, len, lambda *_: {}), Regressor()
     assert scale_targets(model, terms, [0.0, 5.0]) is terms
     model.config.problem_type = "multi_label_classification"
     assert scale_targets(model, terms, [1000.0, 5000.0]) is terms
 
 
 def test_a_trained_head_is_kept_if_it_predicts_such_numbers():
-    terms = Terms({"gold": 1.0}, len, lambda *_: {})
+    terms = LossTerms({"gold": 1.0}, len, lambda *_: {})
     for bias, started in ((3500.0, 3500.0), (0.0, 3000.0)):
         model = Regressor()
         model.loading_info = LoadingInfo()

@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from bertkit.errors import UnavailableError
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 from bertkit.recipe.sections import _Tracker
 from bertkit.training import trackers
 from tests.conftest import finetune
@@ -84,7 +84,7 @@ def test_a_missing_tracker_is_told_before_rows_are_read(run, tiny_model, monkeyp
         assert "training.report_to names wandb, but its package is not installed - `pip install wandb`" in ended.last
         assert not Path("run").exists()
     with pytest.raises(UnavailableError, match="pip install azureml-sdk"):
-        trackers.check_callbacks(Training(report_to="azure_ml"), trusted=True)
+        trackers.check_callbacks(TrainingConfig(report_to="azure_ml"), trusted=True)
 
 
 def test_an_unknown_tracker_is_told(run, tiny_model, toy_data):

@@ -13,11 +13,11 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.depths import prepare_depths
+from bertkit.modeling.depths import configure_layers
 from bertkit.modeling.embeddings import occurring_embeddings
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.sentence.head import SentenceHead
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 from bertkit.training.unfreezing import LayerPlan, Stage
 from tests.conftest import LEARN, finetune, toy_rows, write_csv
 from tests.kills import TRAINING_STEP, everything, read_lines
@@ -30,8 +30,8 @@ def model():
 
 
 def plan_of(model, rows=64, **settings):
-    training = Training(**{"batch_size": 16, "epochs": 8, **settings})
-    prepare_depths(model, training)
+    training = TrainingConfig(**{"batch_size": 16, "epochs": 8, **settings})
+    configure_layers(model, training)
     return LayerPlan(model, training, rows)
 
 
@@ -69,9 +69,9 @@ def test_a_run_that_ends_before_the_last_stage_says_so(model, caplog):
 
 
 def test_layers_are_planned_only_where_a_recipe_says_so():
-    assert not Training().sets_layers
-    assert Training(head_learning_rate=0.1).sets_layers
-    assert Training(freeze="embeddings").sets_layers
+    assert not TrainingConfig().sets_layers
+    assert TrainingConfig(head_learning_rate=0.1).sets_layers
+    assert TrainingConfig(freeze="embeddings").sets_layers
 
 
 def test_rates_decay_from_the_top_layer_down_and_the_head_has_its_own(model):

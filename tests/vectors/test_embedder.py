@@ -35,13 +35,13 @@ def test_a_vector_is_the_mean_of_the_tokens(tiny_model):
 
 
 def test_texts_too_many_to_be_sorted_at_once_have_the_same_vectors(tiny_model, monkeypatch):
-    class Kept(Silent):
+    class PruningPlan(Silent):
         done = 0
 
         def update(self, done, figures):
             self.done = done
 
-    embedder, progress = Embedder(str(tiny_model), precision="fp32"), Kept()
+    embedder, progress = Embedder(str(tiny_model), precision="fp32"), PruningPlan()
     whole = embedder.encode(TEXTS)
     monkeypatch.setattr("bertkit.vectors.embedder.split_texts", partial(split_texts, max_size=20))
     np.testing.assert_allclose(embedder.encode(TEXTS, progress=progress), whole, atol=1e-6)

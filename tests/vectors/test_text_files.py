@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, UsageError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 from bertkit.vectors import text_files
 from bertkit.vectors.text_files import TextFile, TextRow, TextSource, VectorSource, read_row_parts, read_text_rows
 from bertkit.vectors.units import UNITS
@@ -18,7 +18,7 @@ VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
 def read(file, unit="text", **data):
-    parts = list(read_row_parts(TextSource(file, data=Data(**data)), UNITS[unit]))
+    parts = list(read_row_parts(TextSource(file, data=DataConfig(**data)), UNITS[unit]))
     return [pair for part in parts for pair in zip(part.ids, part.items, strict=True)]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from bertkit.errors import BertkitError, DataError, DivergedError
 from bertkit.hardware.device import DEVICE
 from bertkit.storage import runs
-from bertkit.training.stopping import caught_signals
+from bertkit.training.stopping import handle_signals
 from bertkit.workflows.runset import RunSet, train_all
 
 
@@ -35,7 +35,7 @@ class StandIns(RunSet):
         folder.mkdir(exist_ok=True)
         runs.write_record(folder, record)
         if kind == "slow":
-            with caught_signals() as stop:
+            with handle_signals() as stop:
                 note(folder, "ready", "")
                 wait_until(lambda: stop.signal or (self.folder / "go").exists())
                 if stop.signal:

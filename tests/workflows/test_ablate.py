@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.errors import DataError, DivergedError, RecipeError, UsageError
 from bertkit.metrics.paired import Difference
-from bertkit.recipe.space import make_search
+from bertkit.recipe.space import parse_sweep_space
 from bertkit.storage import runs
 from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.workflows import ablate as workflow
@@ -37,7 +37,7 @@ OBJECTIVES = "objective=mlm,clm"
 
 
 def search(*space):
-    return make_search("grid", space, None)
+    return parse_sweep_space("grid", space, None)
 
 
 @pytest.fixture

@@ -197,11 +197,11 @@ def test_eight_threads_get_the_answers_of_one(model):
 
 
 def test_threads_that_share_a_model_load_it_once(trained, monkeypatch):
-    from bertkit.evaluation.checkpoint import SavedCheckpoint
+    from bertkit.evaluation.checkpoint import CheckpointInfo
 
     copy = pickle.loads(pickle.dumps(bertkit.load(trained)))
-    loads, load = [], SavedCheckpoint.load
-    monkeypatch.setattr(SavedCheckpoint, "load", lambda *a, **k: loads.append(1) or load(*a, **k))
+    loads, load = [], CheckpointInfo.load
+    monkeypatch.setattr(CheckpointInfo, "load", lambda *a, **k: loads.append(1) or load(*a, **k))
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(copy.predict, TEXTS[:8]))
     assert (len(answers), len(loads)) == (8, 1)
@@ -289,12 +289,12 @@ def test_a_notebook_shows_a_table(model):
 
 
 def test_progress_is_shown_to_who_asks(model):
-    class Kept(Silent):
+    class PruningPlan(Silent):
         done = 0
 
         def update(self, done, figures):
             self.done = done
 
-    progress = Kept()
+    progress = PruningPlan()
     model.predict(TEXTS, progress=progress)
     assert progress.done == len(TEXTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 from bertkit.workflows.attention import measure, show
 from tests.conftest import write_jsonl
 
@@ -23,7 +23,7 @@ def test_a_file_is_read_up_to_its_limit(tmp_path, tiny_model):
     rows = [{"tokens": ["a", "film"], "head": ["2", "0"], "deprel": ["det", "root"]}] * 3
     file = write_jsonl(tmp_path / "rows.jsonl", rows)
     assert measure(str(file), str(tiny_model)).rows == 3
-    assert measure(str(file), str(tiny_model), data=Data(limit=2)).rows == 2
+    assert measure(str(file), str(tiny_model), data=DataConfig(limit=2)).rows == 2
 
 
 def test_a_page_is_written(tmp_path, tiny_model):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertkit.metrics import calibration as metrics
-from bertkit.storage.fingerprints import write_signed
+from bertkit.storage.fingerprints import write_with_checksum
 from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.workflows.calibrate import _compare_f1
 from tests.conftest import toy_rows, write_csv
@@ -136,7 +136,7 @@ def test_rows_of_the_calibration_are_scored_by_what_was_fitted_to_others(run, mo
     own = ["--set", "options.temperature=1", "--set", "options.thresholds={good: 0.5}"]
     assert "fitted to" not in run("eval", "classify", *several, data, *own).out
     # with thresholds of all rows, the score is too high; a calibration from the Hub does not know
-    write_signed(file, {**saved, "folds": []})
+    write_with_checksum(file, {**saved, "folds": []})
     old = json.loads(run("eval", "classify", *several, data).out)["results"][0]
     assert old["scores"]["f1_macro"] > again["scores"]["f1_macro"]
     assert any("does not name the rows that it was fitted to" in line for line in old["warnings"])

@@ -104,7 +104,7 @@ def test_little_memory_is_a_fault(monkeypatch, free, level):
 
 
 def test_processors_are_those_of_quota_and_affinity_and_may_be_busy(monkeypatch):
-    monkeypatch.setattr(doctor, "fitting_threads", lambda: Threads(1, "a quota of 1.5 CPUs"))
+    monkeypatch.setattr(doctor, "available_threads", lambda: Threads(1, "a quota of 1.5 CPUs"))
     monkeypatch.setattr(os, "getloadavg", lambda: (0.5, 0.5, 0.5))
     finding = by_name(check_memory)["processors"]
     assert (finding.level, "1 thread (a quota of 1.5 CPUs)" in finding.text) == ("good", True)

@@ -13,7 +13,7 @@ from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.storage.exports import listed_files
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.export import describe_export, find_license, write_manifest, write_supporting_files
 
 
@@ -23,7 +23,7 @@ def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
     calibration = SavedCalibration(fingerprint(trained), recipe.task, "validation", "rows", 20, 1.5)
     write_calibration(trained, calibration)
     try:
-        before = SimpleNamespace(setup=Setup(recipe, load_tokenizer(trained), saved.labels))
+        before = SimpleNamespace(setup=TaskContext(recipe, load_tokenizer(trained), saved.labels))
         converted = SimpleNamespace(reads="text", inputs=(), outputs=(), probabilities=False)
         write_supporting_files(tmp_path, saved, before)
         described = describe_export(saved, before, converted, "model.onnx", backend="onnx", precision="fp32")
@@ -41,7 +41,7 @@ def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
 def test_words_of_training_rows_are_copied_on_request_only(trained, tmp_path):
     recipe = load_recipe(str(trained / "recipe.yaml"), {"model": str(trained)})
     saved = open_checkpoint(recipe, load_task(recipe), trained)
-    before = SimpleNamespace(setup=Setup(recipe, load_tokenizer(trained), saved.labels))
+    before = SimpleNamespace(setup=TaskContext(recipe, load_tokenizer(trained), saved.labels))
     learned = (trained / "baselines.json").read_bytes()
     for with_baselines in (False, True):
         folder = tmp_path / str(with_baselines)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from tests.conftest import LEARN, ONCE, finetune, toy_rows, write_csv
 from tests.kills import read_lines
 
@@ -134,7 +134,7 @@ def test_texts_that_are_truncated_are_told_by_a_dry_run_eval_and_predict(run, ti
     assert re.search(r"\d+ of 96 \(\S+%\) of the first 96 training rows are longer than 8 tokens", dry.err)
     assert "longer than" not in finetune(run, tiny_model, toy_data, "--dry-run").err
     for command in (["eval", "--data", toy_data], ["predict", toy_data / "validation.csv"]):
-        say_once.cache_clear()
+        log_once.cache_clear()
         arguments = [command[0], "classify", *command[1:], "--model", trained, "--set", "training.max_length=8"]
         words = [len(row["text"].split()) for row in toy_rows(40, seed=2)]  # each is a token, beside two special ones
         long, tokens = [count for count in words if count > 6], sum(words) + 2 * len(words)

@@ -13,7 +13,7 @@ import pytest
 
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.run_sets import write_settings
 from tests.conftest import LEARN, toy_rows, write_csv, write_jsonl
 
@@ -31,7 +31,7 @@ def odd_data(toy_data):
 
 
 def test_odd_rows_are_told_once_and_in_the_plan(run, tiny_model, odd_data):
-    say_once.cache_clear()
+    log_once.cache_clear()
     command = ["finetune", "classify", "--model", tiny_model, "--data", odd_data, "--dry-run"]
     ended = run(*command, "--json")
     warnings = json.loads(ended.out)["warnings"]
@@ -43,7 +43,7 @@ def test_odd_rows_are_told_once_and_in_the_plan(run, tiny_model, odd_data):
 
 
 def test_a_dry_run_tells_that_labels_are_skewed_and_its_advice_can_be_followed(run, tiny_model, toy_data):
-    say_once.cache_clear()
+    log_once.cache_clear()
     rows = [{**row, "label": "bad" if number % 20 else "good"} for number, row in enumerate(toy_rows(200, seed=1))]
     write_csv(toy_data / "train.csv", rows)
     command = ["finetune", "classify", "--model", tiny_model, "--data", toy_data, "--dry-run", "--json"]
@@ -65,7 +65,7 @@ def test_odd_rows_are_in_the_results_and_the_report(run, tiny_model, odd_data):
 
 
 def test_demo_rows_are_not_doubted(run):
-    say_once.cache_clear()
+    log_once.cache_clear()
     ended = run("finetune", "cola", "--model", "demo", "--data", "demo", "--limit", 200, "--dry-run", "--json")
     assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
 

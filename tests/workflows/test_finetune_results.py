@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.recipe import load_recipe
 from bertkit.training.run import FitResult
 from bertkit.workflows import finetune_results
@@ -48,7 +48,7 @@ def test_the_run_folder_holds_all_it_should(trained):
     assert 10**7 < record["peak_memory_bytes"] < 10**11
     report = (trained / "report.html").read_text()
     assert f"<dt>Peak memory</dt><dd>{record['peak_memory_bytes'] / 1e6:,.0f} MB</dd>" in report
-    assert f"<dt>Device</dt><dd>{Machine(**record['machine']).summary}</dd>" in report
+    assert f"<dt>Device</dt><dd>{ComputeConfig(**record['machine']).summary}</dd>" in report
     assert sum("loss" in entry for entry in read_lines(trained / "metrics.jsonl")) >= 30
     results = json.loads((trained / "all_results.json").read_text())
     assert results["eval_accuracy"] == record["results"][0]["scores"]["accuracy"]

@@ -86,11 +86,11 @@ def test_every_format_gives_one_record_a_row_in_order(run, trained, tmp_path):
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv", "parquet"])
 def test_written_files_can_be_read_back(run, trained, tmp_path, ending):
     from bertkit.data.files import read_records
-    from bertkit.recipe import Data
+    from bertkit.recipe import DataConfig
 
     file = write_csv(tmp_path / "rows.csv", [{"text": row["text"]} for row in toy_rows(30, seed=9)])
     assert run("predict", "classify", file, "--model", trained, "-o", f"out.{ending}").code == 0
-    back = [values for _, values in read_records(Path(f"out.{ending}"), Data())]
+    back = [values for _, values in read_records(Path(f"out.{ending}"), DataConfig())]
     assert [str(values["id"]) for values in back] == [str(number) for number in range(30)]
     expected = [record["prediction"] for record in predict(run, trained, file)]
     assert [values["prediction"] for values in back] == expected
@@ -128,9 +128,9 @@ def test_a_bad_row_leaves_no_half_file(run, trained, tmp_path):
 @pytest.fixture
 def never_loaded(monkeypatch):
     """Let every attempt to load weights fail the test."""
-    from bertkit.evaluation.checkpoint import SavedCheckpoint
+    from bertkit.evaluation.checkpoint import CheckpointInfo
 
-    monkeypatch.setattr(SavedCheckpoint, "load", lambda *_: pytest.fail("the model is loaded"))
+    monkeypatch.setattr(CheckpointInfo, "load", lambda *_: pytest.fail("the model is loaded"))
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_a_column_that_would_be_lost_is_refused_before_the_model_is_loaded(run, 
 def test_columns_that_no_prediction_has_are_kept(run, trained, ending):
     """In jsonl, a probability has no column of its own."""
     from bertkit.data.files import read_records
-    from bertkit.recipe import Data
+    from bertkit.recipe import DataConfig
 
     mine = {"probability_other": "1", "start": "2", **({"probability_bad": "3"} if ending == "jsonl" else {})}
     write_csv(Path("rows.csv"), [{"text": "good", **mine}])
     assert run("predict", "classify", "rows.csv", "--model", trained, "-o", f"out.{ending}").code == 0
-    ((_, record),) = read_records(Path(f"out.{ending}"), Data())
+    ((_, record),) = read_records(Path(f"out.{ending}"), DataConfig())
     assert {name: record[name] for name in mine} == mine
 
 
@@ -260,13 +260,13 @@ def test_dates_of_parquet_are_kept(run, trained, output):
     from pyarrow import parquet
 
     from bertkit.data.files import read_records
-    from bertkit.recipe import Data
+    from bertkit.recipe import DataConfig
 
     day = datetime.date(2026, 1, 2)
     parquet.write_table(pyarrow.table({"text": ["good"], "day": [day]}), "rows.parquet")
     ended = run("predict", "classify", "rows.parquet", "--model", trained, *output)
     assert ended.code == 0, ended.err
-    ((_, record),) = read_records(Path(output[1]), Data()) if output else [(1, json.loads(ended.out))]
+    ((_, record),) = read_records(Path(output[1]), DataConfig()) if output else [(1, json.loads(ended.out))]
     assert record["day"] == (day if output[1:] == ["out.parquet"] else "2026-01-02")
 
 
@@ -316,9 +316,9 @@ def test_special_tokens_in_a_text_are_text(run, trained):
     (marked,) = predict(run, trained, "--text", "good [SEP] [MASK] [CLS] film")
     from bertkit.modeling.tokenizer import load_tokenizer
     from bertkit.recipe import load_recipe
-    from bertkit.tokens.features import Setup, encode_texts
+    from bertkit.tokens.features import TaskContext, encode_texts
 
-    setup = Setup(load_recipe("classify"), load_tokenizer(trained), ("bad", "good"))
+    setup = TaskContext(load_recipe("classify"), load_tokenizer(trained), ("bad", "good"))
     (feature,) = encode_texts([{"text": marked["text"]}], setup)
     assert [token for token in feature["input_ids"] if token in (2, 3, 4)] == [2, 3]
 

@@ -14,7 +14,7 @@ import pytest
 from bertkit.errors import BertkitError, DataError, DivergedError, ResourceError, StoppedError, UsageError
 from bertkit.storage import files, runs
 from bertkit.workflows import runset
-from bertkit.workflows.runset import first_failure, keep_going, train_all
+from bertkit.workflows.runset import continue_on_error, first_failure, train_all
 from tests.workflows.stand_in_runs import AlwaysGoing, StandIns, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +142,7 @@ def test_a_signal_and_refused_errors_are_not_noted():
         (UsageError("no"), BertkitError, (UsageError,)),
         (DataError("no"), DivergedError, ()),
     ]:
-        with pytest.raises(type(error)), keep_going("a", failures, kinds, refused=refused):
+        with pytest.raises(type(error)), continue_on_error("a", failures, kinds, refused=refused):
             raise error
     assert failures == {}
 

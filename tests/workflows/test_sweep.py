@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DivergedError, ModelError, ResourceError, UsageError
-from bertkit.recipe.space import make_search
+from bertkit.recipe.space import parse_sweep_space
 from bertkit.storage import files, runs
 from bertkit.storage.run_sets import find_trials, name_trial, read_settings, write_settings, write_space
 from bertkit.workflows import sweep as workflow
@@ -78,13 +78,13 @@ def diverging(monkeypatch):
 
 
 def test_a_trial_that_diverges_has_ended_and_the_others_go_on(diverging, tmp_path):
-    search = make_search("grid", ["training.epochs=1,2"], None)
+    search = parse_sweep_space("grid", ["training.epochs=1,2"], None)
     for _ in range(2):
         with pytest.raises(DivergedError, match="all trials diverged"):
             sweep("classify", search, DEMO, output=tmp_path / "sweep")
     assert diverging == [1, 2]
     assert [trial["status"] for trial in read_summary(tmp_path / "sweep")["trials"]] == ["diverged"] * 2
-    other = make_search("grid", ["training.epochs=3,4"], None)
+    other = parse_sweep_space("grid", ["training.epochs=3,4"], None)
     with pytest.raises(UsageError, match="the folder holds another sweep"):
         sweep("classify", other, DEMO, output=tmp_path / "sweep")
     with pytest.raises(DivergedError):
@@ -102,7 +102,7 @@ def begin(search, folder):
 
 def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(diverging, tmp_path, monkeypatch):
     monkeypatch.setattr(workflow.Sweep, "find_machine", lambda *_: None)  # it would wait for the first run
-    search = make_search("random", ["training.epochs=int:1..3"], 3)
+    search = parse_sweep_space("random", ["training.epochs=int:1..3"], 3)
     job = begin(search, tmp_path / "sweep")
     with files.locked(job.run_lock("trial-0001")):
         summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
@@ -114,7 +114,7 @@ def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(dive
 
 
 def test_a_process_that_joins_before_a_trial_has_settings_has_none_to_show(diverging, tmp_path):
-    search = make_search("grid", ["training.epochs=1,2"], None)
+    search = parse_sweep_space("grid", ["training.epochs=1,2"], None)
     job = begin(search, tmp_path / "sweep")
     with files.locked(job.run_lock("trial-0001")), files.locked(job.run_lock("trial-0002")):
         summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
@@ -122,9 +122,9 @@ def test_a_process_that_joins_before_a_trial_has_settings_has_none_to_show(diver
 
 
 def test_fresh_leaves_a_sweep_alone_while_a_trial_is_trained(diverging, tmp_path):
-    search, folder = make_search("grid", ["training.epochs=1,2"], None), tmp_path / "sweep"
+    search, folder = parse_sweep_space("grid", ["training.epochs=1,2"], None), tmp_path / "sweep"
     job = begin(search, folder)
-    other = make_search("grid", ["training.epochs=3,4"], None)
+    other = parse_sweep_space("grid", ["training.epochs=3,4"], None)
     with files.locked(job.run_lock("trial-0002")), pytest.raises(ResourceError, match="still trains trial-0002"):
         sweep("classify", other, DEMO, output=folder, fresh=True)
     assert json.loads((folder / "space.json").read_text())["space"] == {"training.epochs": "1,2"}
@@ -135,7 +135,7 @@ def test_an_error_of_a_trial_names_it_and_its_settings(monkeypatch, tmp_path):
         raise ModelError("the model is damaged", "download it again")
 
     monkeypatch.setattr(workflow, "finetune_rows", finetune_rows)
-    search = make_search("grid", ["training.epochs=1,2"], None)
+    search = parse_sweep_space("grid", ["training.epochs=1,2"], None)
     with pytest.raises(ModelError, match=r"^trial-0001 \(training.epochs=1\): the model is damaged"):
         sweep("classify", search, DEMO, output=tmp_path / "sweep")
 
@@ -151,7 +151,7 @@ def test_an_error_of_a_trial_names_it_and_its_settings(monkeypatch, tmp_path):
 )
 def test_a_bad_space_is_refused_before_anything_is_read(space, what, tmp_path):
     with pytest.raises(UsageError) as refused:
-        sweep("classify", make_search("random", [space], 2), DEMO, output=tmp_path / "sweep")
+        sweep("classify", parse_sweep_space("random", [space], 2), DEMO, output=tmp_path / "sweep")
     assert what in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -159,11 +159,11 @@ def test_a_bad_space_is_refused_before_anything_is_read(space, what, tmp_path):
 def test_processes_of_torchrun_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="under torchrun"):
-        sweep("classify", make_search("grid", ["training.epochs=1,2"], None), DEMO, output=tmp_path / "sweep")
+        sweep("classify", parse_sweep_space("grid", ["training.epochs=1,2"], None), DEMO, output=tmp_path / "sweep")
 
 
 def test_a_dry_run_refuses_the_folder_of_other_trials(diverging, tmp_path):
-    search, output = make_search("grid", ["training.epochs=1,2"], None), tmp_path / "sweep"
+    search, output = parse_sweep_space("grid", ["training.epochs=1,2"], None), tmp_path / "sweep"
     with pytest.raises(DivergedError):
         sweep("classify", search, DEMO, output=output)
     (output / "trial-0001" / "checkpoint-1").mkdir()
@@ -173,10 +173,12 @@ def test_a_dry_run_refuses_the_folder_of_other_trials(diverging, tmp_path):
 
 
 def test_a_dry_run_lists_the_trials_and_writes_nothing(tmp_path):
-    search = make_search("grid", ["training.epochs=1,2", "training.seed=1,2"], None)
+    search = parse_sweep_space("grid", ["training.epochs=1,2", "training.seed=1,2"], None)
     plan = dry_run(check_sweep("classify", search, DEMO, tmp_path / "sweep"))
     assert plan["settings"] == list(search.points(1)) and plan["trials"] == 4 and plan["rows"]["train"] == 40
-    one = dry_run(check_sweep("classify", make_search("random", ["training.epochs=1,2"], 1), DEMO, tmp_path / "sweep"))
+    one = dry_run(
+        check_sweep("classify", parse_sweep_space("random", ["training.epochs=1,2"], 1), DEMO, tmp_path / "sweep")
+    )
     assert plan["disk_bytes"] == 4 * one["disk_bytes"]
     assert list(tmp_path.iterdir()) == []
 
@@ -261,7 +263,7 @@ def test_trials_at_the_same_time_are_those_in_turn(tmp_path, toy_data, tiny_mode
 
 
 def test_settings_on_disk_are_those_that_are_trained(diverging, tmp_path):
-    search = make_search("random", ["training.epochs=int:1..9"], 1)
+    search = parse_sweep_space("random", ["training.epochs=int:1..9"], 1)
     job = begin(search, tmp_path / "sweep")
     write_settings(tmp_path / "sweep", "trial-0001", {"training.epochs": 9})  # by a process that was killed then
     with pytest.raises(DivergedError):

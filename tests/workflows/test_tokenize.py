@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import DataError, UsageError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 from tests.kills import HEAVY
 
@@ -23,7 +23,7 @@ def test_what_is_a_file(tmp_path, monkeypatch):
 
 def test_a_file_has_texts_or_lists_of_words(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"tokens": ["An", "apple"]}\n{"tokens": ["No"]}\n')
-    data = Data(columns={"text": "tokens"})
+    data = DataConfig(columns={"text": "tokens"})
     assert measure_file(str(tmp_path / "a.jsonl"), ["demo"], data=data)[0].words == 3
     (tmp_path / "a.txt").write_text("")
     with pytest.raises(DataError):

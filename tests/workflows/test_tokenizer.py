@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
-from bertkit.recipe import Corpus
+from bertkit.recipe import CorpusConfig
 from bertkit.tokens.train import make_spec
 from bertkit.workflows.tokenizer import train_tokenizer
 
@@ -28,17 +28,17 @@ def documents(count: int = 300) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=rng.randint(4, 12))) + f" {number}." for number in range(count)]
 
 
-def write(texts: list[str], file: Path) -> Corpus:
+def write(texts: list[str], file: Path) -> CorpusConfig:
     file.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts), encoding="utf-8")
-    return Corpus(source=str(file))
+    return CorpusConfig(source=str(file))
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Corpus:
+def corpus(tmp_path_factory) -> CorpusConfig:
     return write(documents(), tmp_path_factory.mktemp("text") / "d.jsonl")
 
 
-def learn(corpus: Corpus, kind: str, folder: Path, size: int = 400, **options):
+def learn(corpus: CorpusConfig, kind: str, folder: Path, size: int = 400, **options):
     from transformers import AutoTokenizer
 
     learned = train_tokenizer(corpus, make_spec(kind, vocabulary_size=size, **options), output=folder)
@@ -106,7 +106,7 @@ def test_the_figures_are_those_of_held_out_documents(tmp_path):
     held_out = [f"{text[:-1]} The doctor-house." for text in documents(330)[300:]]
     write(documents(), tmp_path / "train.jsonl")
     write([*held_out, held_out[0], documents()[0]], tmp_path / "validation.jsonl")
-    learned, tokenizer = learn(Corpus(source=str(tmp_path)), "wordpiece", tmp_path / "t")
+    learned, tokenizer = learn(CorpusConfig(source=str(tmp_path)), "wordpiece", tmp_path / "t")
     held_out.append(documents()[0])  # taken out of the text to learn from instead; copies count once
     words = [tokenizer.tokenize(word) for text in held_out for word in text.replace("-", " ").strip(".").split()]
     assert (learned.documents, learned.held_out, learned.words) == (332, 31, len(words))
@@ -144,11 +144,11 @@ def test_a_text_too_small_for_its_vocabulary_is_said(corpus, tmp_path):
 def test_letters_that_were_lost_are_said(tmp_path):
     write(documents(), tmp_path / "train.jsonl")
     write(["The Ωmega sleeps.", "The old Ωmega and éa"], tmp_path / "validation.jsonl")
-    learned, _ = learn(Corpus(source=str(tmp_path)), "wordpiece", tmp_path / "t", lowercase=False)
+    learned, _ = learn(CorpusConfig(source=str(tmp_path)), "wordpiece", tmp_path / "t", lowercase=False)
     assert learned.unknown_rate == pytest.approx(3 / 9)
     assert "33.33% of the tokens are unknown (most often 'Ωmega', 'éa')" in learned.warnings[-1]
     assert "--type bpe, which has no unknown tokens" in learned.warnings[-1]
-    learned, _ = learn(Corpus(source=str(tmp_path)), "bpe", tmp_path / "b")
+    learned, _ = learn(CorpusConfig(source=str(tmp_path)), "bpe", tmp_path / "b")
     assert learned.unknown_rate == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from bertkit.errors import UnavailableError
 from bertkit.evaluation.run_sets import SetRun
 from bertkit.evaluation.scoring import Result
-from bertkit.recipe.space import make_search, name_point
+from bertkit.recipe.space import name_point, parse_sweep_space
 from bertkit.workflows.tpe import check_optuna, propose
 
 SPACE = ["rate=log:1e-5..1e-3", "size=16,32,null", "epochs=int:2..4"]
@@ -30,7 +30,7 @@ def test_a_missing_package_is_named(monkeypatch):
 def test_proposals_follow_from_the_trials_and_search_near_the_best():
     pytest.importorskip("optuna")
     check_optuna()
-    search, tried, errors = make_search("tpe", SPACE, 30), [], []
+    search, tried, errors = parse_sweep_space("tpe", SPACE, 30), [], []
     for number in range(30):
         point = propose(search, 1, tried, "loss")
         assert 1e-5 <= point["rate"] <= 1e-3 and point["size"] in (16, 32, None) and point["epochs"] in (2, 3, 4)
@@ -47,7 +47,7 @@ def test_proposals_follow_from_the_trials_and_search_near_the_best():
 
 def test_no_point_is_proposed_twice():
     pytest.importorskip("optuna")
-    search, tried = make_search("tpe", ["size=16,32", "epochs=int:2..4"], None), []
+    search, tried = parse_sweep_space("tpe", ["size=16,32", "epochs=int:2..4"], None), []
     for _ in range(search.trials):
         tried.append(finished(propose(search, 1, tried, "f1"), "f1", 0.5))
     assert len({name_point(trial.settings) for trial in tried}) == search.trials == 6

@@ -65,9 +65,9 @@ def command(
     What differs, such as the objective, the masking rate or the size, is named by --space. All else is equal. After an
     interruption, the same command goes on where it was. Other options and --set hold for all pretrainings.
     """
-    from bertkit.recipe.space import make_search
+    from bertkit.recipe.space import parse_sweep_space
 
-    search, tasks, numbers = make_search("grid", space, None), list(map(parse_then, then)), parse_seeds(seeds)
+    search, tasks, numbers = parse_sweep_space("grid", space, None), list(map(parse_then, then)), parse_seeds(seeds)
     from bertkit.workflows.ablate import ablate, check_ablation
     from bertkit.workflows.ablate import dry_run as plan_ablation
 

@@ -63,7 +63,7 @@ def command(
 
     Prints the size of each cluster, the words that set it apart, and its most typical text.
     """
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
     from bertkit.vectors.text_files import TextFile, VectorSource
     from bertkit.workflows.cluster import assign as assign_rows
     from bertkit.workflows.cluster import cluster
@@ -73,13 +73,13 @@ def command(
         given = {"--clusters": clusters, "--save": save}
         check_unused_options(given, "with --assign", "the clusters are those of the folder; leave it out")
     data = read_data_options(column, changes)
-    files = () if vectors is None else (typed_path(vectors),)
+    files = () if vectors is None else (expand_path(vectors),)
     source = VectorSource(model, files, prompt, prompt_text)
     texts = TextFile.open(file, column, data)
-    rows_file = None if output is None else typed_path(output)
+    rows_file = None if output is None else expand_path(output)
     if assign is not None:
         known = source if model or files or prompt or prompt_text else None
-        grouped = assign_rows(texts, known, typed_path(assign), output=rows_file)
+        grouped = assign_rows(texts, known, expand_path(assign), output=rows_file)
     else:
         grouped = cluster(
             texts,
@@ -89,7 +89,7 @@ def command(
             min_size=min_size,
             seed=seed,
             output=rows_file,
-            save=None if save is None else typed_path(save),
+            save=None if save is None else expand_path(save),
         )
     written = [str(path) for path in (rows_file, save) if path is not None]
     print_result({**vars(grouped), "written": written}, lambda _: print_clusters(grouped, written))

@@ -17,9 +17,9 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import (
     difference_cells,
+    format_difference,
     format_interval,
     format_rows,
-    format_signed,
     print_gated,
     print_notes,
     print_table,
@@ -100,7 +100,11 @@ def command(
 
         title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
         measured = [
-            (name, metric, f"{format_signed(difference.difference)} (95% CI {format_interval(difference.interval)})")
+            (
+                name,
+                metric,
+                f"{format_difference(difference.difference)} (95% CI {format_interval(difference.interval)})",
+            )
             for name, differences in compared.differences.items()
             for metric, difference in differences.items()
         ]
@@ -180,7 +184,7 @@ def _print_changes(changes: Changes, name: str, baseline: str) -> None:
             "rows": part.rows,
             baseline: part.first,
             name: part.second,
-            "difference": format_signed(part.second - part.first),
+            "difference": format_difference(part.second - part.first),
             "won": part.won,
             "lost": part.lost,
         }

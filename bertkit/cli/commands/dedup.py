@@ -63,12 +63,12 @@ def command(
 
     The rows that stay go to another file, as they were. With --against, rows that leak from other files are found.
     """
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
     from bertkit.vectors.text_files import TextFile, VectorSource
     from bertkit.workflows.dedup import dedup
 
     data = read_data_options(column, changes)
-    files = tuple(typed_path(path) for path in vectors or ())
+    files = tuple(expand_path(path) for path in vectors or ())
     source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
     result = dedup(
         TextFile.open(file, column, data),
@@ -77,8 +77,8 @@ def command(
         near=near,
         threshold=threshold,
         keep=keep,
-        output=None if output is None else typed_path(output),
-        report=None if report is None else typed_path(report),
+        output=None if output is None else expand_path(output),
+        report=None if report is None else expand_path(report),
         dry_run=dry_run,
     )
     print_result(result, print_duplicates)

@@ -93,7 +93,7 @@ def compare_texts(
 
     For a file, the output is one record per row, in the order of the rows, with the column `cosine`.
     """
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
     from bertkit.workflows.embed import read_pairs, similar
 
     if len(texts) > 2:
@@ -109,7 +109,7 @@ def compare_texts(
         return
     pairs = read_pairs(texts[0], (column, pair_column))
     records = similar(embedder, pairs)
-    print_records("pairs", records, output, [("the file of pairs", typed_path(texts[0]))])
+    print_records("pairs", records, output, [("the file of pairs", expand_path(texts[0]))])
 
 
 _QUESTIONS = '"How old are you?" "What is your age?"'

@@ -149,9 +149,9 @@ def _print_and_exit(
 
 def _settle_run(run: str | None, model: str | None) -> tuple[str, str | None]:
     """Return the run and the model to score; a model that brings its recipe along is a run."""
-    from bertkit.storage.hub.models import brings_recipe
+    from bertkit.storage.hub.models import has_recipe
 
-    if run is None and model and brings_recipe(model):
+    if run is None and model and has_recipe(model):
         return model, None
     if run is None:
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
@@ -186,7 +186,7 @@ def print_results(results: Sequence[Result], next_steps: Callable[[], None] = la
 
 def _print_scores(results: Sequence[Result]) -> None:
     """Print the scores of every split, each with its confidence interval and its baseline."""
-    from bertkit.data.checks import share_of
+    from bertkit.data.checks import format_fraction
     from bertkit.metrics.baselines import tabulate
     from bertkit.metrics.intervals import describe_methods
     from bertkit.metrics.registry import describe_positive_label
@@ -196,7 +196,7 @@ def _print_scores(results: Sequence[Result]) -> None:
         rows = format_rows(result.rows)
         print_text(f"{result.recipe}, {result.split}: {rows} ({result.source}), {result.model}")
         if result.training_rows:
-            share = share_of(result.training_rows, result.rows)
+            share = format_fraction(result.training_rows, result.rows)
             print_text(f"  training rows: {share}. New rows may score lower.")
         width = max(map(len, result.scores), default=0)
         for name, score in result.scores.items():

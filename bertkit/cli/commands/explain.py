@@ -19,7 +19,7 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import (
     format_count,
-    format_signed,
+    format_difference,
     print_file,
     print_line,
     print_result,
@@ -104,8 +104,8 @@ def print_row(row: ExplainedRow) -> None:
         table = [
             {
                 "word": word.word,
-                "integrated gradients": format_signed(word.integrated_gradients),
-                "masked": format_signed(word.occlusion),
+                "integrated gradients": format_difference(word.integrated_gradients),
+                "masked": format_difference(word.occlusion),
             }
             for word in sorted(explanation.words, key=lambda word: -abs(word.integrated_gradients))
         ]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.options import CheckpointRecipeOption, LimitOption, TrainedArgument, argument, option, output_option
 from bertkit.cli.output import (
+    format_difference,
     format_rows,
-    format_signed,
     print_gated,
     print_next,
     print_notes,
@@ -85,7 +85,7 @@ def print_parity(parity: Parity, after: str) -> None:
             "metric": name,
             "torch": score["before"],
             after: score["after"],
-            "difference": format_signed(score["difference"]),
+            "difference": format_difference(score["difference"]),
             "95% CI": score["interval"],
         }
         for name, score in parity.scores.items()

@@ -26,13 +26,15 @@ def command(
     Prints the most probable words for each mask, and the text with each of them.
     """
     from bertkit.data.files import read_records
-    from bertkit.recipe.records import Data
+    from bertkit.recipe.records import DataConfig
 
     if (file is None) == (not texts):
         what = "no text" if file is None else "texts and a --file"
         raise UsageError(what, 'give e.g. "The [MASK] sleeps.", or --file')
     if file is not None:
-        texts = [record["text"] for _, record in read_records(file, Data(format="lines")) if record["text"].strip()]
+        texts = [
+            record["text"] for _, record in read_records(file, DataConfig(format="lines")) if record["text"].strip()
+        ]
     target_words = [word.strip() for word in (targets or "").split(",") if word.strip()]
     if targets is not None and not target_words:
         raise UsageError("--targets names no word", "give e.g. cat,dog")

@@ -15,7 +15,7 @@ from bertkit.cli.options import (
     option,
     recipe_options,
 )
-from bertkit.cli.output import format_signed, print_notes, print_result, print_table, print_text
+from bertkit.cli.output import format_difference, print_notes, print_result, print_table, print_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.probe import ProbeResult
@@ -81,7 +81,7 @@ def print_probe(result: ProbeResult) -> None:
             result.metric: layer.score,
             "95% CI": layer.interval,
             "control": layer.control,
-            "selectivity": format_signed(layer.selectivity),
+            "selectivity": format_difference(layer.selectivity),
         }
         for layer in probed.layers
     ]

@@ -15,10 +15,10 @@ from bertkit.cli.options import (
     recipe_options,
 )
 from bertkit.cli.output import (
+    format_difference,
     format_interval,
     format_rows,
     format_scored,
-    format_signed,
     print_gated,
     print_next,
     print_notes,
@@ -105,7 +105,7 @@ def print_pruned(pruned: Pruned) -> None:
         print_table(title, table)
         # The difference is paired by rows, so its interval is narrower than the two intervals above suggest.
         change = pruned.differences[pruned.best_metric]
-        difference = f"{format_signed(change.difference)} ({format_interval(change.interval)})"
+        difference = f"{format_difference(change.difference)} ({format_interval(change.interval)})"
         print_text(f"  after - before: {difference}, {change.test} p {p_text(change.p)}")
     if pruned.changed_rows:
         print_text(f"  {format_rows(pruned.changed_rows)} of {pruned.split} have other tokens than before")

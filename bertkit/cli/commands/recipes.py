@@ -51,9 +51,9 @@ def copy_recipe(
     """Copy a recipe to a new file."""
     from bertkit.recipe import find_recipe
     from bertkit.recipe.load import recipe_command
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
 
-    file = typed_path(file)
+    file = expand_path(file)
     text = find_recipe(recipe).read_text(encoding="utf-8")
     if file.exists() or file.is_symlink():
         raise UsageError(f"{file} exists already", "nothing was written; choose another name")
@@ -89,10 +89,10 @@ def write_guess(
 ) -> None:
     """Guess a recipe for a file from its first rows, with the reason for each column."""
     from bertkit.data.guess import guess_recipe
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
     from bertkit.recipe.yaml import write_yaml
 
-    target = typed_path(output) if output else None
+    target = expand_path(output) if output else None
     if target and (target.exists() or target.is_symlink()):
         raise UsageError(f"{target} exists already", "nothing was written; choose another name")
     guess = guess_recipe(file)

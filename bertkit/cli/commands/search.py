@@ -22,7 +22,7 @@ from bertkit.cli.options import (
     output_option,
     read_data_options,
 )
-from bertkit.cli.output import format_count, format_signed, print_records, print_result, print_table, print_text
+from bertkit.cli.output import format_count, format_difference, print_records, print_result, print_table, print_text
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def query_index(
     Writes one record per result, the best first: query, rank, score, and the columns of the row. The record also has
     the similarity of the vectors and the BM25 of the words, unless one of them is the score.
     """
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
 
     if (file is None) == (not queries):
         message = "no query" if file is None else "queries and a --file"
@@ -215,9 +215,9 @@ def query_index(
         else (({"query": text}, text) for text in queries or [])
     )
     method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
-    opened = Index.open(typed_path(index), verify=verify)
+    opened = Index.open(expand_path(index), verify=verify)
     records = query(opened, requests, method, model=model, prompt=prompt)
-    inputs = [] if file is None else [("the file of queries", typed_path(file))]
+    inputs = [] if file is None else [("the file of queries", expand_path(file))]
     inputs += [("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file()]
     print_records("results", records, output, inputs)
 
@@ -266,7 +266,7 @@ def print_scores(result: SearchScores) -> None:
         {
             "ranking": ranking.ranking,
             "over": previous.ranking,
-            _SCORE: format_signed(ranking.gains[_SCORE]),
+            _SCORE: format_difference(ranking.gains[_SCORE]),
             "95% interval": ranking.gain_intervals[_SCORE],
         }
         for previous, ranking in pairwise(rankings)
@@ -292,7 +292,7 @@ def list_passages(
     Sentences stay complete if they fit. Each passage has the id of its text, and its first and last character in it.
     `search build --passages` indexes the same passages.
     """
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import split_passages
@@ -302,7 +302,7 @@ def list_passages(
         file, column, skip_empty=skip_empty, data=read_data_options(column, changes), passages=settings
     )
     records = split_passages(rows, Embedder(model), prompt=document_prompt)
-    print_records("results", records, output, [("the file of the documents", typed_path(file))])
+    print_records("results", records, output, [("the file of the documents", expand_path(file))])
 
 
 _MODEL = "--model sentence-transformers/all-MiniLM-L6-v2"

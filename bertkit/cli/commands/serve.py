@@ -84,12 +84,12 @@ def _check_root(path: str) -> str:
 
 def _read_key(file: str | None) -> str | None:
     """Return the key of a file, or of the environment; not that of an option, which all users of a machine can see."""
-    from bertkit.recipe.sections import typed_path
+    from bertkit.recipe.sections import expand_path
 
     if file is None:
         return os.environ.get("BERTKIT_API_KEY") or None
     try:
-        key = typed_path(file).read_text(encoding="utf-8").strip()
+        key = expand_path(file).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         raise UsageError("--api-key-file names no file", "write a key into it, or name another", file=file) from None
     if not key:

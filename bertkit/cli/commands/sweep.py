@@ -69,9 +69,9 @@ def command(
     Each trial is an ordinary run folder. After an interruption, the same command resumes the trial that was broken off
     and trains the missing ones. Options override the recipe in all trials.
     """
-    from bertkit.recipe.space import make_search
+    from bertkit.recipe.space import parse_sweep_space
 
-    chosen = make_search(search, space or (), trials)
+    chosen = parse_sweep_space(search, space or (), trials)
     from bertkit.workflows.sweep import check_sweep, sweep
     from bertkit.workflows.sweep import dry_run as check
 

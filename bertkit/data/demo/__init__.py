@@ -16,7 +16,7 @@ from typing import Any
 from bertkit.data.files import SPLIT_NAMES, read_records
 from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe.records import Data, Recipe
+from bertkit.recipe.records import DataConfig, Recipe
 from bertkit.recipe.sections import Row
 from bertkit.recipe.yaml import read_yaml
 
@@ -67,7 +67,7 @@ class DemoSet:
     def read(self, split: str) -> Iterator[Record]:
         """Read the rows of a split."""
         gold = self.columns[-1]
-        for line, values in read_records(_FOLDER / self.name / f"{split}.jsonl.gz", Data()):
+        for line, values in read_records(_FOLDER / self.name / f"{split}.jsonl.gz", DataConfig()):
             row = {column: values[column] for column in self.columns}
             if self.new_labels and isinstance(row[gold], list):
                 row[gold] = [self.new_labels[label] for label in row[gold]]
@@ -114,7 +114,7 @@ def _name_tags(types: Iterable[str]) -> Iterator[str]:
     return (f"{prefix}-{name}" for name in types for prefix in "BI")
 
 
-def open_demo(recipe: Recipe) -> tuple[Data, dict[str, tuple[str, Callable[[], Iterator[Record]]]]]:
+def open_demo(recipe: Recipe) -> tuple[DataConfig, dict[str, tuple[str, Callable[[], Iterator[Record]]]]]:
     """Return the data settings for the demo rows of a recipe, and for each split its source and a function to read it.
 
     Raises:

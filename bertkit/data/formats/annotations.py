@@ -12,9 +12,9 @@ from typing import Any
 from bertkit.data.text import JsonItem, Record, Source, excerpt, read_lines, read_text
 from bertkit.errors import DataError, located
 from bertkit.recipe.plugins import import_extra
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 
 _ENTITY = re.compile(r"T\d+\t(?P<label>\S+) (?P<parts>\d+ \d+(;\d+ \d+)*)\t(?P<text>.*)")
 _UNREAD = {"A": "attribute", "M": "attribute", "R": "relation", "*": "relation", "E": "event", "#": "note"}
@@ -22,7 +22,7 @@ _ANSWERS = ("accept", "reject", "ignore")
 _KEPT = ("answer", "meta", "_input_hash", "_task_hash")
 
 
-def read_brat(source: Path, data: Data, name: str) -> Iterator[Record]:
+def read_brat(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield a row per text, with the name of its files as ``id``, ``text`` and ``spans`` (None without an ``.ann``).
 
     Raises:
@@ -39,7 +39,7 @@ def read_brat(source: Path, data: Data, name: str) -> Iterator[Record]:
     report_unread(source, unread)
 
 
-def _read_entities(file: Path, data: Data, unread: Counter[str]) -> Iterator[dict[str, Any]]:
+def _read_entities(file: Path, data: DataConfig, unread: Counter[str]) -> Iterator[dict[str, Any]]:
     """Yield the entities, and count the relations, events, attributes and notes.
 
     An entity over a line end has two parts in brat, one per line, and is one span.
@@ -58,7 +58,7 @@ def _read_entities(file: Path, data: Data, unread: Counter[str]) -> Iterator[dic
         yield span if is_one_span else {**span, "parts": entity["parts"].split(";")}
 
 
-def read_spacy(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_spacy(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the documents with ``text`` and ``spans``, with None as `spans` for documents without annotated entities.
 
     Raises:
@@ -90,13 +90,13 @@ def report_unread(name: object, counts: Counter[str]) -> None:
     """Log how many annotations of each kind are not read."""
     if counts:
         kinds = ", ".join(f"{kind} ({count:,})" for kind, count in sorted(counts.items()))
-        say_once(f"warning: annotations of {name} that are not read: {kinds}")
+        log_once(f"warning: annotations of {name} that are not read: {kinds}")
 
 
 # --- Prodigy and Label Studio ---
 
 
-def flatten_exports(items: Iterator[JsonItem], name: str, data: Data) -> Iterator[JsonItem]:
+def flatten_exports(items: Iterator[JsonItem], name: str, data: DataConfig) -> Iterator[JsonItem]:
     """Yield the rows of Prodigy and Label Studio as columns; others unchanged.
 
     The columns are ``text``, ``spans`` if the tool marks spans of the text, and ``label`` if it asks for classes: a
@@ -120,7 +120,7 @@ def flatten_exports(items: Iterator[JsonItem], name: str, data: Data) -> Iterato
         yield row, is_suspect, value
 
 
-def _find_tool(row: Row) -> Callable[[list[Row], str, Data], Iterator[Row]] | None:
+def _find_tool(row: Row) -> Callable[[list[Row], str, DataConfig], Iterator[Row]] | None:
     """Return the function for exports of the tool that wrote this first row, or None for an unknown tool."""
     annotations = row.get("annotations", row.get("completions"))
     if isinstance(row.get("data"), dict) and isinstance(annotations, list):
@@ -132,7 +132,7 @@ def _find_tool(row: Row) -> Callable[[list[Row], str, Data], Iterator[Row]] | No
     return _flatten_prodigy if "text" in row and is_prodigy and not is_flat else None
 
 
-def _flatten_prodigy(rows: list[Row], name: str, data: Data) -> Iterator[Row]:
+def _flatten_prodigy(rows: list[Row], name: str, data: DataConfig) -> Iterator[Row]:
     """Yield rows with the same columns, because Prodigy leaves out empty ones."""
     accepted = [row.get("accept") or [] for row in rows]
     has_choices, has_several = any("options" in row for row in rows), any(len(labels) > 1 for labels in accepted)
@@ -145,7 +145,7 @@ def _flatten_prodigy(rows: list[Row], name: str, data: Data) -> Iterator[Row]:
         yield {**columns, **{key: row.get(key) for key in _KEPT}}
 
 
-def _flatten_label_studio(tasks: list[Row], name: str, settings: Data) -> Iterator[Row]:
+def _flatten_label_studio(tasks: list[Row], name: str, settings: DataConfig) -> Iterator[Row]:
     """Yield the text of each task, with the results of its one annotation or of the one marked as ground truth.
 
     If several tools mark spans, or ask for classes, the results of each are a column with its name.
@@ -159,7 +159,7 @@ def _flatten_label_studio(tasks: list[Row], name: str, settings: Data) -> Iterat
     kinds = {tool: "label" if isinstance(values[0], str) else "spans" for tool, values in every if values}
     columns = {tool: kind if [*kinds.values()].count(kind) == 1 else tool for tool, kind in kinds.items()}
     for tool in (tool for tool in kinds if columns[tool] != kinds[tool]):
-        say_once(f"{name}: results of {tool} are a column; --set data.columns.{kinds[tool]}={tool} reads it")
+        log_once(f"{name}: results of {tool} are a column; --set data.columns.{kinds[tool]}={tool} reads it")
     several = {tool for tool, values in every if len(values) > 1}
     for task, data, finished in zip(tasks, texts, annotated, strict=True):
         row = {"id": task.get("id"), key: _find_text(data, key)}
@@ -191,7 +191,7 @@ def _read_results(annotation: Row, texts: Row, key: str, unread: Counter[str]) -
             unread[f"{form or result.get('type')}{f' of {text}' if is_of_other else ''}"] += 1
             continue
         if form not in ("choices", "labels"):
-            say_once(f"regions of {form} are read by their globalOffsets")
+            log_once(f"regions of {form} are read by their globalOffsets")
             value = {"type": form, **value, **value.get("globalOffsets", {}), "labels": value[form]}
         by_tool[result.get("from_name", form)] += value[form] if form == "choices" else [value]
     return by_tool

@@ -19,8 +19,8 @@ from bertkit.data.text import (
     source_column,
 )
 from bertkit.errors import DataError
-from bertkit.recipe.records import Data
-from bertkit.storage.cache import say_once
+from bertkit.recipe.records import DataConfig
+from bertkit.storage.cache import log_once
 
 DOCUMENT = "-DOCSTART-"
 """Start of a line that separates documents."""
@@ -31,7 +31,7 @@ _HEAD_LINES = 10_000
 _CONLL_2003 = ["tokens", "pos_tags", "chunk_tags", "ner_tags"]
 
 
-def read(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the sentences of a CoNLL file, each a list per column.
 
     Columns are separated by tabs, or by spaces in a line without a tab. ``data.header`` names them. Without it, four
@@ -40,7 +40,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     return parse(read_lines(source, data.encoding, name), data, name)
 
 
-def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
+def parse(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the sentences of lines, each with the line of its first word.
 
     Comments before a sentence are skipped. A first column with the numbers of words is named ``column_1``.
@@ -77,7 +77,7 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
         start = start if words else row
         words.append(fields)
     if comments:
-        say_once(f"{name}: comments that start with # are skipped ({len(comments):,}, from line {comments[0]} on)")
+        log_once(f"{name}: comments that start with # are skipped ({len(comments):,}, from line {comments[0]} on)")
     if not names:
         raise empty_file(name)
 
@@ -108,7 +108,7 @@ def _split(line: str) -> list[str]:
     return [field.strip(" ") for field in text.split("\t")] if "\t" in text else re.split(" +", text)
 
 
-def _name_columns(line: str, count: int, sample: list[list[str]], data: Data, name: str, row: int) -> list[str]:
+def _name_columns(line: str, count: int, sample: list[list[str]], data: DataConfig, name: str, row: int) -> list[str]:
     if re.match(r'\{ *".*\}\s*$', line):
         problem = f"JSON, not a word with its tags: {excerpt(line)}"
         raise DataError(problem, "--set data.format=jsonl", file=name, row=row)
@@ -150,7 +150,7 @@ _COMMENT = re.compile(r"# *(sent_id|text) *=(.*)")
 _NOT_A_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")
 
 
-def read_conllu(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_conllu(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the sentences of a CoNLL-U file with their id, their text, and a list per column.
 
     Only syntactic words are read: the lines of multiword tokens (``1-2``) and of empty nodes (``8.1``) are left out.
@@ -158,7 +158,7 @@ def read_conllu(source: Source, data: Data, name: str) -> Iterator[Record]:
     return parse_conllu(read_lines(source, data.encoding, name), data, name)
 
 
-def parse_conllu(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
+def parse_conllu(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the sentences of lines, each with the line of its first word.
 
     Raises:

@@ -24,8 +24,8 @@ from bertkit.data.text import (
     without_compression,
 )
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe.records import Data
-from bertkit.storage.cache import say_once
+from bertkit.recipe.records import DataConfig
+from bertkit.storage.cache import log_once
 
 _DELIMITERS = ",;\t|"
 _SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?[\r\n]*')
@@ -33,7 +33,7 @@ _NUMBER = r"[+-]*(\d+\.?\d*|\.\d+)"
 _DATA = re.compile(rf"\s*({_NUMBER}\s*)?|.{{81,}}|\s*(\S+\s+){{5}}\S.*|\s*\S.* .*[.!?]\s*", re.DOTALL)
 
 
-def read(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the rows of a csv or tsv file, every value a string exactly as written.
 
     Blank lines are skipped. In a file with one column, a blank line before the last row is an empty value.
@@ -48,7 +48,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     head, dialect = _read_head(lines, data, name)
     mark = dialect["delimiter"]
     if data.delimiter is None and mark != ",":
-        say_once(f"{name} is separated by {mark!r}")
+        log_once(f"{name} is separated by {mark!r}")
     # A record may span lines: `row` is its first line, and `record_lines` has the lines that the parser has read of it.
     record_lines: list[str] = []
     reader = csv.reader(_watch_lines(chain(head, lines), record_lines), **dialect, strict=True)
@@ -82,7 +82,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
         raise DataError("the file has a header but no rows", hint, file=name)
 
 
-def find_dialect(file: Path, data: Data) -> tuple[str, str]:
+def find_dialect(file: Path, data: DataConfig) -> tuple[str, str]:
     """Return the delimiter and the encoding of a csv or tsv file; ``utf-8-sig`` is UTF-8 with a byte order mark.
 
     Raises:
@@ -120,7 +120,7 @@ def looks_like_data(header: list[str]) -> bool:
     return any(map(_DATA.fullmatch, header))
 
 
-def _read_head(lines: Iterator[str], data: Data, name: str) -> tuple[list[str], dict[str, Any]]:
+def _read_head(lines: Iterator[str], data: DataConfig, name: str) -> tuple[list[str], dict[str, Any]]:
     """Read the lines up to the first with text, and return them with the dialect.
 
     Excel names the delimiter in a line ``sep=;`` before the header, which is returned as a blank line.
@@ -148,7 +148,7 @@ def _watch_lines(lines: Iterable[str], record_lines: list[str]) -> Iterator[str]
         yield line
 
 
-def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
+def _find_dialect(line: str, data: DataConfig, name: str) -> dict[str, Any]:
     """Return the quoting and the delimiter of the csv parser: from the recipe, a tab for tsv, or guessed from a line.
 
     The guess is a comma if it splits the line at all, or else the delimiter that splits the line into the most fields,
@@ -196,6 +196,6 @@ def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, A
     return f"text after a closing quote: {excerpt(text)}", remedy, None
 
 
-def read_tsv(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_tsv(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the rows as `read` does; without ``data.delimiter``, the delimiter is a tab."""
     return read(source, data.model_copy(update={"delimiter": data.delimiter or "tab"}), name)

@@ -23,7 +23,7 @@ from bertkit.data.text import (
     read_text,
 )
 from bertkit.errors import DataError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
 _LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
@@ -32,7 +32,7 @@ _TOOL_KEYS = {"annotations", "completions", "_task_hash", "answer", "tokens"}
 """Every object from Label Studio or Prodigy has one of these keys."""
 
 
-def read(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the objects of a list, or of a list under the key ``data``, or the questions of SQuAD.
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
@@ -40,7 +40,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     return check_objects(_flatten(_parse_items(source, data, name), name, data), name)
 
 
-def _flatten(items: Iterator[JsonItem], name: str, data: Data) -> Iterator[JsonItem]:
+def _flatten(items: Iterator[JsonItem], name: str, data: DataConfig) -> Iterator[JsonItem]:
     """Yield objects unchanged, except for SQuAD and annotation tools, whose questions or texts become rows."""
     first = next(items, None)
     items = chain([] if first is None else [first], items)
@@ -57,7 +57,7 @@ def _flatten(items: Iterator[JsonItem], name: str, data: Data) -> Iterator[JsonI
     yield from items
 
 
-def _parse_items(source: Source, data: Data, name: str) -> Iterator[JsonItem]:
+def _parse_items(source: Source, data: DataConfig, name: str) -> Iterator[JsonItem]:
     text = "".join(read_text(source, data.encoding, name))
     if not text.strip():
         return
@@ -124,12 +124,12 @@ def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {context}", "repair it"
 
 
-def read_jsonl(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_jsonl(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the objects of a jsonl file, one per line; blank lines are skipped."""
     return check_objects(_flatten(_parse_lines(source, data, name), name, data), name, same_keys=data._same_keys)
 
 
-def _parse_lines(source: Source, data: Data, name: str) -> Iterator[JsonItem]:
+def _parse_lines(source: Source, data: DataConfig, name: str) -> Iterator[JsonItem]:
     for row, line in enumerate(read_lines(source, data.encoding, name), 1):
         if line.isspace():
             continue

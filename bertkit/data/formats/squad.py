@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, StrictBool, StrictInt, StrictSt
 
 from bertkit.data.text import JsonItem
 from bertkit.errors import DataError
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 
 _TYPES = {
     "string_type": "text",
@@ -41,7 +41,7 @@ def flatten_squad(items: Iterator[JsonItem], name: str) -> Iterator[JsonItem]:
             raise
     if contradictory:
         message = f"{len(contradictory):,} of {number:,} questions are marked impossible and have answers"
-        say_once(f"warning: {message}, which are read ({name}, the first is {contradictory[0]!r})")
+        log_once(f"warning: {message}, which are read ({name}, the first is {contradictory[0]!r})")
 
 
 class SquadAnswer(BaseModel):

@@ -15,15 +15,15 @@ from bertkit.data.text import Record, Source, check_duplicates, empty_file, name
 from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe.plugins import import_extra
-from bertkit.recipe.records import Data
-from bertkit.storage.cache import say_once
+from bertkit.recipe.records import DataConfig
+from bertkit.storage.cache import log_once
 from bertkit.storage.disk import spool
 
 _LISTS = ("List", "LargeList", "Sequence")
 _BATCH_ROWS = 1000
 
 
-def read_parquet(source: Path, data: Data, name: str) -> Iterator[Record]:
+def read_parquet(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the rows of a Parquet file; a class label is its name, and None if it is -1.
 
     Labels are named in columns of labels and of lists of labels, not inside structs.
@@ -134,7 +134,7 @@ def _without_nulls(value: Any) -> Any:
     return {name: _without_nulls(item) for name, item in value.items() if item is not None}
 
 
-def read_arrow(source: Path, data: Data, name: str) -> Iterator[Record]:
+def read_arrow(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the rows of a file, or of the files that a folder's ``state.json`` lists, as `read_parquet` does.
 
     Raises:
@@ -166,7 +166,7 @@ def _read_arrow_batches(path: Path) -> Iterator[Any]:
 _NOT_COMPUTED = "warning: formulas of {} that were never computed are read as blank or 0; open it in Excel and save it"
 
 
-def read_xlsx(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_xlsx(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the rows of a sheet, with values of cells as Excel has computed them; blank rows are skipped.
 
     A blank cell is an empty text, as in csv. A column with any text has only texts: a title such as 2012 is one.
@@ -180,7 +180,7 @@ def read_xlsx(source: Source, data: Data, name: str) -> Iterator[Record]:
     return _read_sheet(openpyxl, source, data, name)
 
 
-def _read_sheet(openpyxl: Any, source: Source, data: Data, name: str) -> Iterator[Record]:
+def _read_sheet(openpyxl: Any, source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     rows = spool(_read_cells(openpyxl, source, name))
     start, first = (0, data.header) if data.header else (1, next(iter(rows), (0, []))[1])
     width = max((column for column, cell in enumerate(first, 1) if cell is not None), default=0)
@@ -222,7 +222,7 @@ def _read_cells(openpyxl: Any, source: Source, name: str) -> Iterator[tuple[int,
             if unread := [title for title in book.sheetnames if title != sheet.title]:
                 log.info("%s: the sheet %r is read, and not %s", name, sheet.title, ", ".join(map(repr, unread)))
             for note, places in _scan_sheet(openpyxl, sheet).items():
-                say_once(f"{note.format(name)} ({len(places):,}; the first is {places[0]})")
+                log_once(f"{note.format(name)} ({len(places):,}; the first is {places[0]})")
             unescape = openpyxl.utils.escape.unescape  # Excel writes a carriage return as _x000D_
             for number, row in enumerate(sheet.iter_rows(), 1):
                 cells = [None if cell.data_type == "e" or cell.value == "" else cell.value for cell in row]

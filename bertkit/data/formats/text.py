@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.files import format_of
+from bertkit.data.files import guess_format
 from bertkit.data.formats.conll import DOCUMENT, ENTITY_TAG, parse, parse_conllu
 from bertkit.data.text import (
     MAX_CHARS,
@@ -23,15 +23,15 @@ from bertkit.data.text import (
 )
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import log
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
-_Parser = Callable[[Iterable[str], Data, str], Iterator[Record]]
+_Parser = Callable[[Iterable[str], DataConfig, str], Iterator[Record]]
 
 _CONLLU_LINE = re.compile(r"[0-9]+([-.][0-9]+)?(\t[^\t]*){9}")
 _TAGGED_LINE = re.compile(rf"[^ \t].*[ \t]({ENTITY_TAG.pattern})")
 
 
-def read(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield the rows of a text file as its first lines suggest; a format other than texts is logged."""
     content = read_lines(source, data.encoding, name)
     head = list(islice(content, 200))
@@ -56,12 +56,12 @@ def _find_parser(head: list[str]) -> tuple[_Parser, str]:
     return parse_texts, ""
 
 
-def read_texts(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read_texts(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield each line as a text, blank lines too, except those after the last text."""
     return parse_texts(read_lines(source, data.encoding, name), data, name)
 
 
-def parse_texts(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
+def parse_texts(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]:
     """Yield each line as a text under the source's name of the column ``text``.
 
     Raises:
@@ -85,7 +85,7 @@ _UNSEEN = ("script", "style", "template", "noscript")
 _IN_LINE = ("a", "abbr", "b", "code", "em", "i", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u", "wbr")
 
 
-def read_documents(source: Path, data: Data, name: str) -> Iterator[Record]:
+def read_documents(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield a row per file, with its name (below the folder) as ``id`` and its ``text``; an empty file is left out.
 
     Raises:
@@ -94,7 +94,7 @@ def read_documents(source: Path, data: Data, name: str) -> Iterator[Record]:
     """
     if not source.is_dir():
         return iter([(1, {"id": source.name, "text": read_document(source, data)})])
-    files = sorted(file for file in source.rglob("*") if format_of(file.name)[0] and file.is_file())
+    files = sorted(file for file in source.rglob("*") if guess_format(file.name)[0] and file.is_file())
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(source).parts)]
     if not files or any(_ending(file) not in _IN_FOLDER for file in files):
         hint = f"name one of its files; only folders of documents ({', '.join(_IN_FOLDER)}) can be read"
@@ -102,7 +102,7 @@ def read_documents(source: Path, data: Data, name: str) -> Iterator[Record]:
     return _read_folder(source, files, data)
 
 
-def read_document(file: Path, data: Data) -> str:
+def read_document(file: Path, data: DataConfig) -> str:
     """Return the text of a file with line ends as in Python; HTML is reduced to its visible text.
 
     Raises:
@@ -152,7 +152,7 @@ class _VisibleText(HTMLParser):
         self.parts += () if self.unseen else (data,)
 
 
-def _read_folder(folder: Path, files: list[Path], data: Data) -> Iterator[Record]:
+def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[Record]:
     empty, row = list[str](), 0
     for file in files:
         try:
@@ -171,4 +171,4 @@ def _read_folder(folder: Path, files: list[Path], data: Data) -> Iterator[Record
 
 
 def _ending(file: Path) -> str:
-    return without_compression(format_of(file.name)[1])
+    return without_compression(guess_format(file.name)[1])

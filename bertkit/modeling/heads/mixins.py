@@ -1,7 +1,7 @@
 """Mixins for models with a head, whose rows lack choices, are lists of passages, or have several windows.
 
 A batch of windows has ``input_ids`` and the like of shape (rows, windows, tokens). A window that a row lacks is a
-single token, as `several_collator` makes it, and is not computed. All windows of a row are in one micro-batch.
+single token, as `multi_text_collator` makes it, and is not computed. All windows of a row are in one micro-batch.
 
 The windows of a batch are found by their index: in two rows with two and one, these are 0, 1 and 2 of 0 to 3. If shapes
 must be few, as many are computed as the batch has rows: 0, 1, 2, 4, 4 of five rows. The results for 4 are dropped.
@@ -21,7 +21,7 @@ from bertkit.errors import ModelError
 from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.checkpoint import read_json_object
 from bertkit.modeling.info import Config, Model
-from bertkit.tokens.features import IGNORED, Tensors
+from bertkit.tokens.features import IGNORE_INDEX, Tensors
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -108,7 +108,7 @@ class Windows:
     The loss is the mean over rows of the mean over a row's windows: a long text weighs no more than a short one.
     """
 
-    takes_row_mask = True
+    accepts_row_mask = True
 
     def forward(
         self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
@@ -201,7 +201,7 @@ def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row
     """Sum a loss, itself a sum that skips labels by their value, over some rows; no gradient reaches the others."""
     is_row = is_row.view(-1, *[1] * (labels.dim() - 1))
     if not labels.is_floating_point():
-        return loss(logits, labels.where(is_row, IGNORED))
+        return loss(logits, labels.where(is_row, IGNORE_INDEX))
     # All others get the same logits and labels, so each adds the same loss.
     logits, labels = logits.where(is_row.view(-1, *[1] * (logits.dim() - 1)), 0.0), labels.where(is_row, 0.0)
     row_loss = loss(torch.zeros_like(logits[:1]), torch.zeros_like(labels[:1]))

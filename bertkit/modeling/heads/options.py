@@ -21,10 +21,10 @@ from torch.nn import functional
 from transformers import MODEL_MAPPING
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from bertkit.modeling.architectures import architecture_of, first_position
+from bertkit.modeling.architectures import first_position, get_architecture
 from bertkit.modeling.heads.base import EncoderHead, head_dropout, with_head
 from bertkit.modeling.info import Config, Model
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.tokens.questions import ORDINAL
 
 _SCALE = 20.0  # initial scale of cosines, as in the losses of sentence-transformers
@@ -100,7 +100,7 @@ def takes_positions(config: Config) -> bool:
     """Return whether an encoder takes the position of each token, and depends on positions in no other way."""
     parameters = inspect.signature(MODEL_MAPPING[type(config)].forward).parameters
     has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or [])
-    return "position_ids" in parameters and not (has_windows or architecture_of(config).attends_relatively)
+    return "position_ids" in parameters and not (has_windows or get_architecture(config).attends_relatively)
 
 
 def option_class(config_class: type) -> type[Model]:
@@ -118,9 +118,9 @@ def option_loss(logits: torch.Tensor, parts: Parts, labels: torch.Tensor) -> tor
     Args:
         logits: Logits (sequences, tokens).
         parts: Parts of the sequences.
-        labels: `NOMINAL` or `ORDINAL` at the mask token of the gold option, else `IGNORED`, of the same shape.
+        labels: `NOMINAL` or `ORDINAL` at the mask token of the gold option, else `IGNORE_INDEX`, of the same shape.
     """
-    is_gold, is_option = labels != IGNORED, parts.same & parts.is_marker.unsqueeze(1)
+    is_gold, is_option = labels != IGNORE_INDEX, parts.same & parts.is_marker.unsqueeze(1)
     option_logits = logits.unsqueeze(1).masked_fill(~is_option, torch.finfo(logits.dtype).min)
     logs = logits - option_logits.logsumexp(dim=2)
     probabilities = torch.where(parts.is_marker, logs, 0.0).exp() * parts.is_marker

@@ -15,7 +15,7 @@ from bertkit.errors import RecipeError
 from bertkit.hardware.device import Device
 from bertkit.modeling.info import Config, Model, unwrap
 from bertkit.modeling.masked_head import LABEL_POSITIONS, at_labels, put_at_labels, run_at_masked
-from bertkit.tokens.features import IGNORED, Batch, Tensors
+from bertkit.tokens.features import IGNORE_INDEX, Batch, Tensors
 
 # Sizes of the paper's code for `SpanBoundary`. Tokens of a longer span share the last position.
 _POSITIONS, _POSITION_SIZE = 20, 200
@@ -50,7 +50,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
 
         Args:
             input_ids: Token ids (rows, tokens), some of them masked.
-            labels: Original tokens (rows, tokens), `IGNORED` for tokens that are not masked.
+            labels: Original tokens (rows, tokens), `IGNORE_INDEX` for tokens that are not masked.
             draws: A random number from [0, 1) per token, (rows, tokens), which decides the sample.
             label_positions: `LABEL_POSITIONS` of a batch of few shapes.
             named: Other inputs of both models, such as an attention mask.
@@ -63,7 +63,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         positions = {} if label_positions is None else {LABEL_POSITIONS: label_positions}
         masked_batch = {"labels": labels, **positions}
         outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, **masked_batch, **named})
-        masked = labels != IGNORED
+        masked = labels != IGNORE_INDEX
         samples = draw(outputs.logits.detach()[0], at_labels(draws, masked_batch))
         # Samples (masked,) go back to (rows, tokens). One that happens to be the original counts as original (section 2
         # of the paper).

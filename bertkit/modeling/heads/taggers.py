@@ -25,7 +25,7 @@ from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.disk import ArrayWriter, map_or_write
-from bertkit.tokens.feature_cache import add_values, lengths_of
+from bertkit.tokens.feature_cache import add_values, get_lengths
 from bertkit.tokens.features import Collator, Features, Tensors
 
 _SCHEMA = 2  # version of the cached files
@@ -160,7 +160,7 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
     log.info(note)
     # The array holds all texts in sequence, (tokens of all features, ...), and is split into one view per text. Pages
     # of the file are read when a batch needs them, so states can be larger than memory.
-    add_values(features, "states", np.split(arrays["states"], np.cumsum(lengths_of(features))[:-1]))
+    add_values(features, "states", np.split(arrays["states"], np.cumsum(get_lengths(features))[:-1]))
 
 
 def state_collator(pad: Collator) -> Collator:

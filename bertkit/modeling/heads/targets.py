@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.sections import Row
-from bertkit.tokens.features import Features, Setup, Tensor
+from bertkit.tokens.features import Features, TaskContext, Tensor
 
 LOG_ODDS, LOG_PROBABILITY = "log-odds", "log-probability"
 
@@ -90,7 +90,7 @@ def vector_target(first: int, *, dot: bool) -> Target:
     return Target("similarity", score, "dot product" if dot else "cosine")
 
 
-def tag_targets(prediction: Record, outputs: Records, features: Features, row: Row, setup: Setup) -> list[Target]:
+def tag_targets(prediction: Record, outputs: Records, features: Features, row: Row, setup: TaskContext) -> list[Target]:
     """Build one target per word that the model reads, for the tag of the word.
 
     Targets of the prediction are the first words of its entities. Without entities, the target is the word with the
@@ -114,7 +114,9 @@ def tag_targets(prediction: Record, outputs: Records, features: Features, row: R
     return targets
 
 
-def span_targets(prediction: Record, outputs: Records, features: Features, row: Row, setup: Setup) -> list[Target]:
+def span_targets(
+    prediction: Record, outputs: Records, features: Features, row: Row, setup: TaskContext
+) -> list[Target]:
     """Build the target of an answer: the log-probability of its start plus the log-probability of its end.
 
     The softmax is over the tokens of the context in one window and the first token, which represents no answer. If
@@ -143,7 +145,7 @@ def span_targets(prediction: Record, outputs: Records, features: Features, row: 
     return [Target(prediction["prediction"] or "no answer", score, LOG_PROBABILITY, feature=index)]
 
 
-def targets_of_logits(outputs: Sequence[Mapping[str, Any]], setup: Setup, task: str) -> list[Target]:
+def targets_of_logits(outputs: Sequence[Mapping[str, Any]], setup: TaskContext, task: str) -> list[Target]:
     """Build targets for a task family without the function `targets`: the highest of the logits of each input.
 
     Raises:

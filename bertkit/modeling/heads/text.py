@@ -70,7 +70,7 @@ class WindowPooling(EncoderHead):
     """
 
     reads = "windows"
-    takes_row_mask = True
+    accepts_row_mask = True
     # `classifier_pooling` of a config is for the heads of transformers.
     reads_first_token = True
 

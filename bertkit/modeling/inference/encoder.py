@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.hardware.device import Device
-from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of, first_position
+from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, first_position, get_architecture
 from bertkit.modeling.info import Config
 from bertkit.modeling.unpadding.attend import EqualLengthAttention, attend_equal_lengths
 from bertkit.tokens.features import Batch
@@ -38,7 +38,7 @@ def load_encoder(folder: Path, config: Config, dtype: torch.dtype) -> InferenceE
     """Load an encoder whose products are computed in `dtype`, or return None if only transformers can load it."""
     if not has_known_encoder(config):
         return None
-    prefix, shapes = f"{architecture_of(config).prefix}.", encoder_shapes(config)
+    prefix, shapes = f"{get_architecture(config).prefix}.", encoder_shapes(config)
     parts = {name.split(".")[0] for name in shapes}
     weights = {name.removeprefix(prefix): weight for name, weight in read_weights(folder).items()}
     # A head, the pooler and the buffer of position ids are not needed.
@@ -57,7 +57,7 @@ def has_known_encoder(config: Config) -> bool:
         **dict.fromkeys(("is_decoder", "add_cross_attention", "output_attentions", "output_hidden_states"), False),
     }
     return (
-        architecture_of(config).prefix is not None
+        get_architecture(config).prefix is not None
         and all(getattr(config, name, None) in (value, None) for name, value in usual.items())
         and config.hidden_size % config.num_attention_heads == 0
     )
@@ -65,7 +65,7 @@ def has_known_encoder(config: Config) -> bool:
 
 def encoder_shapes(config: Config) -> Shapes:
     """Return the shape of each weight of a known encoder, by its name without the encoder's prefix."""
-    architecture, width = architecture_of(config), config.hidden_size
+    architecture, width = get_architecture(config), config.hidden_size
     intermediate = getattr(config, "intermediate_size", None) or config.hidden_dim
     embedding_width = getattr(config, "embedding_size", width)
     tables = {"word": config.vocab_size, "position": config.max_position_embeddings}
@@ -120,7 +120,7 @@ class InferenceEncoder(nn.Module):
 
     def __init__(self, config: Config, weights: Weights, dtype: torch.dtype) -> None:
         super().__init__()
-        architecture, epsilon = architecture_of(config), getattr(config, "layer_norm_eps", 1e-12)
+        architecture, epsilon = get_architecture(config), getattr(config, "layer_norm_eps", 1e-12)
         self.config, self.first_position = config, first_position(config)
         tables = ["word", "position", *(["token_type"] if architecture.reads_token_types else [])]
         self.tables = nn.ParameterDict(
@@ -224,7 +224,7 @@ _Attention = EqualLengthAttention | _PaddedAttention
 
 def _layer_names(config: Config, layer: int) -> LayerNames:
     """Return the names of the weights of a known encoder's layer, without the encoder's prefix."""
-    path = str(architecture_of(config).layers)
+    path = str(get_architecture(config).layers)
     return LayerNames(*(f"{path}.{layer}.{name}" for name in LAYER_NAMES[path]))
 
 

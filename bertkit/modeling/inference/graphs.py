@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from transformers.utils import ModelOutput
 
-from bertkit.errors import ModelError, UnavailableError, pip_install, shorten
+from bertkit.errors import ModelError, UnavailableError, install_command, shorten
 from bertkit.hardware.process import is_memory_error
 from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.heads.mixins import PROBABILITY
@@ -82,7 +82,7 @@ def convert(
             program = exporter.export(graph, dict(inputs), settings).program
         except ImportError as error:  # transformers does not support the installed release of a package
             message = f"transformers cannot export to {backend} with these packages: {shorten(str(error), 200)}"
-            raise UnavailableError(message, f"`{pip_install('export')}`") from None
+            raise UnavailableError(message, f"`{install_command('export')}`") from None
         except Exception as error:  # torch, onnxscript and OpenVINO have their own error classes
             if is_memory_error(error):
                 raise

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bertkit.modeling.architectures import architecture_of, find_architecture
+from bertkit.modeling.architectures import find_architecture, get_architecture
 from bertkit.modeling.checkpoint import check_config, load_config, read_json_object
 from bertkit.modeling.inference.encoder import (
     FusedLinear,
@@ -54,7 +54,7 @@ def load_for_inference(
         return None
     head, width, weights = _HeadNames.from_config(config, auto_class), config.hidden_size, read_weights(folder)
     outputs = 1 if auto_class == "AutoModelForMultipleChoice" else len(labels)
-    shapes = {f"{architecture_of(config).prefix}.{name}": size for name, size in encoder_shapes(config).items()}
+    shapes = {f"{get_architecture(config).prefix}.{name}": size for name, size in encoder_shapes(config).items()}
     shapes |= with_biases({head.outputs: (outputs, width), **({head.summary: (width, width)} if head.summary else {})})
     if not are_complete(weights, shapes):
         return None
@@ -85,8 +85,9 @@ def _is_known(config: Config, auto_class: str) -> bool:
     """Return whether a checkpoint has a known class, and all settings that change its outputs are usual."""
     return (
         has_known_encoder(config)
-        and config.architectures in ([f"{architecture_of(config).classes}{auto_class.removeprefix('AutoModel')}"], None)
-        and (auto_class != "AutoModelForMultipleChoice" or architecture_of(config).chooser is not None)
+        and config.architectures
+        in ([f"{get_architecture(config).classes}{auto_class.removeprefix('AutoModel')}"], None)
+        and (auto_class != "AutoModelForMultipleChoice" or get_architecture(config).chooser is not None)
         and tagger_head(config) is None
     )
 
@@ -102,7 +103,7 @@ class _HeadNames:
 
     @classmethod
     def from_config(cls, config: Config, auto_class: str) -> _HeadNames:
-        architecture = architecture_of(config)
+        architecture = get_architecture(config)
         if auto_class == "AutoModelForQuestionAnswering":
             return cls("qa_outputs")
         if auto_class == "AutoModelForTokenClassification":
@@ -119,12 +120,12 @@ class InferenceModel(nn.Module):
     def __init__(self, config: Config, head: _HeadNames, weights: Weights, *, cls_only: bool) -> None:
         super().__init__()
         self.config, self.head = config, head
-        prefix = f"{architecture_of(config).prefix}."
+        prefix = f"{get_architecture(config).prefix}."
         encoder_weights = {name.removeprefix(prefix): values for name, values in weights.items()}
         self.encoder = InferenceEncoder(config, encoder_weights, torch.float32)
         self.encoder.packs = False
         self.summary = FusedLinear(weights, torch.float32, head.summary) if head.summary else None
-        self.first_only = cls_only and self.summary is not None and architecture_of(config).is_bert_like
+        self.first_only = cls_only and self.summary is not None and get_architecture(config).is_bert_like
         self.outputs = FusedLinear(weights, torch.float32, head.outputs)
         self.eval()
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from transformers import AutoModel
 
 from bertkit.errors import ModelError, UsageError
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.inference.encoder import load_encoder
 from bertkit.modeling.info import Model
@@ -115,7 +115,7 @@ def _load_dense(module: Dense) -> nn.Module:
     return layer
 
 
-def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -> tuple[SentenceEncoder, str]:
+def load_for_vectors(folder: Path, modules: SentenceModules, machine: ComputeConfig) -> tuple[SentenceEncoder, str]:
     """Load the encoder of a model folder to compute vectors only; return also the precision of its autocast.
 
     On a CPU, weights that products read in bf16 are cast once, and not by autocast in each forward pass.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ModelError, UsageError, closest
+from bertkit.errors import ModelError, UsageError, did_you_mean
 from bertkit.modeling.checkpoint import read_json_object
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import leaves_folder
@@ -178,7 +178,7 @@ def with_options(
     """
     if pooling is not None:
         if pooling not in POOLING_MODES:
-            raise UsageError(f"pooling {pooling!r} is not known", closest(pooling, POOLING_MODES))
+            raise UsageError(f"pooling {pooling!r} is not known", did_you_mean(pooling, POOLING_MODES))
         modules = replace(modules, pooling=(pooling,))
     if normalize is not None:
         rest = tuple(module for module in modules.after if not isinstance(module, Normalize))
@@ -186,7 +186,7 @@ def with_options(
     if prompt is None:
         return modules
     if prompt not in modules.prompts:
-        remedy = closest(prompt, modules.prompts) if modules.prompts else "write it out: --prompt-text"
+        remedy = did_you_mean(prompt, modules.prompts) if modules.prompts else "write it out: --prompt-text"
         raise UsageError(f"the model has no prompt {prompt!r}", remedy)
     return replace(modules, default_prompt=prompt)
 

@@ -26,7 +26,7 @@ from bertkit.modeling.load import load_pretrained, load_weights
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.folder import Dense, SentenceModules, write_modules
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
-from bertkit.tokens.features import Setup, Tensors
+from bertkit.tokens.features import TaskContext, Tensors
 
 # If a batch on a CPU has more tokens, texts are read in chunks, twice each, to save memory.
 _MAX_TOKENS = 2**14
@@ -39,7 +39,7 @@ class VectorHead:
     """
 
     reads = "texts"
-    takes_row_mask = True
+    accepts_row_mask = True
     sentence = SentenceModules()
     loss: Any = None
     texts_at_once: int | None = None
@@ -259,7 +259,7 @@ class SentenceClassifier(SentenceHead):
 
 
 def load_sentence_classifier(
-    folder: Path, modules: SentenceModules, setup: Setup, loss: VectorLoss | None = None, *, new_head: bool
+    folder: Path, modules: SentenceModules, setup: TaskContext, loss: VectorLoss | None = None, *, new_head: bool
 ) -> Model:
     """Load the encoder of a model folder in float32 with a linear layer over its vectors, one logit per label.
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from bertkit.hardware.tensors import derive, select, where
 from bertkit.progress import log
 from bertkit.tokens.feature_cache import add_values
-from bertkit.tokens.features import IGNORED, Features, Tensor
+from bertkit.tokens.features import IGNORE_INDEX, Features, Tensor
 
 LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")
 COMPARING = ("cosent", "mnrl", "simcse", "class_cosent")
@@ -114,8 +114,8 @@ def find_positives(vectors: Tensor, missing: Tensor, scale: float) -> Tensor:
 
 
 def positive_indices(missing: Tensor) -> Tensor:
-    """Return the index of each row's positive among the candidates, (rows,), or `IGNORED` for a row without texts."""
-    return torch.arange(len(missing), device=missing.device).where(~missing[:, 0], IGNORED)
+    """Return the index of each row's positive among the candidates, (rows,), or `IGNORE_INDEX` if it has no texts."""
+    return torch.arange(len(missing), device=missing.device).where(~missing[:, 0], IGNORE_INDEX)
 
 
 def margin_mse(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, static: bool = False) -> Tensor:

@@ -21,8 +21,8 @@ from bertkit.modeling.sentence.folder import (
     with_options,
 )
 from bertkit.recipe.records import Option, accept, read_option
-from bertkit.tokens.features import Feature, Setup, max_tokens, split_by_size
-from bertkit.tokens.several import encode_several
+from bertkit.tokens.features import Feature, TaskContext, max_tokens, split_by_size
+from bertkit.tokens.several import encode_multi_text
 
 
 def _read_dimensions(value: Any) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
-def modules_of(folder: Path, setup: Setup, model_format: str = DENSE) -> SentenceModules:
+def modules_of(folder: Path, setup: TaskContext, model_format: str = DENSE) -> SentenceModules:
     """Return the settings of a folder for vectors, replaced by the options of the recipe."""
     recipe, modules = setup.recipe, read_format(folder, model_format)
     pooling, normalize = (read_option(OPTIONS, recipe, name) for name in ("pooling", "normalize"))
@@ -62,7 +62,7 @@ def modules_of(folder: Path, setup: Setup, model_format: str = DENSE) -> Sentenc
 
 def encode_rows(
     rows: Sequence[Sequence[str]],
-    setup: Setup,
+    setup: TaskContext,
     roles: tuple[str, str] | None = None,
     *,
     pairs: Sequence[str] | None = None,
@@ -95,10 +95,12 @@ def encode_rows(
     several = [[{"text": text} for text in texts] for texts in prompted]
     for (text,), pair in zip(several, pairs or (), strict=True) if pairs else ():
         text["text_pair"] = pair.lower() if modules.lowercase else pair
-    return encode_several(several, shortened)
+    return encode_multi_text(several, shortened)
 
 
-def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str, learned_texts: int | None = None) -> Model:
+def load_encoder(
+    folder: Path, setup: TaskContext, *, new_head: bool, loss: str, learned_texts: int | None = None
+) -> Model:
     """Load an encoder to train with a loss of `bertkit.modeling.sentence.losses`, or a trained sentence encoder.
 
     Args:
@@ -152,7 +154,7 @@ def check_format(folder: Path, expected: str) -> None:
         raise ModelError(f"it is a {model_format}, not a {expected}", f"name the folder of a {expected}", file=folder)
 
 
-def is_dot(setup: Setup, loss: str = "") -> bool:
+def is_dot(setup: TaskContext, loss: str = "") -> bool:
     """Return whether a model's vectors are compared by dot products instead of cosines."""
     return loss == "margin_mse" or read_modules(Path(setup.tokenizer.name_or_path)).similarity == "dot"
 

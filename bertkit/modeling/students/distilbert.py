@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import LAYER_NAMES, architecture_of, shares_layers, types_with
+from bertkit.modeling.architectures import LAYER_NAMES, get_architecture, shares_layers, types_with
 from bertkit.modeling.info import Config, Model, get_loading_info
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_for_pretraining
@@ -67,7 +67,7 @@ def choose_layers(choice: int | list[int] | None, config: Config) -> list[int]:
         ModelError: If a teacher of this type cannot have students.
         RecipeError: If the teacher lacks one of the layers, or the first one cannot be the first of a student.
     """
-    architecture = architecture_of(config)
+    architecture = get_architecture(config)
     if architecture.student_type is None:
         problem = f"a student cannot copy layers of a teacher of type {config.model_type!r}"
         reason = "they share their weights" if shares_layers(config) else "they are not known"
@@ -86,13 +86,13 @@ def make_student(teacher: Model, layers: Sequence[int]) -> Model:
     With all layers, a student of BERT makes the predictions of its teacher for texts with token type 0 only. Other
     types use no token types, so their students differ from them only in the number of layers.
     """
-    architecture = architecture_of(teacher.config)
+    architecture = get_architecture(teacher.config)
     keeps_type = architecture.student_type == architecture.model_type
     return (_make_shorter if keeps_type else _make_distilbert)(teacher, layers)
 
 
 def _make_shorter(teacher: Model, layers: Sequence[int]) -> Model:
-    from bertkit.modeling.attention import keep_windows
+    from bertkit.modeling.attention import preserve_sliding_window
 
     config = copy.deepcopy(teacher.config)
     config.num_hidden_layers = len(layers)
@@ -100,7 +100,7 @@ def _make_shorter(teacher: Model, layers: Sequence[int]) -> Model:
         config.layer_types = [types[layer] for layer in layers]
     student = type(teacher)(config)
     student.load_state_dict(_take_weights(teacher, layers))
-    keep_windows(student)
+    preserve_sliding_window(student)
     return student
 
 
@@ -142,7 +142,7 @@ def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
 
 def _take_weights(teacher: Model, layers: Sequence[int]) -> dict[str, Any]:
     """Select the weights of some layers, which get indices from 0, and all weights outside of layers."""
-    path = f".{architecture_of(teacher.config).layers}."
+    path = f".{get_architecture(teacher.config).layers}."
     indices = {str(layer): str(index) for index, layer in enumerate(layers)}
     taken = {}
     # In bert.encoder.layer.11.output.dense.weight, only the index changes. Names outside of layers do not change.

@@ -15,11 +15,11 @@ from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import derive, select
 from bertkit.modeling.architectures import layers_of
-from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
+from bertkit.modeling.attention import AttentionMaps, attention_of, capture_attention, capture_hidden_states
 from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import match_layers
-from bertkit.recipe.records import Distillation
+from bertkit.recipe.records import DistillationConfig
 from bertkit.tokens.features import Batch
 
 Pairs = dict[int, int]
@@ -155,7 +155,7 @@ def _key(index: int) -> str:
 
 @contextmanager
 def matched(
-    student: Model, teacher: Model, distillation: Distillation, precision: str, *, in_training_only: bool = True
+    student: Model, teacher: Model, distillation: DistillationConfig, precision: str, *, in_training_only: bool = True
 ) -> Iterator[Matching]:
     """Keep the hidden states and attention that a recipe matches, inside the `with` block.
 
@@ -182,16 +182,16 @@ def matched(
     with ExitStack() as patches:
         for student_layer, teacher_layer in states.items():
             modules = [matching.module(student, student_layer), matching.module(teacher, teacher_layer)]
-            patches.enter_context(kept_outputs(modules, matching.states))
+            patches.enter_context(capture_hidden_states(modules, matching.states))
         if {"attention", "attention_scores"} & set(pairs):
             heads = student.config.num_attention_heads, teacher.config.num_attention_heads
             if heads[0] != heads[1]:
                 message = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
                 raise ModelError(message, "match hidden states only")
             scores = matching.reads_scores
-            student_maps = kept_attention(student, "student", in_training_only=in_training_only, scores=scores)
+            student_maps = capture_attention(student, "student", in_training_only=in_training_only, scores=scores)
             matching.attention[student] = patches.enter_context(student_maps)
-            matching.attention[teacher] = patches.enter_context(kept_attention(teacher, "teacher", scores=scores))
+            matching.attention[teacher] = patches.enter_context(capture_attention(teacher, "teacher", scores=scores))
         projections = {
             _key(index): nn.Linear(*widths, bias=False)
             for index in states

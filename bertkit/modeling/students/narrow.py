@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from bertkit.modeling.architectures import architecture_of, shares_layers
+from bertkit.modeling.architectures import get_architecture, shares_layers
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.layers import layers_to_take
@@ -51,7 +51,7 @@ def take_layers(model: Model, choice: int | list[int]) -> None:
 
 
 @contextmanager
-def only_layers(model: Model, indices: Sequence[int]) -> Iterator[None]:
+def truncate_layers(model: Model, indices: Sequence[int]) -> Iterator[None]:
     """Keep only some layers of a model inside the `with` block; see `keep_layers`."""
     config = model.config
     count, types = config.num_hidden_layers, getattr(config, "layer_types", None)
@@ -157,7 +157,7 @@ def key_value_heads(config: Config) -> int:
 
 def _find_layer_list(model: Model) -> tuple[nn.Module, str, nn.ModuleList]:
     """Return the module that holds the layers of a model, their name there, and the layers; see `find_layers`."""
-    path = architecture_of(model.config).layers
+    path = get_architecture(model.config).layers
     if path is None:
         return find_layers(model)
     parent_path, _, name = path.rpartition(".")

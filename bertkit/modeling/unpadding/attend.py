@@ -22,8 +22,8 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.hardware.device import Device
-from bertkit.hardware.precision import Machine
-from bertkit.modeling.architectures import architecture_of
+from bertkit.hardware.precision import ComputeConfig
+from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.info import Model
 from bertkit.modeling.unpadding.layout import IndexMap, PackedBatch, round_up
 
@@ -235,13 +235,13 @@ def torch_varlen() -> VarlenFunction:
     return varlen_attn
 
 
-def why_no_varlen(model: Model, machine: Machine) -> str | None:
+def why_no_varlen(model: Model, machine: ComputeConfig) -> str | None:
     """Return the reason why a model cannot be trained with `VarlenAttention` on a GPU, or None if it can."""
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if machine.precision != "bf16":
         return f"variable-length attention is not computed in {machine.precision}"
-    if architecture_of(config).attends_relatively:
+    if get_architecture(config).attends_relatively:
         return f"variable-length attention has no relative positions, as {config.model_type} has"
     if any(getattr(config, name, 0.0) for name in _DROPOUTS):
         return "variable-length attention has no dropout, and this model has some"

@@ -26,7 +26,7 @@ from transformers.utils import ModelOutput
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import on_host
-from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
+from bertkit.modeling.architectures import get_architecture, layers_of, shares_layers
 from bertkit.modeling.cls_only import is_cls_only, split_heads
 from bertkit.modeling.info import LayerOutput, Model, attention_splits_rows, patched_attention, patched_forward
 from bertkit.modeling.unpadding.attend import (
@@ -73,7 +73,7 @@ def unpadded(model: Model, varlen: VarlenFunction | None = None) -> Iterator[tup
     implementation = model.config._attn_implementation
     unpadding = _Unpadding(ALL_ATTENTION_FUNCTIONS.get(implementation), varlen, model.device)
     with ExitStack() as patches:
-        if architecture_of(model.config).attends_relatively:
+        if get_architecture(model.config).attends_relatively:
             patches.enter_context(_grouped_relative_attention(layers, unpadding))
         else:
             patches.enter_context(patched_attention(model, _NAME, unpadding.attend, splits_rows=False))
@@ -93,7 +93,7 @@ def _find_layers(model: Model) -> list[nn.Module]:
 
     A last layer for the first token only is not among them: it runs after the padding is back.
     """
-    architecture = architecture_of(model.config)
+    architecture = get_architecture(model.config)
     splits_rows = architecture.attends_relatively or attention_splits_rows(model)
     if not (architecture.can_unpad and splits_rows) or getattr(model.config, "conv_kernel_size", None):
         return []  # a convolution would mix tokens of neighboring rows

@@ -10,7 +10,7 @@ The data goes through the functions of the module in this order::
              example --feature---> token ids with masks, and labels: every random draw of the data happens here
             features --collator--> batch of tensors
 
-    training:        batch --count, losses--> items and summed loss per term; their means are weighted by TERMS
+    training:        batch --count, losses--> items and summed loss per term; their means are weighted by LOSS_TERMS
     held-out text:   batch --accumulate--> totals, summed over all batches --score--> scores --baselines--> theirs
     end of the run:  model --encoder, auxiliary_checkpoints--> plain checkpoints
 
@@ -111,7 +111,7 @@ class Objective(Protocol):
 
     OPTIONS: Mapping[str, Any]
     """Keys that a recipe can set under ``options``, with an `Option` or only the default."""
-    TERMS: Mapping[str, float]
+    LOSS_TERMS: Mapping[str, float]
     """Terms of the loss and their weights, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
     BEST_METRIC: str
     """Score of held-out text that chooses the best checkpoint, the lower the better; mostly ``loss``."""
@@ -216,7 +216,7 @@ def replacement_shares(
 
 
 _FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))
-_CONSTANTS = ("OPTIONS", "TERMS", "BEST_METRIC")
+_CONSTANTS = ("OPTIONS", "LOSS_TERMS", "BEST_METRIC")
 
 
 def objective_names() -> list[str]:

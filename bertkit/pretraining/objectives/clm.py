@@ -16,10 +16,10 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
-from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features, Tensors
+from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Feature, Features, Tensors
 
 OPTIONS: Mapping[str, Any] = {}
-TERMS: Mapping[str, float] = {"clm": 1.0}
+LOSS_TERMS: Mapping[str, float] = {"clm": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
 examples, baselines, accumulate = mlm.examples, mlm.baselines, mlm.accumulate
@@ -45,7 +45,7 @@ def feature(example: Block, progress: float | None, random: Random, setup: Pretr
     """Label each token of a block with the next one of its document; special tokens are not predicted."""
     text = join_block(example, setup.template)
     follows = text.maskable[1:] & (text.segment_ids[1:] == text.segment_ids[:-1])
-    labels = np.append(np.where(follows, text.tokens[1:], IGNORED), IGNORED)
+    labels = np.append(np.where(follows, text.tokens[1:], IGNORE_INDEX), IGNORE_INDEX)
     return {"input_ids": text.tokens, "labels": labels, "segment_ids": text.segment_ids}
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.hardware.tensors import select
-from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.info import Model, unwrap
 from bertkit.modeling.masked_head import (
     LABEL_POSITIONS,
@@ -27,14 +27,14 @@ from bertkit.modeling.tokenizer import leave_out_token_types
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.records import Option, read_option
-from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, Tensors
+from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Features, Tensor, Tensors
 
 OPTIONS: Mapping[str, object] = {
     **mlm.OPTIONS,
     "temperature": Option(2.0, minimum=0.1, maximum=100.0),
     "student_layers": Option(None, read=read_layers),
 }
-TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
+LOSS_TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
 """DistilBERT's weights."""
 
 IS_TEXT = "is_text"
@@ -134,7 +134,7 @@ def accumulate(model: Model, batch: Batch) -> Totals:
             **_sum_terms(outputs),
             **masked_sums(outputs.logits, outputs.labels),
             "tokens": batch[IS_TEXT].sum(),
-            "agreed": (agrees & (outputs.labels != IGNORED)).sum(),
+            "agreed": (agrees & (outputs.labels != IGNORE_INDEX)).sum(),
             **{f"teacher_{name}": value for name, value in teacher_sums.items()},
         }
     )
@@ -148,7 +148,9 @@ def score(totals: Totals) -> dict[str, float]:
         name.removeprefix("teacher_"): value for name, value in totals.items() if name.startswith("teacher_")
     }
     return {
-        "loss": TERMS["soft"] * soft + TERMS["mlm"] * totals["mlm"] / masked + TERMS["cosine"] * distance,
+        "loss": LOSS_TERMS["soft"] * soft
+        + LOSS_TERMS["mlm"] * totals["mlm"] / masked
+        + LOSS_TERMS["cosine"] * distance,
         **masked_scores(totals),
         **{f"teacher_{name}": value for name, value in masked_scores(teacher_totals).items()},
         "agreement": totals["agreed"] / masked,
@@ -159,7 +161,7 @@ def score(totals: Totals) -> dict[str, float]:
 
 def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the student with its head; its tokenizer makes token types only if the student reads them."""
-    if not architecture_of(model.config).reads_token_types:
+    if not get_architecture(model.config).reads_token_types:
         leave_out_token_types(setup.tokenizer)
     return model
 
@@ -209,7 +211,7 @@ def _run_both(model: Model, batch: Batch) -> _Outputs:
     outputs, labels = run_at_masked(model, inputs)
     logits, teacher_logits = outputs.logits[0], teacher_outputs.logits[0]
     if is_static:  # Positions without a label get equal logits.
-        has_label = labels[:, None] != IGNORED
+        has_label = labels[:, None] != IGNORE_INDEX
         logits, teacher_logits = logits.where(has_label, 0.0), teacher_logits.where(has_label, 0.0)
     states, teacher_states = text_states(outputs.hidden_states[-1]), text_states(teacher_outputs.hidden_states[-1])
     return _Outputs(logits, teacher_logits, states, teacher_states, labels, teacher.temperature)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
+from bertkit.modeling.architectures import first_position, get_architecture, shares_layers
 from bertkit.modeling.info import Config, Model, unwrap
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import LABEL_POSITIONS, read_numbers
@@ -18,7 +18,7 @@ from bertkit.modeling.sizes import make_config
 from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import read_layers
-from bertkit.recipe.records import Distillation, Option, accept, read_option
+from bertkit.recipe.records import DistillationConfig, Option, accept, read_option
 from bertkit.tokens.features import Batch
 
 _SIZES = "see `bertkit pretrain sizes`"
@@ -40,7 +40,7 @@ OPTIONS: Mapping[str, object] = {
     "layer_map": Option("uniform", read=_read_layer_map),
     "attention": True,
 }
-TERMS: Mapping[str, float] = {"embeddings": 1.0, "hidden": 1.0, "attention_scores": 1.0}
+LOSS_TERMS: Mapping[str, float] = {"embeddings": 1.0, "hidden": 1.0, "attention_scores": 1.0}
 """All weights are 1 in the paper."""
 BEST_METRIC = "loss"
 
@@ -92,7 +92,7 @@ def _check_student(student: Config, setup: PretrainSetup) -> None:
     if positions < training.max_length:
         message = f"the student reads {positions} tokens, not {training.max_length}"
         raise RecipeError(message, f"--max-length {positions}")
-    can_separate = architecture_of(student).separates_documents and first == first_position(teacher)
+    can_separate = get_architecture(student).separates_documents and first == first_position(teacher)
     if training.packing == "documents" and not can_separate:
         message = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
         raise RecipeError(message, "--set training.packing=joined, or none")
@@ -124,7 +124,7 @@ def load_model(setup: PretrainSetup) -> Model:
     # The base of a model with a head has no pooler, which would not be trained.
     encoder: Model = student.base_model
     layer_map, attention = (read_option(OPTIONS, setup.recipe, name) for name in ("layer_map", "attention"))
-    terms = Distillation(
+    terms = DistillationConfig(
         embeddings_weight=1.0, hidden=layer_map, **({"attention_scores": layer_map} if attention else {})
     )
     encoder.teacher = PretrainingTeacher(teacher.base_model)
@@ -135,7 +135,7 @@ def load_model(setup: PretrainSetup) -> Model:
 
 def count(batch: Batch) -> dict[str, int]:
     """Count the tokens, which all terms are sums over."""
-    return dict.fromkeys(TERMS, int(batch[distil.IS_TEXT].sum()))
+    return dict.fromkeys(LOSS_TERMS, int(batch[distil.IS_TEXT].sum()))
 
 
 def losses(model: Model, batch: Batch) -> Sums:
@@ -157,5 +157,5 @@ def accumulate(model: Model, batch: Batch) -> Totals:
 
 def score(totals: Totals) -> dict[str, float]:
     """Compute the loss and its terms, as means over tokens."""
-    means = {name: totals[name] / totals["tokens"] for name in TERMS if name in totals}
+    means = {name: totals[name] / totals["tokens"] for name in LOSS_TERMS if name in totals}
     return {"loss": sum(means.values()), **{f"{name}_loss": mean for name, mean in means.items()}}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.architectures import architecture_of, first_position
+from bertkit.modeling.architectures import first_position, get_architecture
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
@@ -32,7 +32,7 @@ from bertkit.pretraining.packing import (
 )
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.records import Option, read_option
-from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
+from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, object] = {
     "mask_rate": Option(0.15, minimum=0.01, maximum=0.9),
@@ -40,13 +40,13 @@ OPTIONS: Mapping[str, object] = {
     "whole_words": False,
     "mask_random_keep": Option(MASK_RANDOM_KEEP, read=read_shares),
 }
-TERMS: Mapping[str, float] = {"mlm": 1.0}
+LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0}
 BEST_METRIC = "loss"
 
 
 def check(setup: PretrainSetup) -> None:
     """Check that attention can stay within the documents of a block, if the recipe requires it."""
-    if setup.recipe.training.packing == "documents" and not architecture_of(setup.config).separates_documents:
+    if setup.recipe.training.packing == "documents" and not get_architecture(setup.config).separates_documents:
         message = f"a model of type {setup.config.model_type} cannot keep documents of a block apart"
         raise RecipeError(message, "--set training.packing=joined, or none")
 
@@ -81,7 +81,7 @@ def mask(text: TokenizedText, progress: float | None, random: Random, setup: Pre
         "input_ids": corrupt(
             text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, mask_random_keep=shares
         ),
-        "labels": np.where(chosen, text.tokens, IGNORED),
+        "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
     }
 
 
@@ -101,7 +101,7 @@ def collator(setup: PretrainSetup, extra_padding: Mapping[str, float] = NOTHING)
 
 def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens."""
-    return {"mlm": int((batch["labels"] != IGNORED).sum())}
+    return {"mlm": int((batch["labels"] != IGNORE_INDEX).sum())}
 
 
 def losses(model: Model, batch: Batch) -> Sums:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.metrics.baselines import predict_by_length
-from bertkit.modeling.architectures import architecture_of, types_with
+from bertkit.modeling.architectures import get_architecture, types_with
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
@@ -17,7 +17,7 @@ from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, Any] = mlm.OPTIONS
-TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
+LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
 accumulate, score = accumulate_pairs, score_pairs
@@ -26,7 +26,7 @@ encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 def check(setup: PretrainSetup) -> None:
     """Check that the architecture has a head for pairs of segments."""
-    if not architecture_of(setup.config).has_pair_head:
+    if not get_architecture(setup.config).has_pair_head:
         message = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
         raise RecipeError(message, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
 
@@ -65,12 +65,12 @@ def collator(setup: PretrainSetup) -> Collator:
 
 def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens and the pairs."""
-    return dict(zip(TERMS, count_pairs(batch), strict=True))
+    return dict(zip(LOSS_TERMS, count_pairs(batch), strict=True))
 
 
 def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens and of the pairs."""
-    return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
+    return dict(zip(LOSS_TERMS, sum_pair_losses(model, batch), strict=True))
 
 
 def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, select
 from bertkit.metrics.intervals import f1_of_share
-from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_for_pretraining
@@ -23,13 +23,13 @@ from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option
 from bertkit.storage.hub.models import check_model
-from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
+from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, object] = {
     **{name: mlm.OPTIONS[name] for name in ("mask_rate", "last_mask_rate", "whole_words")},
     "generator_size": Option(0.25, minimum=0.125, maximum=1.0),
 }
-TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
+LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
 """The weights of the paper (section 3.1): the discriminator's loss is far smaller than the generator's."""
 BEST_METRIC = "perplexity"
 """A better generator makes the discriminator's task harder, so only the generator's scores compare between steps."""
@@ -43,7 +43,7 @@ examples = mlm.examples
 
 def check(setup: PretrainSetup) -> None:
     """Check that the model is an ELECTRA."""
-    if not architecture_of(setup.config).has_discriminator:
+    if not get_architecture(setup.config).has_discriminator:
         remedy = "--size electra-small, electra-base or electra-large"
         if setup.model_folder is not None:
             remedy = "name an ELECTRA, or use the objective mlm"
@@ -89,7 +89,7 @@ def feature(example: Block, progress: float | None, random: Random, setup: Pretr
     chosen = mlm.choose_masked(text, progress, random, setup)
     return {
         "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.tokens),
-        "labels": np.where(chosen, text.tokens, IGNORED),
+        "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
         "segment_ids": text.segment_ids,
         "draws": random.random(len(chosen), dtype=np.float32),
     }
@@ -102,7 +102,7 @@ def collator(setup: PretrainSetup) -> Collator:
 
 def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens, and all tokens: the discriminator classifies each, special ones too."""
-    return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["draws"] >= 0).sum())}
+    return {"mlm": int((batch["labels"] != IGNORE_INDEX).sum()), "rtd": int((batch["draws"] >= 0).sum())}
 
 
 def losses(model: Model, batch: Batch) -> Sums:
@@ -147,7 +147,7 @@ def score(totals: Totals) -> dict[str, float]:
     mlm_loss, rtd_loss = totals["mlm"] / totals["masked"], totals["rtd"] / totals["tokens"]
     true_positives = totals["caught"]
     return {
-        "loss": TERMS["mlm"] * mlm_loss + TERMS["rtd"] * rtd_loss,
+        "loss": LOSS_TERMS["mlm"] * mlm_loss + LOSS_TERMS["rtd"] * rtd_loss,
         **masked_scores(totals),
         "replaced_share": totals["replaced"] / totals["tokens"],
         "precision": true_positives / max(totals["suspected"], 1),

@@ -16,7 +16,7 @@ from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch
 
 OPTIONS: Mapping[str, Any] = nsp.OPTIONS
-TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
+LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
 BEST_METRIC = nsp.BEST_METRIC
 
 check, load_model, feature, collator = nsp.check, nsp.load_model, nsp.feature, nsp.collator
@@ -31,9 +31,9 @@ def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: 
 
 def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens and the pairs."""
-    return dict(zip(TERMS, count_pairs(batch), strict=True))
+    return dict(zip(LOSS_TERMS, count_pairs(batch), strict=True))
 
 
 def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens and of the pairs."""
-    return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
+    return dict(zip(LOSS_TERMS, sum_pair_losses(model, batch), strict=True))

@@ -22,7 +22,7 @@ from bertkit.pretraining.objectives import (
 )
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.records import read_option
-from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Tensor
+from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Feature, Tensor
 
 OPTIONS: Mapping[str, Any] = {
     "mask_rate": mlm.OPTIONS["mask_rate"],
@@ -30,7 +30,7 @@ OPTIONS: Mapping[str, Any] = {
     "mask_random_keep": mlm.OPTIONS["mask_random_keep"],
     "boundary": True,
 }
-TERMS: Mapping[str, float] = {"mlm": 1.0, "sbo": 1.0}
+LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0, "sbo": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
 check = mlm.check
@@ -62,7 +62,7 @@ def feature(example: Block, progress: float | None, random: Random, setup: Pretr
     mask_token_id, shares = setup.tokenizer.mask_token_id, replacement_shares(OPTIONS, setup, progress)
     masked: Feature = {
         "input_ids": corrupt(text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, spans, shares),
-        "labels": np.where(chosen, text.tokens, IGNORED),
+        "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
         "segment_ids": text.segment_ids,
     }
     if read_option(OPTIONS, setup.recipe, "boundary"):

@@ -9,7 +9,6 @@ from bertkit.storage.hub.models import is_cached as is_cached
 from bertkit.storage.hub.models import split_revision as split_revision
 from bertkit.storage.hub.models import without_weights as without_weights
 from bertkit.storage.hub.repositories import Repository as Repository
-from bertkit.storage.hub.repositories import answering as answering
 from bertkit.storage.hub.repositories import cached_folder as cached_folder
 from bertkit.storage.hub.repositories import check_token as check_token
 from bertkit.storage.hub.repositories import commit_files as commit_files
@@ -17,8 +16,9 @@ from bertkit.storage.hub.repositories import create_repository as create_reposit
 from bertkit.storage.hub.repositories import explain as explain
 from bertkit.storage.hub.repositories import fetch as fetch
 from bertkit.storage.hub.repositories import find_repository as find_repository
+from bertkit.storage.hub.repositories import get_repo_info as get_repo_info
+from bertkit.storage.hub.repositories import hub_errors as hub_errors
 from bertkit.storage.hub.repositories import is_name as is_name
 from bertkit.storage.hub.repositories import is_offline_by_choice as is_offline_by_choice
-from bertkit.storage.hub.repositories import look_up as look_up
 from bertkit.storage.hub.repositories import offline as offline
 from bertkit.storage.hub.repositories import remember as remember

@@ -13,18 +13,18 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ModelError, ResourceError, UnavailableError, UsageError, closest
-from bertkit.recipe.sections import typed_path
+from bertkit.errors import ModelError, ResourceError, UnavailableError, UsageError, did_you_mean
+from bertkit.recipe.sections import expand_path
 from bertkit.storage import checkpoints, runs
-from bertkit.storage.cache import say_once
+from bertkit.storage.cache import log_once
 from bertkit.storage.exports import check_export, compare_files, is_exported
 from bertkit.storage.hub.repositories import (
     Repository,
     cached_folder,
     fetch,
+    get_repo_info,
     is_name,
     is_offline_by_choice,
-    look_up,
     remember,
 )
 from bertkit.storage.run_sets import is_seeds_folder, seed_folders
@@ -68,7 +68,7 @@ def find_model(name: str) -> Path:
     """
     if name == "demo":
         return Path(__file__).parents[2] / "data" / "demo" / "model"
-    folder = typed_path(name)
+    folder = expand_path(name)
     if folder.is_dir():
         check_model(folder)
         return folder
@@ -135,18 +135,18 @@ def _find_on_hub(name: str) -> Path:
     if not is_name(repository_name):
         raise ModelError(f"{name!r} is neither a directory nor a hub name", _list_folders(Path()))
     try:
-        repository = look_up("model", repository_name, revision)
+        repository = get_repo_info("model", repository_name, revision)
     except UnavailableError as error:
         folder = cached_folder("model", repository_name, revision)
-        if folder is None and typed_path(name).parent.is_dir() and "/" in name:
+        if folder is None and expand_path(name).parent.is_dir() and "/" in name:
             what = f"no such directory: {name}; as a name of the hub, {error.what}"
-            raise ModelError(what, _list_folders(typed_path(name).parent)) from None
+            raise ModelError(what, _list_folders(expand_path(name).parent)) from None
         if folder is None or not _is_complete(folder):
             where = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
             remedy = _alternatives(name) if constants.is_offline_mode() else error.remedy
             raise UnavailableError(f"{name!r} is {where}, and {error.what}", remedy) from None
         if not is_offline_by_choice():
-            say_once(f"{name} is read from the cache (commit {folder.name[:8]}): {error.what}")
+            log_once(f"{name} is read from the cache (commit {folder.name[:8]}): {error.what}")
         return folder
     return _fetch_model(repository)
 
@@ -234,7 +234,7 @@ def _shards(file: Path, encoder: str) -> list[str]:
 def _alternatives(name: str) -> str:
     """Describe what to do about a model that cannot be downloaded."""
     cached = cached_models()
-    matches = closest(name, cached).rstrip("?") if cached else "the cache is empty"
+    matches = did_you_mean(name, cached).rstrip("?") if cached else "the cache is empty"
     return (
         f"{matches}; or name a directory (with config.json, weights and tokenizer.json) or demo (comes with bertkit), "
         f"or `hf download {split_revision(name)[0]} --local-dir DIR` on a connected machine, then copy DIR here"
@@ -292,7 +292,7 @@ def _check_checkpoint(folder: Path) -> None:
 def _check_run(folder: Path) -> None:
     record = _read_record(folder)
     if record.get("status", "finished") != "finished":
-        newest, _ = checkpoints.newest_whole(folder)
+        newest, _ = checkpoints.get_last_checkpoint(folder)
         remedy = "repeat the command that started it" + (f", or name its newest checkpoint: {newest}" if newest else "")
         raise ModelError(f"the run is not finished ({record['status']})", remedy, file=folder)
     expected = _directly_in("", record.get("files", {}))
@@ -345,7 +345,7 @@ def find_run(model: str) -> Path:
     Raises:
         ModelError: If no such folder or model exists.
     """
-    folder = typed_path(model)
+    folder = expand_path(model)
     if folder.is_dir():
         return folder
     try:
@@ -355,7 +355,7 @@ def find_run(model: str) -> Path:
         raise ModelError(f"no such run: {model}", remedy) from None
 
 
-def names_hub_model(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
     """Return whether a name means a model on the Hub: ``org/name``, without a folder ``org`` on this machine."""
     repository, revision = split_revision(name)
     owner, slash, _ = repository.partition("/")
@@ -363,9 +363,9 @@ def names_hub_model(name: str) -> bool:
     return bool(slash) and not is_path and (bool(revision) or not Path(owner).is_dir()) and is_name(repository)
 
 
-def brings_recipe(name: str) -> bool:
+def has_recipe(name: str) -> bool:
     """Return whether a name means a folder or a model on the Hub, which may bring a recipe along."""
-    return typed_path(name).is_dir() or names_hub_model(name)
+    return expand_path(name).is_dir() or is_hub_name(name)
 
 
 def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECIPE") -> str:
@@ -376,8 +376,8 @@ def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECI
         UnavailableError: If the Hub does not give the model, and the cache does not have it.
         UsageError: If the model has no recipe; `remedy` is how to name one.
     """
-    folder = typed_path(model)
-    if names_hub_model(model) and not folder.exists():
+    folder = expand_path(model)
+    if is_hub_name(model) and not folder.exists():
         folder = find_model(model)
     file = find_recipe(folder)
     if file is None:

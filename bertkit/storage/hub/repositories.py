@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from bertkit.errors import ModelError, UnavailableError, message_of
+from bertkit.errors import ModelError, UnavailableError, error_summary
 from bertkit.progress import log
 from bertkit.storage.files import write_text
 
@@ -52,7 +52,7 @@ def is_name(text: str) -> bool:
     return True
 
 
-def look_up(repo_type: str, name: str, revision: str | None = None) -> Repository:
+def get_repo_info(repo_type: str, name: str, revision: str | None = None) -> Repository:
     """Request the commit of a revision and its files from the Hub, once per process.
 
     The timeout is HF_HUB_ETAG_TIMEOUT seconds. If the Hub cannot be reached, there are no further requests. If it is
@@ -73,7 +73,7 @@ def _look_up(repo_type: str, name: str, revision: str) -> Repository:
     from huggingface_hub import constants
     from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, http_backoff, httpx
 
-    with answering():
+    with hub_errors():
         try:
             request = partial(http_backoff, retry_on_exceptions=())
             response = (get_session().request if cached_folder(repo_type, name, revision) else request)(
@@ -111,7 +111,7 @@ def fetch(repository: Repository, files: Iterable[str]) -> Path:
         size = sum(repository.files[name].get("size") or 0 for name in missing)
         log.info(f"downloading {', '.join(missing)} of {repository.name} ({size / 1e6:,.1f} MB)")
     for name in missing:
-        with answering(f"{repository.name}, {name}: "):
+        with hub_errors(f"{repository.name}, {name}: "):
             hf_hub_download(repository.name, name, repo_type=repository.type, revision=repository.commit)
         _check_download(repository, name)
     return repository.folder
@@ -199,7 +199,7 @@ REPEAT = "repeat the command: whole files are kept"
 
 
 @contextmanager
-def answering(subject: str = "") -> Iterator[None]:
+def hub_errors(subject: str = "") -> Iterator[None]:
     """Convert the errors of the Hub's libraries to one line that starts with `subject`.
 
     Raises:
@@ -213,7 +213,7 @@ def answering(subject: str = "") -> Iterator[None]:
     except (OSError, httpx.HTTPError, RuntimeError, XetDownloadError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, (ConnectionError, TimeoutError)):
             raise  # an error of the disk
-        failed = f"the transfer failed ({message_of(error.__cause__ or error)})"
+        failed = f"the transfer failed ({error_summary(error.__cause__ or error)})"
         raise explain(error, subject) or UnavailableError(subject + failed, REPEAT) from None
 
 
@@ -230,7 +230,7 @@ def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
             message, remedy = _read_answer(cause.response)
             return UnavailableError(subject + message, remedy)
     for cause in chain:
-        reason = message_of(cause)
+        reason = error_summary(cause)
         if isinstance(cause, (httpx.ReadError, httpx.RemoteProtocolError)):
             return UnavailableError(f"{subject}the connection broke off ({reason})", REPEAT)
         if isinstance(cause, (httpx.TransportError, ConnectionError, TimeoutError)):
@@ -285,7 +285,7 @@ def find_repository(name: str) -> Any | None:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import RepositoryNotFoundError
 
-    with answering(f"{name}: "):
+    with hub_errors(f"{name}: "):
         try:
             return HfApi().model_info(name)
         except (
@@ -302,7 +302,7 @@ def create_repository(name: str, *, private: bool) -> None:
     """
     from huggingface_hub import HfApi
 
-    with answering(f"{name}: "):
+    with hub_errors(f"{name}: "):
         HfApi().create_repo(name, private=private, exist_ok=True)
 
 
@@ -328,7 +328,7 @@ def commit_files(
 
     operations = [CommitOperationAdd(path, file) for path, file in files.items()]
     operations += [CommitOperationDelete(path) for path in deleted]
-    with answering(f"{name}: "):
+    with hub_errors(f"{name}: "):
         try:
             return str(HfApi().create_commit(name, operations, commit_message=message, parent_commit=parent).oid)
         except ValueError as error:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError, pip_install
+from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError, install_command
 from bertkit.progress import log
 from bertkit.storage.files import check_links, disk_errors, make_ignored_folder, sync_folder, to_json
 from bertkit.storage.fingerprints import (
@@ -34,8 +34,8 @@ from bertkit.storage.fingerprints import (
     file_fingerprint,
     leaves_folder,
     list_files,
-    read_signed,
-    write_signed,
+    read_with_checksum,
+    write_with_checksum,
 )
 from bertkit.vectors.search.bm25 import BM25
 from bertkit.vectors.search.passages import Coverage
@@ -251,7 +251,7 @@ class Index:
             UnavailableError: If bm25s is not installed.
         """
         if self.manifest.words is None:
-            remedy = f"`{pip_install('search')}`, then build it again or add to it"
+            remedy = f"`{install_command('search')}`, then build it again or add to it"
             raise UsageError("the index has no words: it was built without bm25s", remedy, file=self.folder)
         return BM25.load(self.folder / self.manifest.words_folder)
 
@@ -506,14 +506,14 @@ def _resume_build(building: Path, manifest: Manifest, source: Mapping[str, Any] 
 def _write_manifest(index: Path, manifest: Manifest) -> None:
     """Replace the manifest of an index in one step: from then on, the index has the content that it counts."""
     # `rows` is only a note in the file: it follows from the other fields.
-    write_signed(index / MANIFEST, {"format": _FORMAT, "rows": manifest.rows, **asdict(manifest)})
+    write_with_checksum(index / MANIFEST, {"format": _FORMAT, "rows": manifest.rows, **asdict(manifest)})
 
 
 def _read_manifest(folder: Path, *, verify: bool) -> Manifest:
     """Read the manifest of an index, and compare the sizes of the files, and their checksums if `verify` is set."""
     file = folder / MANIFEST
     damaged = DataError("the manifest of the index is damaged", "build the index again", file=file)
-    content = read_signed(file, damaged, form=("an index", _FORMAT))
+    content = read_with_checksum(file, damaged, form=("an index", _FORMAT))
     if content is None:
         raise _no_index_error(folder)
     # 1. The manifest, whose names of files must not lead out of the folder.

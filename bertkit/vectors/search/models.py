@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from bertkit.errors import BertkitError, ModelError, UsageError
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.sections import expand_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import SIMILARITIES, Manifest
 
@@ -38,7 +38,7 @@ def describe(sides: Mapping[str, Embedder], similarity: str | None) -> Manifest:
     if similarity not in SIMILARITIES:
         message = f"the similarity of the model is {similarity}, by which an index cannot be searched"
         raise ModelError(message, f"choose one with --similarity: {' or '.join(SIMILARITIES)}", file=embedder.folder)
-    is_folder = typed_path(embedder.model).is_dir() and embedder.model != "demo"
+    is_folder = expand_path(embedder.model).is_dir() and embedder.model != "demo"
     return Manifest(
         dimension=embedder.encode(["."]).shape[1],
         similarity=similarity,

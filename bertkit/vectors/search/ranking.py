@@ -14,8 +14,8 @@ import numpy as np
 from bertkit.data.files import read_records
 from bertkit.data.rows import is_blank
 from bertkit.data.text import as_number
-from bertkit.errors import DataError, UsageError, closest, located
-from bertkit.recipe.records import Data
+from bertkit.errors import DataError, UsageError, did_you_mean, located
+from bertkit.recipe.records import DataConfig
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.index import Index
 
@@ -58,7 +58,7 @@ class SearchMethod:
 
     def __post_init__(self) -> None:
         if self.by not in WAYS:
-            raise UsageError(f"--by {self.by}", closest(self.by, WAYS))
+            raise UsageError(f"--by {self.by}", did_you_mean(self.by, WAYS))
         if self.k < 1:
             raise UsageError(f"-k {self.k}", "ask for at least 1")
         if self.candidates < 1:
@@ -154,7 +154,7 @@ def read_relevance(file: Path) -> Relevance:
     """
     relevance: Relevance = {}
     row = None
-    for row, record in read_records(file, Data()):
+    for row, record in read_records(file, DataConfig()):
         with located(file=str(file), row=row):
             query, ids, grade = _read_row(record)
             grades = relevance.setdefault(query, {})

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.data.columns import check_clash
-from bertkit.data.files import format_of, read_records
+from bertkit.data.files import guess_format, read_records
 from bertkit.errors import DataError, UsageError
-from bertkit.recipe.records import Data
-from bertkit.recipe.sections import Row, typed_path
+from bertkit.recipe.records import DataConfig
+from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index
@@ -43,7 +43,7 @@ class TextRows:
     """Whether to leave out rows without text; otherwise, they are an error."""
     first_id: int = 0
     """Id of the first row, if rows have no ids."""
-    data: Data = field(default_factory=Data)
+    data: DataConfig = field(default_factory=DataConfig)
     """How the file is read; the names of its columns are not used."""
     passages: Mapping[str, Any] | None = None
     """Maximum tokens and overlap of passages, or None if each text is a row."""
@@ -59,7 +59,7 @@ class TextRows:
         """
         if str(file) == "-":
             raise UsageError("the rows are read twice, and standard input only once", "name a file")
-        return cls(typed_path(file), column, **options)
+        return cls(expand_path(file), column, **options)
 
     def split_for(self, embedder: Embedder) -> TextRows:
         """Return the rows, or the passages that fit a model.
@@ -97,7 +97,7 @@ class TextRows:
 
     def _read_rows(self) -> Iterator[IndexRow]:
         row_id = self.first_id
-        is_document = self.splitter is not None and format_of(self.file.name)[1].startswith(".txt")
+        is_document = self.splitter is not None and guess_format(self.file.name)[1].startswith(".txt")
         data = self.data.model_copy(update={"format": "documents"}) if is_document else self.data
         records = read_records(self.file, data)
         for line, values, text in read_text_rows(islice(records, self.data.limit), self.column, self.file):
@@ -158,13 +158,13 @@ class TextRows:
             raise DataError(message, "rename or remove it, so that nothing is lost", file=self.file, column="text")
 
 
-def read_queries(file: str | Path, column: str = "text", data: Data | None = None) -> Iterator[tuple[Row, str]]:
+def read_queries(file: str | Path, column: str = "text", data: DataConfig | None = None) -> Iterator[tuple[Row, str]]:
     """Read the queries of a file, or of standard input (``-``): the fields that their results start with, and texts.
 
     Raises:
         DataError: If a query is empty, or the column is missing.
     """
-    path, data = typed_path(file), data or Data()
+    path, data = expand_path(file), data or DataConfig()
     for line, values, text in read_text_rows(islice(read_records(path, data), data.limit), column, path):
         if not text.strip():
             raise DataError("no text", "fill it in, or remove the row", file=path, row=line, column=column)

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from bertkit.errors import pip_install
+from bertkit.errors import install_command
 
 
 @pytest.mark.parametrize(
@@ -52,5 +52,5 @@ def test_missing_packages_end_in_one_line(run, monkeypatch):
     ended = run("serve", "runs/a")
     assert (ended.code, ended.last) == (
         5,
-        f"error: serving needs fastapi, uvicorn, prometheus_client - `{pip_install('serve')}`",
+        f"error: serving needs fastapi, uvicorn, prometheus_client - `{install_command('serve')}`",
     )

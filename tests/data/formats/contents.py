@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.files import FORMATS
 from bertkit.errors import BertkitError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
 UTF16 = "the file looks like utf-16-le: --set data.encoding=utf-16-le"
 
@@ -35,7 +35,7 @@ json_rows = st.fixed_dictionaries({"text": _texts, "score": st.none() | st.float
 
 def read_content(format_name, content, name, **options):
     raw = content.encode() if isinstance(content, str) else content
-    return list(FORMATS[format_name].read(io.BytesIO(raw), Data(**options), name))
+    return list(FORMATS[format_name].read(io.BytesIO(raw), DataConfig(**options), name))
 
 
 def rows_or_one_line(read, content):

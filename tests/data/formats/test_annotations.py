@@ -10,13 +10,13 @@ import pytest
 from bertkit.data.files import read_records
 from bertkit.data.spans import TextSpan, read_spans
 from bertkit.errors import DataError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 from tests.conftest import write_jsonl
 from tests.data.test_spans import PEOPLE, TEXT, as_objects
 
 
 def rows_of(file, **options):
-    return [row for _, row in read_records(file, Data(**options))]
+    return [row for _, row in read_records(file, DataConfig(**options))]
 
 
 def test_prodigy(here):

@@ -15,12 +15,12 @@ from bertkit.data.formats import csv as csv_files
 from bertkit.data.formats.csv import looks_like_data
 from bertkit.data.text import read_lines
 from bertkit.errors import BertkitError, DataError, RecipeError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
 
 def read(content, name="train.csv", **options):
     raw = content.encode() if isinstance(content, str) else content
-    return list(csv_files.read(io.BytesIO(raw), Data(**options), name))
+    return list(csv_files.read(io.BytesIO(raw), DataConfig(**options), name))
 
 
 def values(content, name="train.csv", **options):
@@ -237,7 +237,7 @@ def test_rows_come_before_the_end_is_read():
         def read(self, size=-1):
             return b"a,b\n" * (size // 4)
 
-    rows = csv_files.read(Endless(), Data(header=["x", "y"]), "endless.csv")
+    rows = csv_files.read(Endless(), DataConfig(header=["x", "y"]), "endless.csv")
     assert [next(rows)[0] for _ in range(1000)] == list(range(1, 1001))
 
 
@@ -322,7 +322,7 @@ def test_quotes_that_join_rows_are_told(caplog, content, is_joined):
 def test_excel_names_the_delimiter_in_the_first_line(first, tmp_path):
     assert read(f"{first}\ntext;label\na, b;x\n") == [(3, {"text": "a, b", "label": "x"})]
     (tmp_path / "a.csv").write_text(f"{first}\ntext;label\na;x\n")
-    assert csv_files.find_dialect(tmp_path / "a.csv", Data()) == (";", "utf-8")
+    assert csv_files.find_dialect(tmp_path / "a.csv", DataConfig()) == (";", "utf-8")
 
 
 def test_several_columns_without_a_name():

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from bertkit.data.files import read_records
 from bertkit.data.formats.text import visible_text
 from bertkit.errors import DataError, UsageError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 
 PAGE = """<!DOCTYPE html><html><head><title>Dogs &amp; cats</title><style>p { color: red }</style>
 <script>if (1 < 2) { document.write("<p>no</p>") }</script></head>
@@ -22,7 +22,7 @@ slept.<br>It w<i>ok</i>e.</p><ul><li>one<li>two</ul><noscript>no</noscript><!-- 
 
 
 def rows(source):
-    return [(row["id"], row["text"]) for _, row in read_records(source, Data())]
+    return [(row["id"], row["text"]) for _, row in read_records(source, DataConfig())]
 
 
 def test_a_folder_of_documents(here, caplog):

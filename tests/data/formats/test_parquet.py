@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.files import FORMATS, read_records
 from bertkit.errors import BertkitError, DataError, UsageError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
 LABEL = {"names": ["neg", "pos"], "_type": "ClassLabel"}
 
@@ -27,7 +27,7 @@ def write(table, features=None, path="train.parquet", **options):
 
 
 def read_parquet(path):
-    return FORMATS["parquet"].read(path, Data(), str(path))
+    return FORMATS["parquet"].read(path, DataConfig(), str(path))
 
 
 def test_rows_are_counted_over_batches(here):
@@ -109,7 +109,7 @@ def test_what_is_not_parquet(here, content, line):
     path = here / "train.parquet"
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        list(read_records("train.parquet", Data()))
+        list(read_records("train.parquet", DataConfig()))
     assert str(caught.value).startswith(line)
 
 
@@ -164,4 +164,4 @@ def test_damage_ends_in_rows_or_one_line(tmp_path_factory, cut, patch):
 
 def test_standard_input_is_refused():
     with pytest.raises(UsageError, match="parquet is not read from standard input - name the file"):
-        FORMATS["parquet"].read(io.BytesIO(b"PAR1"), Data(), "standard input")
+        FORMATS["parquet"].read(io.BytesIO(b"PAR1"), DataConfig(), "standard input")

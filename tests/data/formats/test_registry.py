@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertkit.data.files import FORMATS, Format, find_files, find_format, format_of, read_records
+from bertkit.data.files import FORMATS, Format, find_files, find_format, guess_format, read_records
 from bertkit.data.text import read_lines
 from bertkit.errors import DataError, RecipeError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 from tests.kills import HEAVY
 
 PAGE = Path(__file__).parents[3] / "docs" / "own-data.md"
@@ -48,7 +48,7 @@ def test_every_format_has_what_it_needs(name):
 def test_no_two_formats_share_an_ending():
     endings = [ending for known in FORMATS.values() for ending in known.endings]
     assert len(endings) == len(set(endings))
-    assert {format_of(f"x{ending}")[0].name for ending in endings} == set(FORMATS) - {"lines"}
+    assert {guess_format(f"x{ending}")[0].name for ending in endings} == set(FORMATS) - {"lines"}
 
 
 def test_a_new_line_is_a_new_format(starred, here, monkeypatch):
@@ -58,12 +58,12 @@ def test_a_new_line_is_a_new_format(starred, here, monkeypatch):
     Path("plain").write_text(content)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content.encode()))))
     for file, name in {"train.stars": "auto", "dev.STARS.gz": "auto", "plain": "starred", "-": "starred"}.items():
-        assert [row for _, row in read_records(file, Data(format=name))] == ROWS
-    assert find_files(here, Data()) == {"train": [here / "train.stars"], "validation": [here / "dev.STARS.gz"]}
+        assert [row for _, row in read_records(file, DataConfig(format=name))] == ROWS
+    assert find_files(here, DataConfig()) == {"train": [here / "train.stars"], "validation": [here / "dev.STARS.gz"]}
     with pytest.raises(RecipeError, match=r"no file format is called 'stared' - did you mean starred\?"):
         find_format("stared")
     with pytest.raises(DataError, match=r"known are .*\.stars"):
-        read_records("plain", Data())
+        read_records("plain", DataConfig())
 
 
 def test_what_is_pretrained_on_follows_from_the_formats():
@@ -85,7 +85,7 @@ def test_what_is_pretrained_on_follows_from_the_formats():
     ],
 )
 def test_the_format_of_a_name(file, name, ending):
-    file_format, found_ending = format_of(file)
+    file_format, found_ending = guess_format(file)
     assert (file_format.name if file_format else None, found_ending) == (name, ending)
 
 
@@ -114,8 +114,8 @@ def test_an_unknown_format_is_an_error_of_the_recipe(run, source):
 def test_csv_is_read_without_heavy_libraries(tmp_path):
     (tmp_path / "d.csv").write_text("text,label\nfine,1\n")
     script = (
-        "import sys\nfrom bertkit.data.files import read_records\nfrom bertkit.recipe import Data\n"
-        "print(list(read_records('d.csv', Data())))\nprint(*{name.partition('.')[0] for name in sys.modules})"
+        "import sys\nfrom bertkit.data.files import read_records\nfrom bertkit.recipe import DataConfig\n"
+        "print(list(read_records('d.csv', DataConfig())))\nprint(*{name.partition('.')[0] for name in sys.modules})"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
     rows, modules = ended.stdout.splitlines()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.files import FORMATS
 from bertkit.errors import DataError
-from bertkit.recipe.records import Data
+from bertkit.recipe.records import DataConfig
 
 LIKE = "write it as in SQuAD"
 KEYS = "give every row the same keys, with null for a missing value"
@@ -16,7 +16,7 @@ KEYS = "give every row the same keys, with null for a missing value"
 
 def read(value):
     raw = value if isinstance(value, str) else json.dumps(value)
-    return list(FORMATS["json"].read(io.BytesIO(raw.encode()), Data(), "dev.json"))
+    return list(FORMATS["json"].read(io.BytesIO(raw.encode()), DataConfig(), "dev.json"))
 
 
 def answer(text, start):
@@ -81,7 +81,7 @@ def test_paragraphs_without_articles_become_rows():
     paragraphs = [{"context": "a b c", "qas": [question("q1", answer("a", 0))]}, {"context": "d", "qas": []}]
     assert read(paragraphs) == [(1, row("q1", "", "a b c", ["a"], [0]))]
     lines = "".join(f"{json.dumps(paragraph)}\n" for paragraph in paragraphs)
-    assert list(FORMATS["jsonl"].read(io.BytesIO(lines.encode()), Data(), "dev.jsonl")) == read(paragraphs)
+    assert list(FORMATS["jsonl"].read(io.BytesIO(lines.encode()), DataConfig(), "dev.jsonl")) == read(paragraphs)
 
 
 def test_questions_without_answers_a_title_or_a_name_in_letters():

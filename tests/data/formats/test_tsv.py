@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.data.files import read_records
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 from tests.data.formats.contents import read_content
 
 
@@ -19,4 +19,4 @@ def test_tabs_separate_columns(name):
 def test_a_txt_file_is_read_as_tsv_where_the_recipe_says_so(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("text\tlabel\nfine\t1\n")
-    assert list(read_records(file, Data(format="tsv"))) == [(2, {"text": "fine", "label": "1"})]
+    assert list(read_records(file, DataConfig(format="tsv"))) == [(2, {"text": "fine", "label": "1"})]

@@ -13,7 +13,7 @@ import pytest
 
 from bertkit.data.files import read_records
 from bertkit.errors import DataError, UnavailableError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 
 ROWS = [["text", "label", "stars"], ["so fine", "good", 4.5], [None, None, None], ["bad é", None, 1], ["ok", "good"]]
 
@@ -30,14 +30,14 @@ def write_book(name, rows, **sheets):
 
 
 def test_the_first_sheet_is_read(here, caplog):
-    read = list(read_records(write_book("a.xlsx", ROWS, notes=["x"]), Data()))
+    read = list(read_records(write_book("a.xlsx", ROWS, notes=["x"]), DataConfig()))
     assert read == [
         (2, {"text": "so fine", "label": "good", "stars": 4.5}),
         (4, {"text": "bad é", "label": "", "stars": 1}),
         (5, {"text": "ok", "label": "good", "stars": ""}),
     ]
     names = {"header": ["a", "b", "c"]}
-    assert next(iter(read_records("a.xlsx", Data(**names))))[1] == {"a": "text", "b": "label", "c": "stars"}
+    assert next(iter(read_records("a.xlsx", DataConfig(**names))))[1] == {"a": "text", "b": "label", "c": "stars"}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_first_sheet_is_read(here, caplog):
 )
 def test_faults(here, rows, line):
     with pytest.raises(DataError, match=line):
-        list(read_records(write_book("a.xlsx", rows), Data()))
+        list(read_records(write_book("a.xlsx", rows), DataConfig()))
 
 
 def test_a_damaged_workbook(here):
@@ -62,7 +62,7 @@ def test_a_damaged_workbook(here):
     }.items():
         Path("a.xlsx").write_bytes(content)
         with pytest.raises(DataError, match=rf"{line} \(a.xlsx\)"):
-            list(read_records("a.xlsx", Data()))
+            list(read_records("a.xlsx", DataConfig()))
 
 
 def test_a_missing_package_is_said_before_anything_is_read(here, monkeypatch):
@@ -71,7 +71,7 @@ def test_a_missing_package_is_said_before_anything_is_read(here, monkeypatch):
     with pytest.raises(
         UnavailableError, match=r"need the package openpyxl \(a.xlsx\) - `pip install .*xlsx.*, or save it"
     ):
-        read_records("a.xlsx", Data())
+        read_records("a.xlsx", DataConfig())
 
 
 def test_a_damaged_workbook_is_read_or_refused(here):
@@ -80,14 +80,14 @@ def test_a_damaged_workbook_is_read_or_refused(here):
     for at in range(0, len(whole), 61):
         Path("a.xlsx").write_bytes(whole[:at] + bytes([whole[at] ^ 0x06]) + whole[at + 1 :])
         try:
-            list(read_records("a.xlsx", Data()))
+            list(read_records("a.xlsx", DataConfig()))
         except DataError as error:
             said.add(error.what)
     assert "not an Excel workbook, or a damaged one" in said
 
 
 def read_rows(name="a.xlsx", **options):
-    return [list(row.items()) for _, row in read_records(name, Data(**options))]
+    return [list(row.items()) for _, row in read_records(name, DataConfig(**options))]
 
 
 def change_xml(name, member, change):

@@ -24,7 +24,7 @@ from bertkit.modeling.heads.mixins import (
     set_activation,
 )
 from bertkit.modeling.inference.graphs import TextGraph
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 from bertkit.training.losses import make_loss, task_terms
 
 LENGTHS = [[6], [8, 8, 3], [8, 5]]  # of the windows of three rows
@@ -122,7 +122,7 @@ def test_weights_of_labels_and_smoothing_count_windows_alike(tiny_model, weights
     plain, model = (load(tiny_model, "single_label_classification") for _ in range(2))
     batch = batch_of([2, 0, 1])
     extend_model(model, Windows)
-    loss = make_loss(Training(class_weights=weights, label_smoothing=0.1), ["a", "b", "c"], ["a", "b", "c", "c"])
+    loss = make_loss(TrainingConfig(class_weights=weights, label_smoothing=0.1), ["a", "b", "c"], ["a", "b", "c", "c"])
     expected = sum(
         sum(loss(of_window[None], gold[None]) for of_window in logits) / len(logits)
         for logits, gold in zip(loop(plain, batch), batch["labels"], strict=True)

@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity
 from transformers import AutoConfig
 
 from bertkit.modeling.heads.options import _SCALE, Parts, option_class, option_loss
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.tokens.questions import NOMINAL, ORDINAL
 
 CLS, WORD, SEP, MASK, PAD = 2, 9, 4, 3, 0
@@ -40,7 +40,7 @@ def padded(sequences):
 def batch_of(counts, kinds, gold, seed=3):
     sequences, places = zip(*(sequence_of(2, [count]) for count in counts), strict=True)
     ids, mask = padded(sequences)
-    labels = torch.full(ids.shape, IGNORED)
+    labels = torch.full(ids.shape, IGNORE_INDEX)
     for line, (kind, right, [of_question]) in enumerate(zip(kinds, gold, places, strict=True)):
         if right is not None:
             labels[line, of_question[right]] = kind
@@ -69,7 +69,7 @@ def test_levels_have_the_ranked_probability_score():
 def test_questions_of_one_sequence_have_losses_of_their_own():
     ids, places = sequence_of(2, [2, 3])
     logits = torch.randn(1, len(ids), generator=torch.Generator().manual_seed(1))
-    labels = torch.full((1, len(ids)), IGNORED)
+    labels = torch.full((1, len(ids)), IGNORE_INDEX)
     labels[0, places[0][1]], labels[0, places[1][0]] = NOMINAL, ORDINAL
     first, second = (logits[0, of].double().softmax(-1).numpy() for of in places)
     expected = (-np.log(first[1]) + ranked(second, 0)) / 2

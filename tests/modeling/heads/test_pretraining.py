@@ -8,7 +8,7 @@ from transformers import AutoModelForMaskedLM, ElectraForMaskedLM, ElectraForPre
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.heads.pretraining import ElectraPair, SpanBoundary, add_span_boundary, draw, generator_config
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 
@@ -26,12 +26,12 @@ def batch() -> dict[str, torch.Tensor]:
     masked = torch.zeros_like(ids, dtype=torch.bool)
     masked[:, 1] = True
     draws = torch.rand(ids.shape, generator=torch.Generator().manual_seed(2))
-    return {**batch, "input_ids": ids.masked_fill(masked, 4), "labels": ids.where(masked, IGNORED), "draws": draws}
+    return {**batch, "input_ids": ids.masked_fill(masked, 4), "labels": ids.where(masked, IGNORE_INDEX), "draws": draws}
 
 
 def test_only_masked_tokens_can_be_replaced_and_only_by_other_tokens(pair, batch):
     outputs = pair(**batch)
-    masked = batch["labels"] != IGNORED
+    masked = batch["labels"] != IGNORE_INDEX
     assert outputs["masked_logits"].shape == (1, 4, 60)
     assert torch.equal(outputs["masked_labels"], batch["labels"][masked])
     samples = draw(outputs["masked_logits"][0], batch["draws"][masked])
@@ -75,7 +75,7 @@ def arguments() -> dict[str, torch.Tensor]:
     """One row of seven tokens, of which 2 to 4 are a masked span."""
     masked = torch.tensor([[0, 0, 1, 1, 1, 0, 0]]).bool()
     states = torch.randn(1, 7, 8, generator=torch.Generator().manual_seed(1))
-    batch = {"labels": torch.where(masked, 1, IGNORED)}
+    batch = {"labels": torch.where(masked, 1, IGNORE_INDEX)}
     return {"states": states, "batch": batch, "starts": masked * 2, "ends": masked * 5, "words": WORDS}
 
 

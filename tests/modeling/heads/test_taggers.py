@@ -18,7 +18,7 @@ from bertkit.modeling.info import get_loading_info
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import load_recipe
 from bertkit.tasks import token_classification as task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
 from tests.kills import slow_unless
@@ -180,8 +180,8 @@ def test_the_loss_is_a_mean_over_labelled_tokens(encoder):
 
 
 @pytest.fixture
-def setup() -> Setup:
-    return Setup(load_recipe("ner-features"), TOKENIZER, LABELS)
+def setup() -> TaskContext:
+    return TaskContext(load_recipe("ner-features"), TOKENIZER, LABELS)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def features(setup):
 class Counting:
     """Runs modules as training does, and counts how often; may fail at one of the calls."""
 
-    def __init__(self, setup: Setup, fails_at: int = 0) -> None:
+    def __init__(self, setup: TaskContext, fails_at: int = 0) -> None:
         self.setup, self.fails_at, self.calls = setup, fails_at, 0
 
     def __call__(self, module, features):

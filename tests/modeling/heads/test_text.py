@@ -16,8 +16,8 @@ from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.heads.text import WindowPooling, model_class
 from bertkit.modeling.info import get_loading_info
-from bertkit.modeling.speed_paths import speed_paths
-from bertkit.recipe import Training
+from bertkit.modeling.speed_patches import apply_speed_patches
+from bertkit.recipe import TrainingConfig
 from tests.kills import slow_unless
 from tests.modeling.heads.test_mixins import CASES, LENGTHS, batch_of
 from tests.modeling.tiny_models import CPU, load_head, make_tiny, make_tiny_batch
@@ -62,7 +62,7 @@ def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
     with pytest.raises(ModelError, match="no trained head for this task"):
         load_head(auto_class, tmp_path / "encoder", ["a", "b"], new_head=False)
     inputs, optimizer = make_inputs(auto_class), torch.optim.SGD(model.parameters(), lr=0.5)
-    with speed_paths(model.train(), Training(), CPU, DropoutStream(0), None):
+    with apply_speed_patches(model.train(), TrainingConfig(), CPU, DropoutStream(0), None):
         first = model(**inputs).loss
         first.backward()
         optimizer.step()

@@ -18,7 +18,7 @@ from bertkit.runtime import ExportedModel, open_tokenizer, tokenizer_settings
 from bertkit.runtime.sessions import graph_file, open_graph
 from bertkit.storage.exports import Export
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 
 LONG = "The old baker carried a heavy basket of red apples along the river to the busy market before the rain. "
 TEXTS = [{"text": "A bear sleeps."}, {"text": LONG * 3}, {"text": LONG}, {"text": "The cat saw it, and ran."}]
@@ -72,7 +72,7 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
     task = load_task(recipe)
     tokenizer = load_tokenizer(encoder)
     torch.manual_seed(0)
-    setup = Setup(recipe, tokenizer, labels)
+    setup = TaskContext(recipe, tokenizer, labels)
     model = task.load_model(encoder, setup, new_head=True).eval()
     if name == "few-shot":
         torch.nn.init.normal_(model.logistic.weight)

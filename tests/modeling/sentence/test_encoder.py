@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModel
 
 from bertkit.errors import UsageError
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.layers import read_layer_choice
 from bertkit.modeling.sentence.encoder import ChosenLayers, TokenStates, load_for_vectors, load_sentence_encoder, pool
 from bertkit.modeling.sentence.folder import SentenceModules
@@ -41,7 +41,7 @@ def test_several_modes_stand_side_by_side():
 @pytest.mark.parametrize("model_type", ["modernbert", "mpnet", "deberta-v2"])
 def test_weights_that_are_cast_once_are_those_that_autocast_casts(model_type, tmp_path):
     folder, batch = save_tiny(tmp_path, model_type, "AutoModel"), make_tiny_batch()
-    encoder, autocast = load_for_vectors(folder, SentenceModules(), Machine("cpu", "bf16", 1, ""))
+    encoder, autocast = load_for_vectors(folder, SentenceModules(), ComputeConfig("cpu", "bf16", 1, ""))
     assert autocast == "bf16"
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         expected = load_sentence_encoder(folder, SentenceModules())(**batch)["embedding"]

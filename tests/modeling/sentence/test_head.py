@@ -17,10 +17,10 @@ from bertkit.modeling.sentence.encoder import load_sentence_encoder
 from bertkit.modeling.sentence.folder import Normalize, SentenceModules, read_modules, write_modules
 from bertkit.modeling.sentence.head import fit_logistic, load_sentence_classifier, load_sentence_head
 from bertkit.modeling.sentence.losses import VectorLoss
-from bertkit.modeling.speed_paths import speed_paths
-from bertkit.recipe import Training
+from bertkit.modeling.speed_patches import apply_speed_patches
+from bertkit.recipe import TrainingConfig
 from bertkit.recipe.load import load_recipe
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from tests.conftest import make_tokenizer
 from tests.modeling.tiny_models import CPU
 
@@ -37,7 +37,7 @@ def gradients_of(folder, loss, texts_at_once, *, stream, unpad):
     """Compute the loss and all gradients of one step with dropout, on speed paths."""
     model = load_sentence_head(folder, SentenceModules(), VectorLoss(loss), texts_at_once=texts_at_once).train()
     torch.manual_seed(3)
-    with speed_paths(model, Training(fast_dropout=stream, unpad=unpad), CPU, DropoutStream(1), None):
+    with apply_speed_patches(model, TrainingConfig(fast_dropout=stream, unpad=unpad), CPU, DropoutStream(1), None):
         output = model(**make_batch())
         output["loss"].backward()
     return output["loss"].item(), {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
@@ -132,7 +132,7 @@ MODULES = SentenceModules(after=(Normalize(),), max_length=32)
 
 
 def setup_of(labels):
-    return Setup(load_recipe("few-shot"), make_tokenizer(), tuple(labels))
+    return TaskContext(load_recipe("few-shot"), make_tokenizer(), tuple(labels))
 
 
 def load_classifier(folder, labels=("bad", "good"), **options):

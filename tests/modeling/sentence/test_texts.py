@@ -14,7 +14,7 @@ from bertkit.modeling.sentence.texts import encode_rows, load_encoder, max_sim, 
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import TaskContext
 from tests.modeling.sentence.test_late import DOCUMENTS, QUERIES, pad, score_by_loop
 
 
@@ -27,8 +27,8 @@ def folder(tiny_model, tmp_path_factory):
     return copy
 
 
-def setup_of(folder, **changes) -> Setup:
-    return Setup(load_recipe("similarity", changes), load_tokenizer(folder), ())
+def setup_of(folder, **changes) -> TaskContext:
+    return TaskContext(load_recipe("similarity", changes), load_tokenizer(folder), ())
 
 
 def read_back(features, setup):

@@ -12,8 +12,8 @@ from bertkit.modeling.students.narrow import (
     keep_layers,
     keep_neurons,
     keep_tokens,
-    only_layers,
     renumber_tokens,
+    truncate_layers,
 )
 from bertkit.modeling.students.units import feed_forwards_of
 from tests.kills import slow_unless
@@ -58,7 +58,7 @@ def test_layers_that_are_left_out_are_skipped(model_type):
         )
         expected = model(**batch).logits
         handle.remove()
-    with only_layers(model, [0]):
+    with truncate_layers(model, [0]):
         shorter = model(**batch).logits
     assert torch.equal(model(**batch).logits, plain)
     keep_layers(model, [0])
@@ -72,7 +72,7 @@ def test_layers_that_are_left_out_are_skipped(model_type):
 
 def test_types_of_layers_stay_with_their_layers():
     model = make("ultrabert")
-    with only_layers(model, [1]):
+    with truncate_layers(model, [1]):
         assert model.config.layer_types == ["full_attention"]
     assert model.config.layer_types == ["sliding_attention", "full_attention"]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.unpadding.attend import VarlenAttention, torch_varlen, why_no_varlen
@@ -102,7 +102,7 @@ def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, prec
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     model = make_tiny(model_type, AutoModelForSequenceClassification, config=config)
-    machine = Machine("cuda", precision, 1, "")
+    machine = ComputeConfig("cuda", precision, 1, "")
     assert why_no_varlen(model, machine) == why
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     assert why_no_varlen(model, machine) == (why or "torch has no flash attention for this GPU")
@@ -116,7 +116,7 @@ def test_a_release_of_torch_without_windows_or_shared_keys_stays_padded(monkeypa
     whys = []
     for name, config in {"modernbert": shape, "eurobert": grouped, "bert": {"attention_probs_dropout_prob": 0}}.items():
         model = make_tiny(name, AutoModelForSequenceClassification, config=config)
-        whys.append(why_no_varlen(model, Machine("cuda", "bf16", 1, "")))
+        whys.append(why_no_varlen(model, ComputeConfig("cuda", "bf16", 1, "")))
     assert [why and why.partition(" in torch ")[0] for why in whys] == [
         "variable-length attention takes no window_size",
         "variable-length attention takes no enable_gqa",

@@ -10,7 +10,7 @@ import torch
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.pretraining.objectives import clm, mlm
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.pretraining.objectives.texts import make_corpus, make_features, make_setup
 
 
@@ -24,7 +24,7 @@ def test_each_token_is_to_predict_the_next_of_its_document(corpus):
     special = {setup.tokenizer.cls_token_id, setup.tokenizer.sep_token_id}
     for feature in make_features(clm, setup, corpus):
         ids, labels = feature["input_ids"].tolist(), feature["labels"].tolist()
-        wanted = [following if following not in special else IGNORED for following in ids[1:]] + [IGNORED]
+        wanted = [following if following not in special else IGNORE_INDEX for following in ids[1:]] + [IGNORE_INDEX]
         assert labels == wanted
 
 

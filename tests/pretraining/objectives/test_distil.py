@@ -101,7 +101,7 @@ def train(objective, setup, corpus, steps, rate=1e-3, seed=0):
         batch = objective.collator(setup)([features[n] for n in random.permutation(len(features))[:16]])
         sums, counts = objective.losses(model, batch), objective.count(batch)
         optimizer.zero_grad()
-        sum(weight * sums[name] / counts[name] for name, weight in objective.TERMS.items()).backward()
+        sum(weight * sums[name] / counts[name] for name, weight in objective.LOSS_TERMS.items()).backward()
         optimizer.step()
     return model.eval()
 
@@ -193,7 +193,7 @@ def test_padding_has_no_part_in_any_term(bert_folder, packing):
     with torch.no_grad():
         alone = [distil.losses(model, collate([feature])) for feature in some]
         together = distil.losses(model, collate(some))
-    for name in distil.TERMS:
+    for name in distil.LOSS_TERMS:
         assert float(together[name]) == pytest.approx(sum(float(each[name]) for each in alone), rel=1e-4)
     assert distil.count(collate(some))["cosine"] == sum(len(feature["input_ids"]) for feature in some)
 

@@ -70,7 +70,7 @@ def test_the_terms_are_what_a_plain_loop_gives(teacher_of, packing):
         project = model.bertkit_projections
     mask = batch["attention_mask"].bool()
     mask = mask[:, 0] if mask.dim() == 4 else mask[:, None].expand(-1, mask.shape[1], -1)
-    expected = dict.fromkeys(match.TERMS, 0.0)
+    expected = dict.fromkeys(match.LOSS_TERMS, 0.0)
     for row, token in batch["is_text"].nonzero().tolist():
         keys = mask[row, token]
         for name, layer, one, other in (("embeddings", "embeddings", 0, 0), ("hidden", "0", 1, 2)):
@@ -80,7 +80,7 @@ def test_the_terms_are_what_a_plain_loop_gives(teacher_of, packing):
         expected["attention_scores"] += float(difference.square().mean())
     assert sums == pytest.approx(expected, rel=1e-4)
     assert min(expected.values()) > 0
-    assert match.count(batch) == dict.fromkeys(match.TERMS, int(batch["is_text"].sum()))
+    assert match.count(batch) == dict.fromkeys(match.LOSS_TERMS, int(batch["is_text"].sum()))
     with torch.inference_mode():
         totals = match.accumulate(model, batch)
     assert match.score(totals)["loss"] == pytest.approx(sum(expected.values()) / totals["tokens"], rel=1e-4)
@@ -117,7 +117,7 @@ def test_an_encoder_of_any_type_is_matched_by_a_narrower_student(teacher_of, mod
     sums = match.losses(model, make_batch(setup))
     sum(sums.values()).backward()
     assert all(value.isfinite() and value > 0 for value in sums.values())
-    assert set(sums) == set(match.TERMS) - (set() if options["attention"] else {"attention_scores"})
+    assert set(sums) == set(match.LOSS_TERMS) - (set() if options["attention"] else {"attention_scores"})
 
 
 @pytest.mark.parametrize("model_type", OWN_ATTENTION)

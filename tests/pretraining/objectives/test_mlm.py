@@ -11,7 +11,7 @@ import torch
 from bertkit.errors import RecipeError
 from bertkit.modeling.info import get_loading_info
 from bertkit.pretraining.objectives import mlm
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.pretraining.objectives.texts import LENGTH, make_corpus, make_features, make_setup
 
 
@@ -22,11 +22,11 @@ def corpus():
 
 def restore(feature):
     """Return the tokens of a feature before they were masked."""
-    return np.where(feature["labels"] == IGNORED, feature["input_ids"], feature["labels"])
+    return np.where(feature["labels"] == IGNORE_INDEX, feature["input_ids"], feature["labels"])
 
 
 def share_of_masked(features) -> float:
-    return np.mean(np.concatenate([feature["labels"] for feature in features]) != IGNORED)
+    return np.mean(np.concatenate([feature["labels"] for feature in features]) != IGNORE_INDEX)
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
@@ -73,7 +73,7 @@ def test_the_loss_is_that_of_transformers(corpus):
     torch.testing.assert_close(sums["mlm"] / counts["mlm"], outputs.loss)
     with torch.inference_mode():
         scores = mlm.score(mlm.accumulate(model, batch))
-    masked = batch["labels"] != IGNORED
+    masked = batch["labels"] != IGNORE_INDEX
     correct = (outputs.logits.argmax(-1) == batch["labels"])[masked]
     assert scores["loss"] == pytest.approx(outputs.loss.item(), rel=1e-5)
     assert scores["perplexity"] == pytest.approx(math.exp(outputs.loss.item()), rel=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from bertkit.errors import RecipeError
 from bertkit.modeling.info import get_loading_info
 from bertkit.pretraining.objectives import load_objective, nsp, sop
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.pretraining.objectives.texts import (
     LENGTH,
     assert_toy_pairs_are_learned,
@@ -37,17 +37,17 @@ def test_a_feature_is_two_segments_with_special_tokens_and_masks(objective, corp
     features = make_features(objective, setup, corpus)
     pairs = objective.examples(corpus, LENGTH, setup, 0)
     for feature, pair in zip(features, pairs, strict=True):
-        whole = np.where(feature["labels"] == IGNORED, feature["input_ids"], feature["labels"])
+        whole = np.where(feature["labels"] == IGNORE_INDEX, feature["input_ids"], feature["labels"])
         assert whole.tolist() == [cls, *pair.first, sep, *pair.second, sep]
         assert feature["token_type_ids"].tolist() == [0] * (len(pair.first) + 2) + [1] * (len(pair.second) + 1)
-        assert (feature["labels"] != IGNORED).sum() == max(1, round(0.15 * (len(whole) - 3)))
+        assert (feature["labels"] != IGNORE_INDEX).sum() == max(1, round(0.15 * (len(whole) - 3)))
         assert feature["pair_labels"] == pair.label
     batch = objective.collator(setup)(features)
     assert batch["input_ids"].shape == batch["labels"].shape == batch["token_type_ids"].shape
     padding = batch["input_ids"] == pad
-    assert (batch["attention_mask"] == ~padding).all() and (batch["labels"][padding] == IGNORED).all()
+    assert (batch["attention_mask"] == ~padding).all() and (batch["labels"][padding] == IGNORE_INDEX).all()
     counts = objective.count(batch)
-    assert counts == {"mlm": int((batch["labels"] != IGNORED).sum()), name_of(objective): len(features)}
+    assert counts == {"mlm": int((batch["labels"] != IGNORE_INDEX).sum()), name_of(objective): len(features)}
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
@@ -81,7 +81,7 @@ def test_held_out_text_is_masked_at_15_percent_whatever_the_recipe_says(objectiv
     shares = {}
     for progress in (0.0, None):
         labels = np.concatenate([f["labels"] for f in make_features(objective, setup, corpus, progress=progress)])
-        shares[progress] = (labels != IGNORED).mean()
+        shares[progress] = (labels != IGNORE_INDEX).mean()
     assert shares[0.0] > 0.4 and shares[None] < 0.16
 
 
@@ -106,11 +106,11 @@ def test_the_loss_is_the_sum_of_both_and_that_of_transformers(objective, model_t
     model = objective.load_model(setup).eval()
     batch = objective.collator(setup)(make_features(objective, setup, corpus)[:8])
     sums, counts = objective.losses(model, batch), objective.count(batch)
-    ours = sum(weight * sums[name] / counts[name] for name, weight in objective.TERMS.items())
+    ours = sum(weight * sums[name] / counts[name] for name, weight in objective.LOSS_TERMS.items())
     names = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
     inputs = dict(batch)
     theirs = model(**{names[model_type]: inputs.pop("pair_labels")}, **inputs)
-    assert set(sums) == set(counts) == set(objective.TERMS) == {"mlm", name_of(objective)}
+    assert set(sums) == set(counts) == set(objective.LOSS_TERMS) == {"mlm", name_of(objective)}
     torch.testing.assert_close(ours, theirs.loss)
     with torch.inference_mode():
         scores = objective.score(objective.accumulate(model, batch))
@@ -118,7 +118,7 @@ def test_the_loss_is_the_sum_of_both_and_that_of_transformers(objective, model_t
     assert scores["perplexity"] == pytest.approx(math.exp(sums["mlm"].item() / counts["mlm"]), rel=1e-5)
     pair_logits = theirs.seq_relationship_logits if model_type == "bert" else theirs.sop_logits
     assert scores["pair_accuracy"] == (pair_logits.argmax(-1) == batch["pair_labels"]).float().mean().item()
-    masked = batch["labels"] != IGNORED
+    masked = batch["labels"] != IGNORE_INDEX
     correct = theirs.prediction_logits[masked].argmax(-1) == batch["labels"][masked]
     assert scores["masked_accuracy"] == pytest.approx(correct.float().mean().item())
 
@@ -142,7 +142,7 @@ def test_the_cross_entropy_of_a_worked_example(sat, nats):
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
         "token_type_ids": torch.tensor([[0, 0, 0, 1, 1]]),
-        "labels": torch.tensor([[IGNORED, IGNORED, words.index("sat"), IGNORED, IGNORED]]),
+        "labels": torch.tensor([[IGNORE_INDEX, IGNORE_INDEX, words.index("sat"), IGNORE_INDEX, IGNORE_INDEX]]),
         "pair_labels": torch.tensor([1]),
     }
     with torch.inference_mode():

@@ -14,7 +14,7 @@ from bertkit.modeling.sizes import find_size
 from bertkit.pretraining.objectives import Objective, load_objective, masking_rate, mlm, objective_names
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.records import PretrainRecipe
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.pretraining.objectives.texts import LENGTH, make_corpus, make_setup
 
 ROOT = Path(__file__).parents[3]
@@ -93,12 +93,12 @@ def test_features_depend_on_their_generator_alone(prepared, corpus, progress):
 def test_terms_counts_and_scores_fit_together(prepared, model, batch):
     objective, _ = prepared
     sums, counts = objective.losses(model, batch), objective.count(batch)
-    assert sums.keys() == counts.keys() == objective.TERMS.keys()
+    assert sums.keys() == counts.keys() == objective.LOSS_TERMS.keys()
     means = {name: sums[name].item() / counts[name] for name in sums}
     assert all(math.isfinite(mean) and mean > 0 for mean in means.values())
     with torch.inference_mode():
         scores = objective.score(objective.accumulate(model, batch))
-    assert scores["loss"] == pytest.approx(sum(objective.TERMS[name] * means[name] for name in means), rel=1e-4)
+    assert scores["loss"] == pytest.approx(sum(objective.LOSS_TERMS[name] * means[name] for name in means), rel=1e-4)
     assert objective.BEST_METRIC in scores
 
 
@@ -132,7 +132,7 @@ def test_a_file_of_ones_own_is_an_objective(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     objective = load_objective(PretrainRecipe(name="own", objective="myobjectives.copied"))
     setup = make_setup("myobjectives.copied")
-    assert objective.TERMS == {"mlm": 1.0} and len(objective.examples(make_corpus(), LENGTH, setup, 0)) > 6
+    assert objective.LOSS_TERMS == {"mlm": 1.0} and len(objective.examples(make_corpus(), LENGTH, setup, 0)) > 6
     with pytest.raises(RecipeError, match=r"the objective myobjectives\.bare lacks check, load_model, examples"):
         load_objective(PretrainRecipe(name="own", objective="myobjectives.bare"))
 
@@ -152,7 +152,7 @@ def test_selected_tokens_are_masked_replaced_and_kept_as_the_recipe_says(corpus,
     objective = load_objective(setup.recipe)
     features = make_features(objective, setup, corpus, (0, 0.0), rows=40)
     labels, ids = (np.concatenate([feature[key] for feature in features]) for key in ("labels", "input_ids"))
-    ids, labels = ids[labels != IGNORED], labels[labels != IGNORED]
+    ids, labels = ids[labels != IGNORE_INDEX], labels[labels != IGNORE_INDEX]
     is_mask, is_kept = ids == setup.tokenizer.mask_token_id, ids == labels
     counts = [is_mask.mean(), (~is_mask & ~is_kept).mean(), is_kept.mean()]  # a random token may be the old one
     assert counts == pytest.approx(shares or [0.8, 0.1, 0.1], abs=0.07)

@@ -21,7 +21,7 @@ from bertkit.modeling.heads.pretraining import ElectraPair, draw, generator_conf
 from bertkit.pretraining.objectives import PretrainSetup, rtd
 from bertkit.pretraining.tokenized import TokenizedCorpus, unigram_loss
 from bertkit.recipe import PretrainRecipe
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.conftest import WORDS, make_tokenizer
 
 DEMO = Path(__file__).parents[3] / "bertkit" / "data" / "demo" / "model"
@@ -107,7 +107,7 @@ def test_the_loss_is_that_of_a_plain_loop(model, batch):
     with torch.no_grad():
         guesses = model.generator(input_ids=batch["input_ids"], **others).logits.softmax(-1).double()
         filled, labels = batch["input_ids"].clone(), torch.zeros_like(batch["input_ids"])
-        for row, column in (batch["labels"] != IGNORED).nonzero().tolist():
+        for row, column in (batch["labels"] != IGNORE_INDEX).nonzero().tolist():
             original = int(batch["labels"][row, column])
             expected["mlm"] -= float(guesses[row, column, original].log())
             numbers["mlm"] += 1
@@ -124,7 +124,7 @@ def test_the_loss_is_that_of_a_plain_loop(model, batch):
         assert torch.equal(model(**batch)["replaced"], labels.bool())
     assert counts == numbers
     assert {name: float(value.detach()) for name, value in sums.items()} == pytest.approx(expected, rel=1e-4)
-    assert rtd.TERMS == {"mlm": 1.0, "rtd": 50.0}
+    assert rtd.LOSS_TERMS == {"mlm": 1.0, "rtd": 50.0}
 
 
 def test_a_drawn_original_counts_as_original(setup, batch):
@@ -133,7 +133,7 @@ def test_a_drawn_original_counts_as_original(setup, batch):
         model.generator.generator_lm_head.bias.fill_(-1e4)
         model.generator.generator_lm_head.bias[7] = 0.0  # token 7 is drawn for every mask
         replaced = model(**batch)["replaced"]
-    masked = batch["labels"] != IGNORED
+    masked = batch["labels"] != IGNORE_INDEX
     assert (batch["labels"] == 7).any()
     assert not replaced[batch["labels"] == 7].any()
     assert replaced[masked & (batch["labels"] != 7)].all()
@@ -145,7 +145,7 @@ def test_only_masked_positions_are_replaced(whole_words):
     setup = make_setup({"whole_words": whole_words, "mask_rate": 0.5})
     tokenizer = setup.tokenizer
     batch = rtd.collator(setup)(make_features(setup, make_corpus()))
-    masked = batch["labels"] != IGNORED
+    masked = batch["labels"] != IGNORE_INDEX
     assert torch.equal(masked, batch["input_ids"] == tokenizer.mask_token_id)
     assert not torch.isin(batch["labels"][masked], torch.tensor(tokenizer.all_special_ids)).any()
     assert 0.4 < float(masked.sum() / (batch["draws"] >= 0).sum()) < 0.5  # special tokens are not maskable
@@ -154,7 +154,7 @@ def test_only_masked_positions_are_replaced(whole_words):
 
 
 def test_a_batch_without_masks_has_a_loss_of_zero(model, batch):
-    whole = {**batch, "labels": torch.full_like(batch["labels"], IGNORED)}
+    whole = {**batch, "labels": torch.full_like(batch["labels"], IGNORE_INDEX)}
     sums = rtd.losses(model, whole)
     assert float(sums["mlm"].detach()) == 0
     sum(sums.values()).backward()
@@ -238,7 +238,7 @@ def test_a_toy_grammar_is_learned():
         some, features = collate(features[:16]), features[16:]
         sums, counts = rtd.losses(model, some), rtd.count(some)
         optimizer.zero_grad()
-        sum(rtd.TERMS[name] * sums[name] / counts[name] for name in sums).backward()
+        sum(rtd.LOSS_TERMS[name] * sums[name] / counts[name] for name in sums).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     held_out = make_corpus(60, seed=9)

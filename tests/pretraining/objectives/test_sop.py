@@ -38,7 +38,7 @@ def test_everything_but_the_pairs_is_that_of_next_sentence_prediction():
     model = sop.load_model(setup).eval()
     sums = [list(objective.losses(model, batch).values()) for objective in (sop, nsp)]
     assert [value.item() for value in sums[0]] == pytest.approx([value.item() for value in sums[1]])
-    assert list(sop.losses(model, batch)) == list(sop.TERMS) == ["mlm", "sop"]
+    assert list(sop.losses(model, batch)) == list(sop.LOSS_TERMS) == ["mlm", "sop"]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from bertkit.modeling.info import get_loading_info
 from bertkit.pretraining.objectives import load_objective, mlm, span
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORE_INDEX
 from tests.pretraining.objectives.texts import make_corpus, make_features, make_setup, measure, train
 
 
@@ -23,7 +23,7 @@ def test_a_feature_has_the_span_of_each_masked_token(corpus):
     special = set(setup.tokenizer.all_special_ids)
     lengths = []
     for feature in make_features(span, setup, corpus):
-        masked = feature["labels"] != IGNORED
+        masked = feature["labels"] != IGNORE_INDEX
         assert not special & set(feature["labels"][masked])
         for index in np.flatnonzero(masked):
             start, end = feature["span_starts"][index], feature["span_ends"][index]
@@ -44,7 +44,7 @@ def test_held_out_spans_mask_15_percent_whatever_the_recipe_says(corpus):
     shares = {}
     for progress in (0.0, None):
         labels = np.concatenate([f["labels"] for f in make_features(span, setup, corpus, progress=progress)])
-        shares[progress] = (labels != IGNORED).mean()
+        shares[progress] = (labels != IGNORE_INDEX).mean()
     assert shares[0.0] > 0.25 and 0.1 < shares[None] < 0.15
 
 
@@ -60,7 +60,7 @@ def test_the_boundary_loss_is_that_of_a_plain_loop(corpus, model_type, packing):
     summed = 0.0
     with torch.no_grad():
         states = model.base_model(**inputs).last_hidden_state
-        for row, column in (batch["labels"] != IGNORED).nonzero().tolist():
+        for row, column in (batch["labels"] != IGNORE_INDEX).nonzero().tolist():
             start, end = batch["span_starts"][row, column], batch["span_ends"][row, column]
             here = head.places.weight[column - start]
             inputs_of_head = torch.cat([states[row, start - 1], states[row, end], here])
@@ -69,7 +69,7 @@ def test_the_boundary_loss_is_that_of_a_plain_loop(corpus, model_type, packing):
             logits = model.get_input_embeddings().weight @ twice + head.bias
             summed -= logits.log_softmax(-1)[batch["labels"][row, column]].item()
     assert sums["sbo"].item() == pytest.approx(summed, rel=1e-5)
-    tokens = int((batch["labels"] != IGNORED).sum())
+    tokens = int((batch["labels"] != IGNORE_INDEX).sum())
     assert span.count(batch) == {"mlm": tokens, "sbo": tokens}
     with torch.inference_mode():
         scores = span.score(span.accumulate(model, batch))
@@ -97,7 +97,7 @@ def test_a_batch_in_which_nothing_is_masked_has_a_loss_of_zero_with_a_gradient(c
     setup = make_setup("span")
     model = span.load_model(setup)
     batch = span.collator(setup)(make_features(span, setup, corpus)[:2])
-    batch["labels"].fill_(IGNORED)
+    batch["labels"].fill_(IGNORE_INDEX)
     sums = span.losses(model, batch)
     sum(sums.values()).backward()
     assert {name: value.item() for name, value in sums.items()} == {"mlm": 0.0, "sbo": 0.0}

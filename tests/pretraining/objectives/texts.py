@@ -83,7 +83,7 @@ def train(objective, setup, corpus, steps, rate=3e-3, rows=16):
         batch, features = collate(features[:rows]), features[rows:]
         sums, counts = objective.losses(model, batch), objective.count(batch)
         optimizer.zero_grad()
-        sum(objective.TERMS[name] * sums[name] / counts[name] for name in sums).backward()
+        sum(objective.LOSS_TERMS[name] * sums[name] / counts[name] for name in sums).backward()
         optimizer.step()
     return model.eval()
 

@@ -8,9 +8,9 @@ import pytest
 
 from bertkit.data.remote import read_hub_split
 from bertkit.errors import UnavailableError
-from bertkit.recipe import Data
+from bertkit.recipe import DataConfig
 from bertkit.storage import hub
-from bertkit.storage.hub.repositories import answering, explain
+from bertkit.storage.hub.repositories import explain, hub_errors
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 
@@ -59,7 +59,7 @@ def waits(monkeypatch):
 def test_each_answer_has_its_line(loopback, waits, repo_type, status, headers, what, remedy):
     loopback.fail("*", status, headers=headers)
     with pytest.raises(UnavailableError) as refused:
-        hub.find_model("me/it") if repo_type == "model" else list(read_hub_split(Data(source="me/it"), "train"))
+        hub.find_model("me/it") if repo_type == "model" else list(read_hub_split(DataConfig(source="me/it"), "train"))
     assert refused.value.exit_code == 5
     assert f"nor in the cache, and {what} - " in str(refused.value)
     assert refused.value.remedy.startswith(remedy)
@@ -89,10 +89,10 @@ def test_the_answer_to_a_question_for_a_file_names_the_file(loopback, tiny_model
 
 
 def test_faults_of_the_disk_are_not_those_of_the_hub():
-    with pytest.raises(OSError, match="No space left"), answering("x: "):
+    with pytest.raises(OSError, match="No space left"), hub_errors("x: "):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(UnavailableError, match=r"x: the hub cannot be reached \(.*refused\)"), answering("x: "):
+    with pytest.raises(UnavailableError, match=r"x: the hub cannot be reached \(.*refused\)"), hub_errors("x: "):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
-    with pytest.raises(UnavailableError, match=r"x: the transfer failed \(size 3, not 4\)"), answering("x: "):
+    with pytest.raises(UnavailableError, match=r"x: the transfer failed \(size 3, not 4\)"), hub_errors("x: "):
         raise OSError("size 3, not 4\nwhatever")
     assert explain(ValueError("of something else")) is None

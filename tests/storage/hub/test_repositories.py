@@ -27,7 +27,7 @@ def one_file(loopback, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
 
     def fetch():
-        repository = hub.look_up("model", "me/one")
+        repository = hub.get_repo_info("model", "me/one")
         return (hub.fetch(repository, ["model.safetensors"]) / "model.safetensors").read_bytes() == content
 
     return fetch
@@ -69,7 +69,7 @@ def test_small_files_have_their_checksum_too(loopback, tmp_path):
     loopback.add("models", "me/small", tmp_path)
     loopback.fail("GET */config.json", spoils=True)
     with pytest.raises(UnavailableError, match=r"config.json: what has arrived is damaged"):
-        hub.fetch(hub.look_up("model", "me/small"), ["config.json"])
+        hub.fetch(hub.get_repo_info("model", "me/small"), ["config.json"])
 
 
 def test_a_hub_that_fails_at_a_file_is_asked_again(loopback, one_file, monkeypatch):
@@ -93,9 +93,9 @@ def test_a_hub_that_does_not_answer_in_time_is_left_alone(loopback, one_file, mo
     loopback.forget()
     loopback.fail("*", seconds=1)
     with pytest.raises(UnavailableError, match=r"the hub cannot be reached \(timed out\)"):
-        hub.look_up("model", "me/one")
+        hub.get_repo_info("model", "me/one")
     with pytest.raises(UnavailableError, match=r"the hub cannot be reached \(timed out\)"):
-        hub.look_up("dataset", "me/other")
+        hub.get_repo_info("dataset", "me/other")
     assert not hub.is_offline_by_choice()
     assert len(loopback.requests) == 1
     assert os.environ["HF_HUB_OFFLINE"] == "1"  # also for the processes that this one starts
@@ -106,7 +106,7 @@ def test_nobody_at_the_address(loopback, monkeypatch):
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(UnavailableError, match=r"the hub cannot be reached \(.*refused\)"):
-        hub.look_up("model", "me/one")
+        hub.get_repo_info("model", "me/one")
 
 
 def test_an_address_that_is_no_hub(loopback):
@@ -114,7 +114,7 @@ def test_an_address_that_is_no_hub(loopback):
     loopback.commits["models", "me/one"] = {"0" * 40: {}}
     loopback.fail("*", 200)
     with pytest.raises(UnavailableError, match="does not answer like the Hub - check HF_ENDPOINT and the proxy"):
-        hub.look_up("model", "me/one")
+        hub.get_repo_info("model", "me/one")
 
 
 def test_a_proxy_is_asked_in_place_of_the_hub(loopback, one_file, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_proxy_is_asked_in_place_of_the_hub(loopback, one_file, monkeypatch):
     monkeypatch.setattr(constants, "ENDPOINT", "http://hub.example")
     monkeypatch.setenv("HTTP_PROXY", proxy)
     close_session()  # it reads the proxies when it is opened
-    assert hub.look_up("model", "me/one").commit == loopback.main["models", "me/one"]
+    assert hub.get_repo_info("model", "me/one").commit == loopback.main["models", "me/one"]
     close_session()
 
 
@@ -135,7 +135,7 @@ def test_offline_mode_asks_nobody(loopback, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert hub.is_offline_by_choice()
     with pytest.raises(UnavailableError, match="the hub cannot be reached - "):
-        hub.look_up("model", "me/one")
+        hub.get_repo_info("model", "me/one")
     assert loopback.requests == []
 
 
@@ -151,9 +151,9 @@ def test_libraries_are_offline_inside_only(loopback):
 def test_a_revision_may_be_a_commit(loopback, one_file):
     assert one_file()
     commit = loopback.main["models", "me/one"]
-    repository = hub.look_up("model", "me/one", commit)
+    repository = hub.get_repo_info("model", "me/one", commit)
     assert repository.folder == hub.cached_folder("model", "me/one", commit)
     hub.remember(repository)
     assert hub.cached_folder("model", "me/one") is None
-    hub.remember(hub.look_up("model", "me/one"))
+    hub.remember(hub.get_repo_info("model", "me/one"))
     assert hub.cached_folder("model", "me/one") == repository.folder

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, ModelError, ResourceError, UsageError
-from bertkit.storage.fingerprints import write_signed
+from bertkit.storage.fingerprints import write_with_checksum
 from bertkit.vectors.search import index as module
 from bertkit.vectors.search.bm25 import BM25
 from bertkit.vectors.search.index import MANIFEST, OFFSETS, ROWS, VECTORS, Addition, Index, Manifest
@@ -187,7 +187,7 @@ def test_rows_can_be_replaced_in_one_step_and_an_index_can_have_words_only(tmp_p
     }
     additions = (Addition(rows=1, bytes=len(lines[0])), Addition(rows=1, bytes=len(lines[1])))
     content = asdict(Manifest(0, additions=additions, deleted=(0,), words=words))
-    write_signed(folder / MANIFEST, {"format": 2, "rows": 1, **content})
+    write_with_checksum(folder / MANIFEST, {"format": 2, "rows": 1, **content})
     index = Index.open(folder)
     assert index.find_rows(["a"]) == {"a": [1]}
     assert index.rows(index.words.search("cat", 3, index.deleted)[1]) == [{"id": "a", "text": "a new cat", "stars": 5}]

@@ -16,21 +16,21 @@ from transformers import (
 )
 
 from bertkit.errors import RecipeError, UnavailableError
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.architectures import ARCHITECTURES, layers_of
-from bertkit.modeling.attention import attention_of, kept_attention
+from bertkit.modeling.attention import attention_of, capture_attention
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.info import has_patched_attention, set_tagger_head
-from bertkit.modeling.speed_paths import (
-    SpeedPaths,
+from bertkit.modeling.speed_patches import (
+    AppliedPatches,
+    apply_speed_patches,
     compiled_layers,
     masks_of_host,
     merged_projections,
     repeated_layers,
-    speed_paths,
 )
-from bertkit.recipe import Training
+from bertkit.recipe import TrainingConfig
 from tests.modeling.tiny_models import CPU, make_tiny, make_tiny_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*non-leaf Tensor:UserWarning")  # of Dynamo itself
@@ -43,7 +43,7 @@ def test_all_paths_together_are_reported_and_undone():
     first, last = model.bert.encoder.layer
     embeddings, names = model.get_input_embeddings(), list(model.state_dict())
     forwards = [vars(module).get("forward") for module in model.modules()]
-    with speed_paths(model, Training(), CPU, DropoutStream(0), IDS) as paths:
+    with apply_speed_patches(model, TrainingConfig(), CPU, DropoutStream(0), IDS) as paths:
         assert model.config._attn_implementation == "bertkit-unpadded"
         assert (paths.unpadded_layers, paths.padding_reason) == ((first,), None)
         assert "forward" in vars(first.attention.self.query)
@@ -59,22 +59,22 @@ def test_all_paths_together_compute_what_the_plain_model_does():
     plain, fast = (make_tiny("bert", AutoModelForSequenceClassification, dropout=1e-9) for _ in range(2))
     cls_only_last_layer(fast)
     expected = plain(**make_tiny_batch()).logits
-    with speed_paths(fast, Training(), CPU, DropoutStream(0), IDS):
+    with apply_speed_patches(fast, TrainingConfig(), CPU, DropoutStream(0), IDS):
         torch.testing.assert_close(fast(**make_tiny_batch()).logits, expected, rtol=0, atol=1e-6)
 
 
 def test_layers_that_run_twice_are_on_no_path():
     model = make_tiny("bert", AutoModel)
-    with speed_paths(model, Training(gradient_checkpointing=True), CPU, DropoutStream(0), None) as paths:
-        assert paths == SpeedPaths(padding_reason="padding is computed with gradient_checkpointing: true")
+    with apply_speed_patches(model, TrainingConfig(gradient_checkpointing=True), CPU, DropoutStream(0), None) as paths:
+        assert paths == AppliedPatches(padding_reason="padding is computed with gradient_checkpointing: true")
         assert not has_patched_attention(model)
 
 
 def test_attention_that_is_kept_is_neither_unpadded_nor_replaced():
     model = make_tiny("bert", AutoModel)
     with (
-        kept_attention(model, "student", in_training_only=True) as maps,
-        speed_paths(model, Training(), CPU, DropoutStream(0), None) as paths,
+        capture_attention(model, "student", in_training_only=True) as maps,
+        apply_speed_patches(model, TrainingConfig(), CPU, DropoutStream(0), None) as paths,
     ):
         assert model.config._attn_implementation == "bertkit-keeping-student"
         assert not paths.unpadded_layers
@@ -108,20 +108,20 @@ def tagger():
 )
 def test_the_reason_for_padding(tagger, monkeypatch, device, settings, why):
     monkeypatch.setattr("torch.compile", lambda forward: forward)
-    training, machine = Training(**settings), Machine(device, "fp32", 1, "")
-    with speed_paths(tagger, training, machine, DropoutStream(1), None) as paths:
+    training, machine = TrainingConfig(**settings), ComputeConfig(device, "fp32", 1, "")
+    with apply_speed_patches(tagger, training, machine, DropoutStream(1), None) as paths:
         assert paths.padding_reason == why
 
 
 def test_padding_is_computed_where_the_layers_of_a_model_are_read(tagger):
     layers_of(tagger)[0].register_forward_hook(lambda *_: None)
-    with speed_paths(tagger, Training(), CPU, DropoutStream(1), None) as paths:
+    with apply_speed_patches(tagger, TrainingConfig(), CPU, DropoutStream(1), None) as paths:
         assert paths.padding_reason == "padding is computed in this bert model"
 
 
 def test_a_frozen_encoder_computes_no_padding_while_its_tagger_is_trained(tagger):
     set_tagger_head(tagger.config, {"layers": "last", "tagger": "linear", "size": 0})
-    with speed_paths(tagger, Training(unpad=False), CPU, DropoutStream(1), None) as paths:
+    with apply_speed_patches(tagger, TrainingConfig(unpad=False), CPU, DropoutStream(1), None) as paths:
         assert paths.padding_reason is None
 
 
@@ -287,5 +287,5 @@ def test_a_machine_that_cannot_compile_is_told_so(monkeypatch):
 @pytest.mark.usefixtures("traced")
 def test_attention_that_is_read_is_not_compiled():
     model = make_tiny("bert", AutoModelForSequenceClassification)
-    with kept_attention(model, "student"), pytest.raises(RecipeError, match="match hidden states only"):
+    with capture_attention(model, "student"), pytest.raises(RecipeError, match="match hidden states only"):
         compiled_layers(model).__enter__()

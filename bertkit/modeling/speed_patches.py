@@ -19,11 +19,11 @@ from transformers.masking_utils import sdpa_mask
 
 from bertkit.errors import RecipeError, UnavailableError
 from bertkit.hardware.device import Device
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import ComputeConfig
 from bertkit.hardware.tensors import host_copy
 from bertkit.modeling.cls_only import is_cls_only
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
+from bertkit.modeling.embeddings import UsedEmbeddings, occurring_embeddings
 from bertkit.modeling.info import (
     Forward,
     LayerOutput,
@@ -35,7 +35,7 @@ from bertkit.modeling.info import (
 )
 from bertkit.modeling.unpadding.attend import why_no_varlen
 from bertkit.modeling.unpadding.hooks import unpadded
-from bertkit.recipe.sections import CommonTraining
+from bertkit.recipe.sections import BaseTrainingConfig
 
 _HOST_MASKS = "bertkit-masks-of-host"  # name of an attention
 
@@ -102,10 +102,10 @@ def _projections_of(module: nn.Module) -> list[nn.Linear]:
 
 
 @dataclass(frozen=True)
-class SpeedPaths:
+class AppliedPatches:
     """The speed paths that a model is on, and why its layers compute padding if they do."""
 
-    embeddings: OccurringEmbeddings | None = None
+    embeddings: UsedEmbeddings | None = None
     """Replacement of the word embeddings, or None if all of them are trained."""
     unpadded_layers: tuple[nn.Module, ...] = ()
     """Layers that compute no padding."""
@@ -114,13 +114,13 @@ class SpeedPaths:
 
 
 @contextmanager
-def speed_paths(
+def apply_speed_patches(
     model: Model,
-    training: CommonTraining,
-    machine: Machine,
+    training: BaseTrainingConfig,
+    machine: ComputeConfig,
     dropout: DropoutStream,
     tokens: Iterable[int] | None,
-) -> Iterator[SpeedPaths]:
+) -> Iterator[AppliedPatches]:
     """Train a model on the speed paths that the recipe and the machine allow; afterwards it is as before.
 
     Dropout comes first because it replaces attention. Unpadding wraps the attention that is then in force and calls it
@@ -164,10 +164,10 @@ def speed_paths(
             reason = None
         elif reason is None:
             reason = f"padding is computed in this {model.config.model_type} model"
-        yield SpeedPaths(embeddings, layers, reason)
+        yield AppliedPatches(embeddings, layers, reason)
 
 
-def _padding_setting(model: Model, training: CommonTraining, machine: Machine) -> str | None:
+def _padding_setting(model: Model, training: BaseTrainingConfig, machine: ComputeConfig) -> str | None:
     """Return what in the recipe or the machine keeps padding in the layers of any model, or None if nothing does."""
     setting = _rerun_setting(training) or (None if training.unpad else "unpad: false")
     if setting:
@@ -177,7 +177,7 @@ def _padding_setting(model: Model, training: CommonTraining, machine: Machine) -
     return "a GPU computes padding" if training.unpad == "auto" else why_no_varlen(model, machine)
 
 
-def _rerun_setting(training: CommonTraining) -> str | None:
+def _rerun_setting(training: BaseTrainingConfig) -> str | None:
     """Return the setting with which layers can neither draw from the dropout stream nor leave out padding, or None.
 
     With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
