@@ -145,7 +145,7 @@ class Case:
     labels: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
 
-    def setup(self) -> TaskContext:
+    def context(self) -> TaskContext:
         """Return the recipe with these metrics, and the labels."""
         changes = {"metrics": list(self.metrics), "best_metric": self.metrics[0]}
         recipe = load_recipe(self.recipe, {**changes, **{f"options.{name}": value for name, value in self.options}})
@@ -180,9 +180,9 @@ CASES = (
 def measure(number: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
     """Return for each metric of a case how many trials had an interval, and how many of these held the truth."""
     case, draw = CASES[number], np.random.default_rng((number, rows))
-    setup = case.setup()
+    context = case.context()
     populations = [case.draw(quality, draw) for quality in QUALITIES]
-    truths = [case.task.score(population, setup) for population in populations]
+    truths = [case.task.score(population, context) for population in populations]
     counts: dict[str, dict[str, Any]] = {name: {"methods": [], "intervals": 0, "held": 0} for name in case.metrics}
     for trial in range(trials):
         population, truth = populations[trial % len(QUALITIES)], truths[trial % len(QUALITIES)]
@@ -190,7 +190,7 @@ def measure(number: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
         compared = {name: values[sample] for name, values in population.items()}
 
         def score(compared: Any) -> dict[str, float]:
-            return case.task.score(dict(compared), setup)
+            return case.task.score(dict(compared), context)
 
         found = find_intervals(case.task.METRICS, score(compared), compared, score, samples=SAMPLES)
         for name, ends in found.ends.items():

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import RESULTS, measure_once, read_options
-from bertkit.metrics.intervals import Judged, bootstrap_intervals
+from bertkit.metrics.intervals import RowScores, bootstrap_intervals
 from bertkit.metrics.paired import compare_paired, compare_seeds, permutation_test, rows_for_power, standard_error
 from bertkit.metrics.registry import accuracy, f1, matthews_correlation, pearsonr, spearmanr
 
@@ -30,9 +30,11 @@ Random = np.random.Generator
 Rates = dict[str, Any]
 
 
-def score_by(*metrics: Callable[..., float]) -> Callable[[Judged], dict[str, float]]:
+def score_by(*metrics: Callable[..., float]) -> Callable[[RowScores], dict[str, float]]:
     """Build a function that scores rows by metrics, under their names."""
-    return lambda judged: {metric.__name__: metric(judged["gold"], judged["predicted"]) for metric in metrics}
+    return lambda row_scores: {
+        metric.__name__: metric(row_scores["gold"], row_scores["predicted"]) for metric in metrics
+    }
 
 
 METRICS = {metric.__name__: metric for metric in (accuracy, f1, matthews_correlation)}
@@ -41,7 +43,7 @@ score_numbers = score_by(pearsonr, spearmanr)
 score_right = score_by(accuracy)
 
 
-def draw_labels(rows: int, draw: Random, gain: float = 0.0) -> tuple[Judged, Judged]:
+def draw_labels(rows: int, draw: Random, gain: float = 0.0) -> tuple[RowScores, RowScores]:
     """Draw two labels, answered by two systems that share what is hard; `gain` is what the second has, in logits."""
     gold = (draw.random(rows) < 0.4).astype(int)
     hardness = draw.normal(1.5, 2, rows)
@@ -52,7 +54,7 @@ def draw_labels(rows: int, draw: Random, gain: float = 0.0) -> tuple[Judged, Jud
     return answers[0], answers[1]
 
 
-def draw_numbers(rows: int, draw: Random) -> tuple[Judged, Judged]:
+def draw_numbers(rows: int, draw: Random) -> tuple[RowScores, RowScores]:
     """Draw numbers, and two predictions with errors of which they share a part."""
     gold = draw.random(rows) * 5
     shared = gold + draw.normal(0, 0.7, rows)
@@ -60,7 +62,7 @@ def draw_numbers(rows: int, draw: Random) -> tuple[Judged, Judged]:
     return first, second
 
 
-def draw_seeds(rows: int, seeds: int, spread: float, draw: Random, gain: float = 0.0) -> list[list[Judged]]:
+def draw_seeds(rows: int, seeds: int, spread: float, draw: Random, gain: float = 0.0) -> list[list[RowScores]]:
     """Draw two systems of several seeds: rows are hard for all, for a system, or for one seed of it."""
     gold, shared = np.zeros(rows, dtype=int), draw.normal(1.2, 1.5, rows)
     systems = []

@@ -47,7 +47,7 @@ class Classifier(litserve.LitAPI if litserve else object):  # type: ignore[misc]
         super().__init__(max_batch_size=32, batch_timeout=0.005)
         self.run = run
 
-    def setup(self, device: str) -> None:
+    def context(self, device: str) -> None:
         """Load the model, in the process that computes."""
         self.classify = load_pipeline(self.run, "float32", 32, top_k=None)
 

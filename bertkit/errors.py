@@ -27,7 +27,7 @@ class BertkitError(Exception):
     """Error that ends a command with one line: the problem, its place, and the remedy.
 
     Args:
-        what: Problem, in terms of the user's data and options.
+        message: Problem, in terms of the user's data and options.
         remedy: Next action, preferably a command to type.
         file: File with the problem.
         row: Line (text files) or row (Parquet) of the problem, from 1.
@@ -38,15 +38,15 @@ class BertkitError(Exception):
 
     def __init__(
         self,
-        what: str,
+        message: str,
         remedy: str = "",
         *,
         file: object = None,
         row: int | None = None,
         column: str | None = None,
     ) -> None:
-        super().__init__(what)
-        self.what = what
+        super().__init__(message)
+        self.message = message
         self.remedy = remedy
         self.file = None if file is None else str(file)
         self.row = row
@@ -55,7 +55,7 @@ class BertkitError(Exception):
         """Another name of the row, such as its id."""
 
     def __str__(self) -> str:
-        """One line: ``what (file:row, column name) - remedy``.
+        """One line: ``message (file:row, column name) - remedy``.
 
         >>> str(DataError("no label", "fill it in", file="a.csv", row=3, column="label"))
         "no label (a.csv:3, column 'label') - fill it in"
@@ -63,7 +63,7 @@ class BertkitError(Exception):
         position = ":".join(str(value) for value in (self.file, self.row) if value is not None)
         column = f"column {self.column!r}" if self.column is not None else ""
         place = ", ".join(text for text in (position, self.record, column) if text)
-        problem, remedy = (_cut_middle(text) for text in (self.what, self.remedy))
+        problem, remedy = (_cut_middle(text) for text in (self.message, self.remedy))
         line = problem + (f" ({place})" if place else "") + (f" - {remedy}" if remedy else "")
         return " ".join(line.split())
 
@@ -74,14 +74,14 @@ class BertkitError(Exception):
         'cola: no label - fill it in'
         """
         error = copy(self)
-        error.what = f"{name}: {self.what}"
+        error.message = f"{name}: {self.message}"
         return error
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that ``--json`` prints under ``error``."""
         return {
             "code": self.exit_code,
-            "message": self.what,
+            "message": self.message,
             "file": self.file,
             "row": self.row,
             "record": self.record,
@@ -153,8 +153,8 @@ class GateError(BertkitError):
 class StoppedError(BertkitError):
     """A signal ended the run; it was saved first and can be resumed."""
 
-    def __init__(self, what: str, remedy: str = "", *, signal: int = SIGINT) -> None:
-        super().__init__(what, remedy)
+    def __init__(self, message: str, remedy: str = "", *, signal: int = SIGINT) -> None:
+        super().__init__(message, remedy)
         self.exit_code = 128 + signal
 
 

@@ -60,11 +60,11 @@ def test_sorting_and_padding_change_no_output(minilm):
     from bertkit.tokens.features import TaskContext, encode_texts, padding_collator
 
     labels = ("unacceptable", "acceptable")
-    setup = TaskContext(load_recipe("cola"), load_tokenizer(minilm), labels)
-    model = load_pretrained("AutoModelForSequenceClassification", minilm, setup, labels=labels, new_head=True).eval()
+    context = TaskContext(load_recipe("cola"), load_tokenizer(minilm), labels)
+    model = load_pretrained("AutoModelForSequenceClassification", minilm, context, labels=labels, new_head=True).eval()
     rows = [{"text": "word " * (1 + 7 * n % 40)} for n in range(30)]
-    outputs, _ = forward(model, encode_texts(rows, setup), padding_collator(setup), precision="fp32")
+    outputs, _ = forward(model, encode_texts(rows, context), padding_collator(context), precision="fp32")
     for row, output in zip(rows, outputs, strict=True):
         with torch.inference_mode():
-            alone = model(**setup.tokenizer(row["text"], return_tensors="pt")).logits[0]
+            alone = model(**context.tokenizer(row["text"], return_tensors="pt")).logits[0]
         assert torch.allclose(alone, torch.tensor(output["logits"]), atol=1e-5)

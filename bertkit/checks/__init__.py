@@ -88,7 +88,7 @@ def input_columns(columns: ColumnSpec) -> list[str]:
 def read_texts(row: Row, columns: ColumnSpec) -> dict[str, str]:
     """Return the texts of a row by column; words or choices are joined by spaces.
 
-    >>> read_texts({"text": "A cat", "label": "good"}, ColumnSpec(given=("text",), gold="label"))
+    >>> read_texts({"text": "A cat", "label": "good"}, ColumnSpec(inputs=("text",), gold="label"))
     {'text': 'A cat'}
     """
     texts = {}

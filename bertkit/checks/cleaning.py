@@ -47,7 +47,7 @@ def find_sources(data: DataConfig, folder: Path) -> dict[str, Path]:
 
 def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Removable:
     """Collect the removable rows: rows without a text or a label, and training rows that repeat others."""
-    places = {RowLocation(str(fault.file), fault.row): _REMOVABLE.get(fault.what, "") for fault in faults}
+    places = {RowLocation(str(fault.file), fault.row): _REMOVABLE.get(fault.message, "") for fault in faults}
     removable = {place: reason for place, reason in places.items() if reason}
     train = splits["train"]
     for indices, reason in (

@@ -22,16 +22,16 @@ _MAX_TEXTS = 20_000  # per split, for unknown tokens
 _WARN_LOST, _WARN_UNKNOWN, _FAIL_UNKNOWN, _WARN_FERTILITY = 0.01, 0.01, 0.2, 3.0
 
 
-def find_lost_tokens(splits: Mapping[str, Split], task: Task, setup: TaskContext) -> list[Finding]:
+def find_lost_tokens(splits: Mapping[str, Split], task: Task, context: TaskContext) -> list[Finding]:
     """Describe the tokens of each split, and the rows that are longer than the maximum length."""
     return [
         finding
         for split in splits.values()
-        for finding in (*_describe_tokens(split, task, setup), *_find_truncated(split, task, setup))
+        for finding in (*_describe_tokens(split, task, context), *_find_truncated(split, task, context))
     ]
 
 
-def _describe_tokens(split: Split, task: Task, setup: TaskContext) -> list[Finding]:
+def _describe_tokens(split: Split, task: Task, context: TaskContext) -> list[Finding]:
     """Describe the number of tokens per word, and the fraction of unknown tokens."""
     # Tokenize only the first of equal texts, which have equal hashes, because repetitions add no information.
     hashes = np.fromiter(map(hash, _texts_of(split, task)), np.int64)
@@ -39,10 +39,10 @@ def _describe_tokens(split: Split, task: Task, setup: TaskContext) -> list[Findi
         return []
     sampled = set(sample(np.sort(np.unique(hashes, return_index=True)[1]).tolist(), _MAX_TEXTS))
     texts = [text for number, text in enumerate(_texts_of(split, task)) if number in sampled]
-    encodings, splitting = tokenize_texts(setup.tokenizer, texts), Splitting()
+    encodings, splitting = tokenize_texts(context.tokenizer, texts), Splitting()
     for text, encoding in zip(texts, encodings, strict=True):
-        splitting.add(text, encoding.ids, encoding.offsets, setup.tokenizer.unk_token_id)
-    is_unknown = [setup.tokenizer.unk_token_id in encoding.ids for encoding in encodings]
+        splitting.add(text, encoding.ids, encoding.offsets, context.tokenizer.unk_token_id)
+    is_unknown = [context.tokenizer.unk_token_id in encoding.ids for encoding in encodings]
     unknown, fertility = splitting.unknown_rate, splitting.fertility
     level = get_severity(unknown, warn=_WARN_UNKNOWN, fail=_FAIL_UNKNOWN)
     unknown_texts = {text for text, has_unknown in zip(texts, is_unknown, strict=True) if has_unknown}
@@ -60,25 +60,25 @@ def _texts_of(split: Split, task: Task) -> Iterator[str]:
     return (text for row in split.rows for text in read_texts(row, task.COLUMNS).values() if text)
 
 
-def _find_truncated(split: Split, task: Task, setup: TaskContext) -> list[Finding]:
+def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Finding]:
     """Describe the rows that are longer than the recipe's maximum, and the gold values that are lost with the rest."""
     indices = sample(range(len(split.rows)), _MAX_ROWS)
     rows = [split.rows[index] for index in indices]
-    limit = max_tokens(setup)
+    limit = max_tokens(context)
     try:
-        long, lengths, unlimited = find_long(rows, task.encode, setup)
+        long, lengths, unlimited = find_long(rows, task.encode, context)
     except DataError as error:
         return [describe_refusal(error, "tokens", "unreadable_rows")]
     median, percentile_99 = map(int, np.quantile(lengths, (0.5, 0.99), method="higher"))
     spread = f"half up to {median}, 99% up to {percentile_99}, the longest {lengths.max():,}"
     long_rows = [rows[index] for index in long]
-    features = task.encode(long_rows, setup) if long else []
+    features = task.encode(long_rows, context) if long else []
     lost_gold = []
     if task.find_truncated_answers is not None and task.COLUMNS.gold in rows[0]:
         # Shorter rows are not encoded again: the maximum does not change their features.
-        lost_rows = set(task.find_truncated_answers(unlimited, rows, setup)) - set(long)
+        lost_rows = set(task.find_truncated_answers(unlimited, rows, context)) - set(long)
         lost_rows |= {
-            long[index] for index in (task.find_truncated_answers(features, long_rows, setup) if long else ())
+            long[index] for index in (task.find_truncated_answers(features, long_rows, context) if long else ())
         }
         text = f"{split.name}: {describe_lost_gold(len(lost_rows), len(rows), task.OPTIONS)}"
         level = get_severity(len(lost_rows) / len(rows), warn=_WARN_LOST)
@@ -87,7 +87,7 @@ def _find_truncated(split: Split, task: Task, setup: TaskContext) -> list[Findin
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
         return [Finding("good", "tokens", "truncated", text), *lost_gold]
-    is_windowed = len(features) > len(long_rows) or ("long_text" in task.OPTIONS and reads_windows(setup.recipe))
+    is_windowed = len(features) > len(long_rows) or ("long_text" in task.OPTIONS and reads_windows(context.recipe))
     share = len(long) / len(rows)
     treatment = "are read in overlapping windows" if is_windowed else "truncated"
     fraction = format_fraction(len(long), len(rows))
@@ -97,7 +97,7 @@ def _find_truncated(split: Split, task: Task, setup: TaskContext) -> list[Findin
     findings = [Finding(level, "tokens", "truncated", text, places, len(long))]
     # Report the fraction of the long rows that each option would read.
     if "long_text" in task.OPTIONS:
-        in_one, in_windows, windows = shares_read(long_rows, setup)
+        in_one, in_windows, windows = shares_read(long_rows, context)
         text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
         text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
         findings.append(Finding("good", "tokens", "long_text_ways", text))

@@ -120,10 +120,10 @@ def _read_other(readings: ReadResult, recipe: Recipe, task: Task, name: str) -> 
         return
     is_local = single_file(recipe.data) is not None or files_by_split(recipe.data) is not None
     if refused is not None and is_local:
-        fault = refused if isinstance(refused, DataError) else DataError(refused.what, refused.remedy)
+        fault = refused if isinstance(refused, DataError) else DataError(refused.message, refused.remedy)
         readings.findings.append(describe_refusal(fault, "rows", "unreadable_rows"))
     elif refused is not None:  # On the Hub, this split may not exist.
-        readings.left_out.append(f"the {name} split: {refused.what}")
+        readings.left_out.append(f"the {name} split: {refused.message}")
 
 
 _LONG = 160
@@ -133,13 +133,13 @@ def describe_faults(faults: Sequence[DataError]) -> list[Finding]:
     """Describe the errors of rows, with one finding per column and remedy."""
     groups: dict[tuple[str | None, str, bool], list[DataError]] = {}
     for fault in faults:
-        groups.setdefault((fault.column, fault.remedy, fault.what == NO_TEXT), []).append(fault)
+        groups.setdefault((fault.column, fault.remedy, fault.message == NO_TEXT), []).append(fault)
     findings = []
     for (column, remedy, is_empty), group in groups.items():
         count = "1 row" if len(group) == 1 else f"{len(group):,} rows, the first"
         place = f" (column {column!r})" if column else ""
         name = "empty_texts" if is_empty else "unreadable_rows"
-        text = f"{count}: {shorten(group[0].what, _LONG)}{place} - {shorten(remedy, _LONG)}"
+        text = f"{count}: {shorten(group[0].message, _LONG)}{place} - {shorten(remedy, _LONG)}"
         places = tuple(RowLocation(str(fault.file), fault.row) for fault in group[:EXAMPLES])
         findings.append(Finding("fail", "rows", name, text, places, len(group)))
     return findings or [Finding("good", "rows", "unreadable_rows", "every row can be read")]
@@ -149,7 +149,7 @@ def describe_refusal(error: DataError, group: str, name: str) -> Finding:
     """Describe an error that is about a split as a whole."""
     places = (RowLocation(error.file, error.row),) if error.file and error.row else ()
     remedy = f" - {error.remedy}" if error.remedy else ""
-    return Finding("fail", group, name, f"{shorten(error.what, _LONG)}{shorten(remedy, _LONG)}", places)
+    return Finding("fail", group, name, f"{shorten(error.message, _LONG)}{shorten(remedy, _LONG)}", places)
 
 
 _FEW = 5  # rows of a label: fewer teach little

@@ -132,19 +132,19 @@ def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, label
     metric = "accuracy" if "accuracy" in recipe.metrics else recipe.best_metric
     if validation is None or not task.COLUMNS.gold or is_lower_better(metric):
         return []
-    setup = TaskContext(recipe, cast(Any, None), tuple(labels))  # baselines read no tokens
-    scored = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, setup)
+    context = TaskContext(recipe, cast(Any, None), tuple(labels))  # baselines read no tokens
+    scored = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, context)
     scores = {name: baseline_scores.get(metric) for name, baseline_scores in scored.scores["validation"].items()}
     nothing = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
     alone = {name: score for name, score in scores.items() if name.endswith(_ALONE) and score is not None}
-    row_scores = scored.judged["validation"]
+    row_scores = scored.baseline_rows["validation"]
     findings = []
     for name, score in alone.items():
         if np.isfinite(score):
             is_shortcut = score - nothing >= _WARN * (1 - nothing)
             if is_shortcut:  # With few rows, the difference can be accidental.
                 sides = next(iter(row_scores.values())), row_scores[name]
-                p = permutation_test(lambda rows: task.score(dict(rows), setup), *sides, samples=1000)[0][metric]
+                p = permutation_test(lambda rows: task.score(dict(rows), context), *sides, samples=1000)[0][metric]
                 is_shortcut = p is not None and p * len(alone) < LEVEL
             text = f"by its {name}, validation reaches {metric} {score:.3f} ({nothing:.3f} without)"
             findings.append(Finding("warn" if is_shortcut else "good", "shortcuts", "partial_input", text))

@@ -53,7 +53,7 @@ def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[li
     from bertkit.compression.importance import loss_of
     from bertkit.modeling.students.narrow import truncate_layers
 
-    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
+    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.context)
     model.eval()
     model.training = True  # A head over vectors computes a loss only in training mode.
     batches = sorted_batches(get_lengths(features).tolist())
@@ -86,12 +86,12 @@ def load_to_measure(saved: CheckpointInfo, checkpoint: Checkpoint) -> Checkpoint
     Raises:
         ModelError: If models of the family start with a new head.
     """
-    setup = replace(checkpoint.setup, inference=False)
-    model = saved.task.load_model(saved.folder, setup, new_head=True)
+    context = replace(checkpoint.context, inference=False)
+    model = saved.task.load_model(saved.folder, context, new_head=True)
     if get_loading_info(model).head == "new":
         message = f"models of the task family {saved.recipe.task} start with a new head, so importance is unknown"
         raise ModelError(message, "name the layers to keep, or prune only the vocabulary", file=saved.folder)
-    return Checkpoint(model.to(checkpoint.machine.device), saved.task, setup, checkpoint.machine)
+    return Checkpoint(model.to(checkpoint.machine.device), saved.task, context, checkpoint.machine)
 
 
 def choose(checkpoint: Checkpoint, features: Features, shape: PruningTarget) -> PruningPlan:

@@ -43,7 +43,7 @@ def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
         UsageError: If the model computes no loss on these rows, or its encoder is frozen.
         ModelError: If its layers are unknown.
     """
-    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
+    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.context)
     if not any(parameter.requires_grad for parameter in model.base_model.parameters()):
         message = "the encoder of this model is frozen under its head, so the importance of its units is unknown"
         raise UsageError(message, "name a run that has trained its encoder")

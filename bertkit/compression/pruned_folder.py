@@ -88,7 +88,7 @@ def compare(saved: CheckpointInfo, before: Checkpoint, folder: Path, validation:
     pruned = open_checkpoint(saved.recipe.model_copy(update={"model": str(folder)}), saved.task, folder)
     after = pruned.load(before.machine, inference=True, calibrated=False)
     # Both are scored with the options that were tuned for the original model.
-    after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))
+    after = replace(after, context=replace(before.context, tokenizer=after.context.tokenizer))
     first, second = (score_split(checkpoint, validation) for checkpoint in (before, after))
     paces = measure_latency([(before, first), (after, second)])
     with stage("comparing", total=1):
@@ -133,7 +133,7 @@ def publish_run(
 ) -> None:
     """Write the recipe and, if the original model is a run, the predictions and the record of a pruned model."""
     task, scored = saved.task, compared.scored[1]
-    recipe = scored.setup.recipe.model_copy(update={"model": published.model})
+    recipe = scored.context.recipe.model_copy(update={"model": published.model})
     write_yaml(saved.kept(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
     for name in (runs.TRAINING_ROWS, BASELINES_FILE, _IGNORE):
         if (published.source / name).is_file():
@@ -142,7 +142,7 @@ def publish_run(
         return
     written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     private = {BASELINES_FILE, _IGNORE, PRUNED_FILE}
-    details = task.details(scored.predictions, split.rows, scored.setup)
+    details = task.details(scored.predictions, split.rows, scored.context)
     write_predictions(folder, split, scored.predictions, details)
     seconds = round(time.perf_counter() - published.start_time, 3)
     scores = replace(make_result(task, split, scored, details, {}), model=published.model, seconds=seconds)

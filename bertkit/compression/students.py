@@ -31,16 +31,16 @@ def student_recipe(recipe: Recipe, distillation: DistillationConfig) -> Recipe:
     return recipe.model_copy(update={"model": teacher_names(distillation)[0]})
 
 
-def load_student(task: Task, folder: Path, setup: TaskContext, distillation: DistillationConfig) -> Model:
+def load_student(task: Task, folder: Path, context: TaskContext, distillation: DistillationConfig) -> Model:
     """Load the student, with some layers of the first teacher if the recipe names them.
 
     Raises:
         ModelError: If the model cannot learn from teachers, or its layers cannot be taken.
         RecipeError: If the teacher does not have the layers.
     """
-    model = task.load_model(folder, _with_complete_layers(setup, distillation), new_head=True)
+    model = task.load_model(folder, _with_complete_layers(context, distillation), new_head=True)
     if tagger_head(model.config):
-        message = f"{setup.recipe.name} trains a head over a frozen encoder, or nothing"
+        message = f"{context.recipe.name} trains a head over a frozen encoder, or nothing"
         raise ModelError(message, "distillation is for recipes that train the whole model")
     if distillation.student_layers is not None:
         from bertkit.modeling.students.narrow import take_layers
@@ -82,17 +82,17 @@ def learning_from_teachers(
         if distillation.matches_layers:
             from bertkit.modeling.students.matching import matched
 
-            teacher = teachers[0].load(replace(student, setup=_with_complete_layers(student.setup, distillation)))
+            teacher = teachers[0].load(replace(student, context=_with_complete_layers(student.context, distillation)))
             model.to(machine.device)
             matching = hooks.enter_context(matched(model, teacher.model, distillation, machine.precision))
         yield (
             distillation_terms(gold, distillation, model.config.problem_type, matching),
-            teacher_collator(student.task.collator(student.setup)),
+            teacher_collator(student.task.collator(student.context)),
         )
 
 
-def _with_complete_layers(setup: TaskContext, distillation: DistillationConfig) -> TaskContext:
+def _with_complete_layers(context: TaskContext, distillation: DistillationConfig) -> TaskContext:
     """Turn the CLS-only last layer off if layers are matched token by token."""
     if not distillation.matches_layers:
-        return setup
-    return replace(setup, recipe=setup.recipe.changed("training", cls_only_last_layer=False))
+        return context
+    return replace(context, recipe=context.recipe.changed("training", cls_only_last_layer=False))

@@ -50,17 +50,17 @@ class Teacher:
         Raises:
             ModelError: If it has another vocabulary, a smaller maximum length, or no head for this task.
         """
-        setup = student.setup
+        context = student.context
         tokenizer = load_tokenizer(self.folder)
-        if not _is_trimmed(setup.tokenizer, tokenizer) and _content(tokenizer) != _content(setup.tokenizer):
+        if not _is_trimmed(context.tokenizer, tokenizer) and _content(tokenizer) != _content(context.tokenizer):
             raise _other_vocabulary(self)
-        if tokenizer.model_max_length < max_tokens(setup):
+        if tokenizer.model_max_length < max_tokens(context):
             message = f"the teacher {self.name} takes at most {tokenizer.model_max_length} tokens, the student more"
             raise ModelError(message, f"--max-length {tokenizer.model_max_length}")
-        tokenizer.model_max_length = max_tokens(setup)
-        setup = replace(setup, tokenizer=tokenizer, labels=self.labels)
-        model = student.task.load_model(self.folder, setup, new_head=False)
-        return replace(student, model=model.to(student.machine.device).eval(), setup=setup)
+        tokenizer.model_max_length = max_tokens(context)
+        context = replace(context, tokenizer=tokenizer, labels=self.labels)
+        model = student.task.load_model(self.folder, context, new_head=False)
+        return replace(student, model=model.to(student.machine.device).eval(), context=context)
 
 
 def teacher_names(distillation: DistillationConfig) -> list[str]:
@@ -123,9 +123,9 @@ def compute_teacher_logits(
 
 def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Features) -> Logits:
 
-    task, setup, machine = student.task, student.setup, student.machine
-    is_cached = setup.recipe.data.cache and is_ours(task.encode)
-    key = [content_key(split, setup), teacher.fingerprint, teacher.labels, machine.precision, machine.device]
+    task, context, machine = student.task, student.context, student.machine
+    is_cached = context.recipe.data.cache and is_ours(task.encode)
+    key = [content_key(split, context), teacher.fingerprint, teacher.labels, machine.precision, machine.device]
     file = cache_folder("teachers") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.arrays"
     stored = load_arrays(file) if is_cached else None
     if stored is not None:
@@ -134,12 +134,12 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
     with stage(f"loading {teacher.name}"):
         loaded = teacher.load(student)
     # The inputs differ if only one of the two models has token types.
-    if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:
-        features = encode_split(split, loaded.setup, task.encode)
-    elif (ids := setup.tokenizer.get_vocab()) != (teacher_ids := loaded.setup.tokenizer.get_vocab()):
+    if loaded.context.tokenizer.model_input_names != context.tokenizer.model_input_names:
+        features = encode_split(split, loaded.context, task.encode)
+    elif (ids := context.tokenizer.get_vocab()) != (teacher_ids := loaded.context.tokenizer.get_vocab()):
         features = _translate_ids(features, {ids[token]: teacher_ids[token] for token in ids})
     outputs, _ = run_model(loaded, features, f"running {teacher.name}")
-    logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in setup.labels])
+    logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in context.labels])
     if is_cached:
         cache_arrays(file, logits)
     return logits

@@ -43,15 +43,15 @@ class TokenCorpus:
         """Return the ids of all tokens that rows are encoded with, including special tokens and prompts."""
         if self.checkpoint is None:
             return set()
-        setup, encode = self.checkpoint.setup, self.checkpoint.task.encode
-        encoded = (encode_split(split, setup, encode) for split in self.splits)
+        context, encode = self.checkpoint.context, self.checkpoint.task.encode
+        encoded = (encode_split(split, context, encode) for split in self.splits)
         return {int(token) for features in encoded for token in get_used_token_ids(features)}
 
     def _read_as_written(self) -> Iterator[str]:
         for split in self.splits if self.checkpoint else ():
             columns = self.checkpoint.task.COLUMNS  # type: ignore[union-attr]
             for row in split.rows:
-                for name in (*columns.given, *columns.optional):
+                for name in (*columns.inputs, *columns.optional):
                     yield from _strings(row.get(name))
         for name in self.files:
             source = find_corpus(CorpusConfig(source=name))

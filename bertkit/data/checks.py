@@ -37,7 +37,7 @@ def check_swapped(train: Split, columns: ColumnSpec, data: DataConfig) -> None:
         DataError: If most labels differ, at most half as many texts do, and the texts are shorter.
     """
     gold = columns.gold
-    for text in columns.given:
+    for text in columns.inputs:
         if not all(isinstance(value, str) for name in (text, gold) for value in train.column(name)):
             continue
         distinct = len(set(train.column(gold)))
@@ -79,7 +79,7 @@ def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig,
     ):
         example = ", ".join(f"{value:g}" for value in islice(gold(), 3))
         warnings.append(f"The labels are integers in ascending order: {example}, ... Is {label!r} their column?")
-    for column in columns.given:
+    for column in columns.inputs:
         if not any(map(_has_letter, train.column(column))):
             name = source_column(column, data)
             example = str(train.rows[0].get(column))[:40]

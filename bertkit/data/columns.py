@@ -36,7 +36,7 @@ _INPUTS = {
 class ColumnSpec:
     """Canonical columns that a task family reads; an optional column is read only if a recipe maps it."""
 
-    given: tuple[str, ...]
+    inputs: tuple[str, ...]
     """Inputs of the model, such as ``text``."""
     gold: str
     """Column of gold answers, such as ``label``; empty if rows need no gold answer."""
@@ -45,15 +45,15 @@ class ColumnSpec:
     """Columns whose text may be blank."""
     lists: tuple[str, ...] = ()
     """Columns that hold several values, which may come from several columns of the source."""
-    fallback_column: Mapping[str, str] = field(default_factory=dict)
+    fallback_columns: Mapping[str, str] = field(default_factory=dict)
     """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
     text_always: bool = False
-    """Whether the columns of `fallback_column` may replace inputs in labeled rows too."""
+    """Whether the columns of `fallback_columns` may replace inputs in labeled rows too."""
     spans: str = ""
     """Column of labeled spans of the text, which replace the gold column in rows that lack it."""
-    together: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     """Columns whose equal values stay in one split if validation rows are held out; empty for all inputs."""
-    beside: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
     """Columns that the model does not read: they may be blank, and no draw depends on them."""
     predicted: tuple[str, ...] = ()
     """Keys of a prediction besides ``prediction``; rows that have such a column are rejected before the model loads."""
@@ -62,7 +62,7 @@ class ColumnSpec:
     def names(self) -> list[str]:
         """All canonical columns that a recipe may map."""
         gold = [self.gold] if self.gold else []
-        return list(dict.fromkeys([*self.given, *self.optional, *self.fallback_column.values(), *gold, "id"]))
+        return list(dict.fromkeys([*self.inputs, *self.optional, *self.fallback_columns.values(), *gold, "id"]))
 
 
 def source_columns(canonical: str, data: DataConfig) -> list[str]:
@@ -110,7 +110,7 @@ def join_words(
         DataError: If every row is one word, and nothing shows where sentences begin.
     """
     words = source_columns("tokens", data)[0]
-    head = list(islice(records, 1)) if "tokens" in columns.given else []
+    head = list(islice(records, 1)) if "tokens" in columns.inputs else []
     # Rows of a stream that are not words must not wait for the next ones.
     head += islice(records, _HEAD - 1) if head and _is_word(head[0][1].get(words, [])) else ()
     records, are_words = chain(head, records), all(_is_word(values.get(words, [])) for _, values in head)
@@ -188,14 +188,14 @@ def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns
     with suppress(DataError):
         rows.extend(row for _, row in islice(rest, 100))
     values = {name: [row.get(name) for row in rows] for name in names}
-    is_word = "tokens" in columns.given and bool(ENTITY_TAG.fullmatch("".join(names[-1:])))
+    is_word = "tokens" in columns.inputs and bool(ENTITY_TAG.fullmatch("".join(names[-1:])))
     is_row = is_word or any(
         name.strip() and (name in values[name] or all(map(math.isfinite, map(as_number, [name, *values[name]]))))
         for name in names
     )
     if names == [*map(str, range(len(names)))] or not (is_row or all(looks_like_data([name]) for name in names)):
         return fault
-    example = ", ".join([*columns.given, *filter(None, [columns.gold]), *"cdefg"][: len(names)])
+    example = ", ".join([*columns.inputs, *filter(None, [columns.gold]), *"cdefg"][: len(names)])
     remedy = f"name the columns: --set 'data.header=[{example}]'" + (f"; or {fault.remedy}" if not is_row else "")
     if is_word:
         remedy = "if each line is a word with its tags, --set data.format=conll"
@@ -219,15 +219,15 @@ def map_columns(source_names: list[str], data: DataConfig, columns: ColumnSpec, 
 
     A column ``text_pair`` is read as the second text of a pair.
 
-    In rows to predict, ``id`` may be missing, and a column may replace another (`ColumnSpec.fallback_column`).
+    In rows to predict, ``id`` may be missing, and a column may replace another (`ColumnSpec.fallback_columns`).
 
     Raises:
         DataError: If a column is missing, or two canonical columns are mapped to the same column.
     """
     mapped = {**data.columns, **({PAIR: PAIR} if takes_pair(source_names, data) else {})}
-    optional = [name for name in (*columns.optional, *columns.beside, "id") if name in mapped]
+    optional = [name for name in (*columns.optional, *columns.extra, "id") if name in mapped]
     gold = [columns.gold] if columns.gold else []
-    mapping = {name: source_columns(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
+    mapping = {name: source_columns(name, data) for name in dict.fromkeys((*columns.inputs, *optional, *gold))}
     _replace_missing(mapping, source_names, data, columns)
     for canonical, actual in mapping.items():
         if len(actual) > 1 and canonical not in columns.lists:
@@ -247,7 +247,7 @@ def map_columns(source_names: list[str], data: DataConfig, columns: ColumnSpec, 
 def _replace_missing(
     mapping: dict[str, list[str]], source_names: list[str], data: DataConfig, columns: ColumnSpec
 ) -> None:
-    """Drop a missing id from the mapping of rows to predict, and use `fallback_column` for missing columns."""
+    """Drop a missing id from the mapping of rows to predict, and use `fallback_columns` for missing columns."""
     if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
         del mapping["id"]
     # Spans of the text are the labels if the source has columns for spans and text, but no gold column.
@@ -259,7 +259,7 @@ def _replace_missing(
         mapping[columns.spans] = source_columns(columns.spans, data)
     if columns.gold and not columns.text_always and not has_spans:
         return
-    for name, instead in columns.fallback_column.items():
+    for name, instead in columns.fallback_columns.items():
         is_replaced = has_spans or not set(mapping[name]) <= set(source_names)
         if is_replaced and set(source_columns(instead, data)) <= set(source_names):
             del mapping[name]

@@ -110,7 +110,7 @@ def _group_by_text(rows: Sequence[Row], columns: ColumnSpec, named: bool) -> _Gr
         label_set = frozenset(spelled_names(row.get(columns.gold)) if named else ())
         names.append(index_by_set.setdefault(label_set, len(index_by_set)))
         # Equal texts stay together, because a copy in the training rows would reveal the answer.
-        read = columns.together or [name for name in row if name not in columns.beside]
+        read = columns.groups or [name for name in row if name not in columns.extra]
         return digest_text({name: row[name] for name in read}, columns.gold)
 
     draws, order = _order_digests(map(draw, rows))

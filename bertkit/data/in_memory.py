@@ -119,7 +119,7 @@ def _as_record(row: Any, inputs: Sequence[str], columns: ColumnSpec | None) -> d
         raise DataError(message, f"pass {' and '.join(inputs)}, in this order, or a dictionary of columns")
     record = dict[str, Any]()
     for name, value in zip(inputs, map(_to_python, values), strict=True):
-        record[columns.fallback_column.get(name, name) if isinstance(value, str) else name] = value
+        record[columns.fallback_columns.get(name, name) if isinstance(value, str) else name] = value
     return record
 
 

@@ -233,11 +233,11 @@ def name_split(
                 if named is None or (isinstance(named, list) and named and not any(named)):
                     raise DataError(NO_LABEL, FILL_IN)
             except DataError as error:
-                if error.what == NO_LABEL and data.empty_label == "drop":
+                if error.message == NO_LABEL and data.empty_label == "drop":
                     dropped.append(line)
                     continue
                 error.column, (error.file, error.row) = source_column(gold, data), place_row(split.source, line, row)
-                error.record = describe_record(row, f"{error.what} {error.file}")
+                error.record = describe_record(row, f"{error.message} {error.file}")
                 faults.append(error)
                 continue
             lines.append(line)

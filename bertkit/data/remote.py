@@ -80,7 +80,7 @@ def copy_remote(address: str) -> Path:
             is_complete = bool(record) and all(record.values())
             if isinstance(failure, DataError) or not is_complete:
                 raise failure from None
-            log_once(f"read from the cache: {failure.what}")
+            log_once(f"read from the cache: {failure.message}")
         names = list(_read_record(folder))
     sweep(folder.parent)
     # Messages name the file, or the folder above the first wildcard of a pattern.
@@ -272,8 +272,8 @@ def _open_cached(data: DataConfig, split: str, refusal: UnavailableError) -> Dat
         table = builder.as_dataset(split=split) if commit in (None, builder.hash) else None
     if table is not None:
         if not hub.is_offline_by_choice():
-            log_once(f"{data.source} is read from the cache: {refusal.what}")
+            log_once(f"{data.source} is read from the cache: {refusal.message}")
         return table
-    problem = f"the dataset {data.source!r} is neither a path nor in the cache, and {refusal.what}"
+    problem = f"the dataset {data.source!r} is neither a path nor in the cache, and {refusal.message}"
     remedy = _INSTEAD if datasets.config.HF_HUB_OFFLINE else f"{refusal.remedy}; or {_INSTEAD}"
     raise UnavailableError(problem, remedy)

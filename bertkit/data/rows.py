@@ -190,7 +190,7 @@ def read_split(
                         message = f"the id {checked['id']!r} is also the id of line {first}"
                         raise DataError(message, "give each row a different id")
             except DataError as error:
-                error.record = describe_record({**values, **row}, f"{error.what} {error.file}")
+                error.record = describe_record({**values, **row}, f"{error.message} {error.file}")
                 faults.append(error)
                 continue
             lines.append(line)
@@ -285,7 +285,7 @@ def joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, st
 
 def _correct_remedies(faults: Iterable[DataError], rows: Iterable[Row], gold: str) -> None:
     """Suggest several labels per row if other rows seem to have them; a row without a label then has none of them."""
-    unlabeled = [fault for fault in faults if fault.what.startswith(NO_LABEL)]
+    unlabeled = [fault for fault in faults if fault.message.startswith(NO_LABEL)]
     if joined := joined_labels(row.get(gold) for row in rows) if unlabeled else None:
         for fault in unlabeled:
             fault.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of them"
@@ -294,8 +294,8 @@ def _correct_remedies(faults: Iterable[DataError], rows: Iterable[Row], gold: st
 def first_of(faults: list[DataError]) -> DataError:
     """Return the first error, with the lines of the others that have the same message."""
     first = faults[0]
-    lines = [fault.row or fault.file for fault in faults[1:] if fault.what == first.what]
-    first.what += name_lines(lines)  # dialect: ok: an attribute of errors
+    lines = [fault.row or fault.file for fault in faults[1:] if fault.message == first.message]
+    first.message += name_lines(lines)  # dialect: ok: an attribute of errors
     return first
 
 
@@ -314,7 +314,7 @@ def is_dropped(values: Row, row: Row, data: DataConfig, columns: ColumnSpec) -> 
         return "a label"
     if data.empty_text == "keep":
         return ""
-    may_be_blank = (columns.gold, *columns.blank, *columns.beside)
+    may_be_blank = (columns.gold, *columns.blank, *columns.extra)
     blank = next((column for column in row if column not in may_be_blank and is_blank(row[column])), None)
     if blank is not None and data.empty_text == "refuse":
         raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)

@@ -43,29 +43,33 @@ class ScoredBaselines:
     """Baselines that were fitted to the training rows of a run, with their predictions and scores."""
 
     learned: Mapping[str, Any]
-    judged: Mapping[str, dict[str, RowScores]]
+    baseline_rows: Mapping[str, dict[str, RowScores]]
     """Split -> name of a baseline -> its predictions and gold values, as `Task.compare` returns them."""
     scores: Mapping[str, dict[str, dict[str, float]]]
     """Split -> name of a baseline -> metric -> score."""
 
 
-def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup: TaskContext) -> ScoredBaselines:
+def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], context: TaskContext) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
     # Convert to JSON and back, because `eval` reads the file and must compute equal scores.
-    learned = json.loads(to_json(task.fit_baselines(training, setup)))
-    judged = {name: judge_baselines(task, learned, rows, setup) for name, rows in splits.items()}
-    scores = {name: score_baselines(task, split_baselines, setup) for name, split_baselines in judged.items()}
-    return ScoredBaselines(learned, judged, scores)
+    learned = json.loads(to_json(task.fit_baselines(training, context)))
+    baseline_rows = {name: compare_baselines(task, learned, rows, context) for name, rows in splits.items()}
+    scores = {name: score_baselines(task, split_baselines, context) for name, split_baselines in baseline_rows.items()}
+    return ScoredBaselines(learned, baseline_rows, scores)
 
 
-def judge_baselines(task: Task, learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, RowScores]:
+def compare_baselines(task: Task, learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, RowScores]:
     """Compare the predictions of each baseline with gold values, as a model's are."""
-    return {name: task.compare(records, rows, setup) for name, records in task.baselines(learned, rows, setup).items()}
+    return {
+        name: task.compare(records, rows, context) for name, records in task.baselines(learned, rows, context).items()
+    }
 
 
-def score_baselines(task: Task, judged: Mapping[str, RowScores], setup: TaskContext) -> dict[str, dict[str, float]]:
+def score_baselines(
+    task: Task, baseline_rows: Mapping[str, RowScores], context: TaskContext
+) -> dict[str, dict[str, float]]:
     """Score each baseline as a model is scored."""
-    return {name: task.score(compared, setup) for name, compared in judged.items()}
+    return {name: task.score(row_scores, context) for name, row_scores in baseline_rows.items()}
 
 
 def write_learned(folder: Path, learned: Mapping[str, Any]) -> str:
@@ -110,21 +114,21 @@ class BaselineComparison:
 
 
 def compare_with_baselines(
-    task: Task, scored: EvalOutput, judged: Mapping[str, RowScores], metric: str
+    task: Task, scored: EvalOutput, baseline_rows: Mapping[str, RowScores], metric: str
 ) -> BaselineComparison | None:
     """Compare a model with the best baseline, or return None without baselines or if a score is undefined."""
-    scores = score_baselines(task, judged, scored.setup)
+    scores = score_baselines(task, baseline_rows, scored.context)
     name, baseline_score = strongest(scores, metric)
     if baseline_score is None or not math.isfinite(scored.scores[metric]):
         return None
     sign = -1 if is_lower_better(metric) else 1
 
     def score(rows: np.ndarray) -> dict[str, float]:
-        sides = (scored.compared, judged[name])
-        model, baseline = (task.score(take(side, rows), scored.setup)[metric] for side in sides)
+        sides = (scored.row_scores, baseline_rows[name])
+        model, baseline = (task.score(take(side, rows), scored.context)[metric] for side in sides)
         return {"difference": sign * (model - baseline), "baseline": baseline}
 
-    units = count_examples(scored.compared)
+    units = count_examples(scored.row_scores)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
     # Without an interval, each resample of several rows has the same difference.
@@ -135,7 +139,12 @@ def compare_with_baselines(
 
 
 def make_result(
-    task: Task, split: Split, scored: EvalOutput, details: TaskReport, judged: Mapping[str, RowScores], remedy: str = ""
+    task: Task,
+    split: Split,
+    scored: EvalOutput,
+    details: TaskReport,
+    baseline_rows: Mapping[str, RowScores],
+    remedy: str = "",
 ) -> Result:
     """Return the result of a split: the scores of a model and of its baselines, with warnings for readers.
 
@@ -146,16 +155,16 @@ def make_result(
         split: Rows that are scored.
         scored: Predictions and scores of the model.
         details: Details of the predictions.
-        judged: Name of a baseline -> its predictions, compared with the gold values.
+        baseline_rows: Name of a baseline -> its predictions, compared with the gold values.
         remedy: Advice if the model is not better than its baselines.
     """
-    setup, gold = scored.setup, [row.get(task.COLUMNS.gold) for row in split.rows]
-    baselines = score_baselines(task, judged, setup)
-    lead = compare_with_baselines(task, scored, judged, setup.recipe.best_metric)
-    positive, intervals = find_positive_label(task, setup.recipe, setup.labels), find_intervals(task, scored)
+    context, gold = scored.context, [row.get(task.COLUMNS.gold) for row in split.rows]
+    baselines = score_baselines(task, baseline_rows, context)
+    lead = compare_with_baselines(task, scored, baseline_rows, context.recipe.best_metric)
+    positive, intervals = find_positive_label(task, context.recipe, context.labels), find_intervals(task, scored)
     return Result(
-        recipe=setup.recipe.name,
-        model=setup.recipe.model,
+        recipe=context.recipe.name,
+        model=context.recipe.model,
         split=split.name,
         scores=null_for_nan(scored.scores),
         rows=len(split.rows),
@@ -166,7 +175,7 @@ def make_result(
         lower_is_better=list(filter(is_lower_better, scored.scores)),
         baselines=null_for_nan(baselines),
         lead=asdict(lead) if lead else None,
-        undefined=explain_undefined(task, scored, intervals, judged, baselines),
+        undefined=explain_undefined(task, scored, intervals, baseline_rows, baselines),
         training_rows=len(split.training_rows),
         source=split.source,
         warnings=[
@@ -184,13 +193,13 @@ def make_result(
 def _doubt_positive_label(gold: Sequence[Any], scored: EvalOutput, label: str | None) -> list[str]:
     """Warn if f1, precision and recall are computed for the frequent label, unless the recipe orders labels."""
     count, scores = gold.count(label), describe_positive_label(scored.scores, label)
-    if not scores or scored.setup.recipe.labels or 2 * count <= len(gold):
+    if not scores or scored.context.recipe.labels or 2 * count <= len(gold):
         return []
-    setting = shlex.quote(f"labels=[{list_names(reversed(scored.setup.labels))}]")
+    setting = shlex.quote(f"labels=[{list_names(reversed(scored.context.labels))}]")
     message = (
         f"{format_fraction(count, len(gold))} rows have the label {label!r}, for which {scores[0].partition(':')[0]}"
     )
-    return [f"{message} are computed: --set {setting} computes them for {scored.setup.labels[0]!r}."]
+    return [f"{message} are computed: --set {setting} computes them for {scored.context.labels[0]!r}."]
 
 
 def find_warnings(

@@ -39,7 +39,7 @@ class Checkpoint:
     model: Any
     """One of torch, or a `bertkit.runtime.ExportedModel`, which takes arrays."""
     task: Task
-    setup: TaskContext
+    context: TaskContext
     machine: ComputeConfig
     """The device that the model is on, and the precision that it computes in."""
     members: tuple[Checkpoint, ...] = ()
@@ -99,7 +99,7 @@ class CheckpointInfo:
         from bertkit.data.demo import demo_rows
 
         columns = self.task.COLUMNS
-        needed = [*columns.given, *(name for name in columns.optional if name in self.recipe.data.columns)]
+        needed = [*columns.inputs, *(name for name in columns.optional if name in self.recipe.data.columns)]
         row = demo_rows(self.recipe, "test", 1)[0]
         return {name: row[name] for name in needed if name in row}
 
@@ -138,20 +138,20 @@ class CheckpointInfo:
             # A run has recorded how its tokenizer works, so a model that only answers needs no transformers for it.
             settings = self.record.get("tokenizer") if inference else None
             tokenizer: Any = open_tokenizer(self.folder, settings) if settings else load_tokenizer(self.folder)
-            setup = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, inference))
-            model = self.task.load_model(self.folder, setup, new_head=False)
-            loaded = Checkpoint(model.to(machine.device), self.task, setup, machine)
+            context = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, inference))
+            model = self.task.load_model(self.folder, context, new_head=False)
+            loaded = Checkpoint(model.to(machine.device), self.task, context, machine)
         # An option that the recipe sets comes first.
         options = self._keep_unset({} if calibration is None else calibration.options() | calibration.promised)
         if calibration is None or not options:
             return loaded
         log.info(calibration.describe())
-        return replace(loaded, setup=with_options(loaded.setup, options), calibration=calibration)
+        return replace(loaded, context=with_options(loaded.context, options), calibration=calibration)
 
-    def _set_up(self, setup: TaskContext) -> TaskContext:
+    def _set_up(self, context: TaskContext) -> TaskContext:
         """Add the options that its run has tuned and log them; warn if the maximum length differs from training."""
         # The tokenizer's maximum bounds both lengths.
-        limit, training = int(setup.tokenizer.model_max_length), self._recipe_of_run.get("training", {})
+        limit, training = int(context.tokenizer.model_max_length), self._recipe_of_run.get("training", {})
         length = min(self.recipe.training.max_length, limit)
         trained = min(training.get("max_length", length), limit)
         if trained != length:
@@ -159,7 +159,7 @@ class CheckpointInfo:
         tuned = self._keep_unset(self.record.get("tuned", {}))
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-        return with_options(setup, self._find_long_text() | tuned)
+        return with_options(context, self._find_long_text() | tuned)
 
     def _keep_unset(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options without those that the recipe sets itself."""
@@ -178,9 +178,9 @@ class CheckpointInfo:
 
         export = read_export(self.folder)
         tokenizer: Any = open_tokenizer(self.folder, export.tokenizer)
-        setup = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, True, True))
+        context = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, True, True))
         # The head is a part of the graph, so its options were settled when it was exported.
-        for name, before, now in _head_options(export.options, setup.recipe.options):
+        for name, before, now in _head_options(export.options, context.recipe.options):
             message = f"it was exported with options.{name} {before}, and the recipe has {now}"
             raise ModelError(message, "use the recipe.yaml of its folder, or export it again", file=self.folder)
         if (device := requested_device()) not in ("auto", "cpu"):
@@ -189,7 +189,7 @@ class CheckpointInfo:
         how = f"CPU, {export.backend}: {export.precision} (as exported)"
         log.info(how)
         machine = ComputeConfig("cpu", export.precision, available_threads().number, how)
-        return Checkpoint(open_exported(self.folder), self.task, setup, machine)
+        return Checkpoint(open_exported(self.folder), self.task, context, machine)
 
     def _load_members(self, machine: ComputeConfig | None, *, inference: bool) -> Checkpoint:
         """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs.
@@ -202,7 +202,7 @@ class CheckpointInfo:
         members = (first, *other_members)
         tuned = [saved.record.get("tuned", {}) for saved in self.members]
         means = self._keep_unset({name: fmean(values[name] for values in tuned) for name in tuned[0]})
-        return replace(first, setup=with_options(first.setup, means), members=members)
+        return replace(first, context=with_options(first.context, means), members=members)
 
     def _detect_hardware(self) -> ComputeConfig:
         # Use the precision of its run even if another is faster here, because scores would differ in the last digits.

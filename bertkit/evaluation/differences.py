@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import StoredPredictionScorer
-from bertkit.metrics.intervals import Judged, count_examples, take
+from bertkit.metrics.intervals import RowScores, count_examples, take
 from bertkit.metrics.paired import count_right, find_changed, swap
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.reliability import quantile_bins, thin
@@ -87,7 +87,7 @@ class Side:
     """One system of a pair: predictions and compared arrays of each of its runs."""
 
     predictions: Sequence[Predictions]
-    judged: Sequence[Judged]
+    row_scores: Sequence[RowScores]
 
 
 Sides = tuple[Side, Side]
@@ -108,13 +108,13 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, extra
         max_shown: Maximum number of won, and of lost, rows to describe.
     """
     (first, second), metric = sides, scorer.recipe.best_metric
-    pairs = list(zip(first.judged, second.judged, strict=False))
+    pairs = list(zip(first.row_scores, second.row_scores, strict=False))
     # Units that both answer alike change nothing, and are not computed.
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
     # F1 of a slice can be undefined if a label is missing; the fraction of right rows never is.
-    scores = scorer.score(first.judged[0])
-    shares = list(count_right(scores, first.judged[0], scorer.task.METRICS))
+    scores = scorer.score(first.row_scores[0])
+    shares = list(count_right(scores, first.row_scores[0], scorer.task.METRICS))
     slice_metric = "accuracy" if "accuracy" in shares else (shares or [metric])[0]
     effects = _mean_effects(scorer, {metric, slice_metric}, chosen, pairs)
     won, lost = _split_effects(effects[metric])
@@ -138,18 +138,18 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, extra
 
 def group_rows(scorer: StoredPredictionScorer, rows: Rows, side: Side) -> Units:
     """Return the row indices of each unit: one per unit, or all rows of a query; empty if they are unknown."""
-    count = count_examples(side.judged[0])
+    count = count_examples(side.row_scores[0])
     if count == len(rows):
         return cast(Units, np.arange(count)[:, None])
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, row in enumerate(rows):
-        groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.together), []).append(number)
+        groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.groups), []).append(number)
     scored = []
-    for numbers in groups.values() if scorer.task.COLUMNS.together else ():
+    for numbers in groups.values() if scorer.task.COLUMNS.groups else ():
         predictions = [side.predictions[0][number] for number in numbers]
         # A query without a relevant passage, for example, is not scored.
         with suppress(DataError):
-            scorer.task.compare(predictions, [rows[number] for number in numbers], scorer.setup)
+            scorer.task.compare(predictions, [rows[number] for number in numbers], scorer.context)
             scored.append(numbers)
     return scored if len(scored) == count else []
 
@@ -158,7 +158,7 @@ def _mean_effects(
     scorer: StoredPredictionScorer,
     metrics: Collection[str],
     units: Sequence[int],
-    pairs: Sequence[tuple[Judged, Judged]],
+    pairs: Sequence[tuple[RowScores, RowScores]],
 ) -> dict[str, dict[int, float]]:
     """Compute what the second system's answer to a unit is worth, for each metric and unit; positive is better.
 
@@ -218,7 +218,7 @@ def _group_numbers(values: Sequence[Any]) -> dict[str, Sequence[int]]:
 
 def count_words(row: Row, columns: ColumnSpec) -> int:
     """Count the words of all inputs of a row."""
-    values = [row[name] for name in (*columns.given, *columns.optional) if name in row]
+    values = [row[name] for name in (*columns.inputs, *columns.optional) if name in row]
     return sum(len(value if isinstance(value, list) else str(value).split()) for value in values)
 
 
@@ -230,7 +230,7 @@ def _slice_units(
     for by, values in groups.items():
         for value, units in values.items():
             scores = _mean_scores(
-                scorer, metric, [[take(run, np.array(units)) for run in side.judged] for side in sides]
+                scorer, metric, [[take(run, np.array(units)) for run in side.row_scores] for side in sides]
             )
             won, lost = (len(unit_set.intersection(units)) for unit_set in outcome)
             slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
@@ -242,12 +242,12 @@ def _slice_entities(scorer: StoredPredictionScorer, metric: str, sides: Sides) -
 
     A row is won if the second side makes fewer errors of that type.
     """
-    if "entities" not in sides[0].judged[0] or metric not in ENTITY_METRICS:
+    if "entities" not in sides[0].row_scores[0] or metric not in ENTITY_METRICS:
         return []
     slices = []
     for index, name in enumerate(entity_types(scorer.labels)):
         type_scores = [
-            [{**run, **{name: run[name][:, [index]] for name in _BY_TYPE}} for run in side.judged] for side in sides
+            [{**run, **{name: run[name][:, [index]] for name in _BY_TYPE}} for run in side.row_scores] for side in sides
         ]
         errors = [np.mean([count_errors(run)[0] for run in side], axis=0) for side in type_scores]
         # Rows without the type carry no information about it.
@@ -259,22 +259,25 @@ def _slice_entities(scorer: StoredPredictionScorer, metric: str, sides: Sides) -
     return slices
 
 
-def _mean_scores(scorer: StoredPredictionScorer, metric: str, sides: Sequence[Sequence[Judged]]) -> tuple[float, float]:
+def _mean_scores(
+    scorer: StoredPredictionScorer, metric: str, sides: Sequence[Sequence[RowScores]]
+) -> tuple[float, float]:
     """Compute the mean score of each side's runs."""
-    first, second = (float(np.mean([scorer.score(judged)[metric] for judged in side])) for side in sides)
+    first, second = (float(np.mean([scorer.score(row_scores)[metric] for row_scores in side])) for side in sides)
     return first, second
 
 
 def _describe_row(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, number: int) -> ChangedRow:
     """Describe a row in words, with its entities if it has any."""
     row, columns = rows[number], scorer.task.COLUMNS
-    texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]
+    texts = [as_text(row[name]) for name in (*columns.inputs, *columns.optional) if name in row]
     gold = as_text(row.get(columns.gold))
     answers = [[run_predictions[number]["prediction"] for run_predictions in side.predictions] for side in sides]
-    if "entities" in sides[0].judged[0]:
+    if "entities" in sides[0].row_scores[0]:
         # Show the gold entities of a row as text, and the entities that each run predicted.
         shown_answers = [
-            scorer.task.details([{"prediction": tags} for tags in side], [row] * len(side), scorer.setup).answers or []
+            scorer.task.details([{"prediction": tags} for tags in side], [row] * len(side), scorer.context).answers
+            or []
             for side in answers
         ]
         gold = shown_answers[0][0].gold

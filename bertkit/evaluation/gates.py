@@ -51,7 +51,7 @@ class WorseGate:
         Raises:
             UsageError: If one of them is not scored.
         """
-        scores = scorer.score(side.judged[0])
+        scores = scorer.score(side.row_scores[0])
         for name in self.metrics:
             if name not in scores:
                 raise UsageError(f"--metric {name} is not scored", did_you_mean(name, scores))
@@ -131,9 +131,9 @@ def judge_result(gates: GateConfig, result: Result, folders: Sequence[Path] = ()
 
 def compare_sides(scorer: StoredPredictionScorer, first: Side, second: Side) -> dict[str, Difference]:
     """Compare two systems, over their seeds too where each has several."""
-    if len(first.judged) > 1:
-        return compare_seeds(scorer.score, first.judged, second.judged, scorer.task.METRICS)
-    return compare_paired(scorer.score, first.judged[0], second.judged[0], scorer.task.METRICS)
+    if len(first.row_scores) > 1:
+        return compare_seeds(scorer.score, first.row_scores, second.row_scores, scorer.task.METRICS)
+    return compare_paired(scorer.score, first.row_scores[0], second.row_scores[0], scorer.task.METRICS)
 
 
 def judge_systems(
@@ -157,7 +157,7 @@ def judge_systems(
     if gate is None:
         return []
     first, *rivals = sides
-    metrics, units = gate.choose(scorer, sides[first]), count_examples(sides[first].judged[0])
+    metrics, units = gate.choose(scorer, sides[first]), count_examples(sides[first].row_scores[0])
     tested = [
         GatedDifference(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics
     ]
@@ -173,7 +173,7 @@ def judge_systems(
             if len(members) >= MIN_UNITS:
                 indices = np.array(members)
                 parts = [
-                    replace(side, judged=[take(arrays, indices) for arrays in side.judged])
+                    replace(side, row_scores=[take(arrays, indices) for arrays in side.row_scores])
                     for side in (sides[first], sides[name])
                 ]
                 tested_here = compare_sides(scorer, *parts)

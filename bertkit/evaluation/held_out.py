@@ -17,21 +17,21 @@ from bertkit.evaluation.forward import (
 )
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import Model
-from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
+from bertkit.pretraining.objectives import Objective, PretrainContext, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.progress import stage
 from bertkit.tokens.features import ROW_MASK, Collator, Feature, Features
 
 
-def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
+def held_out_features(corpus: TokenizedCorpus, objective: Objective, context: PretrainContext) -> list[Feature]:
     """Make the features of held-out text, with the same pairs and masks in every evaluation and for every seed."""
     # Use one seed for all runs, because other masks would give other perplexities.
-    setup = replace(setup, recipe=setup.recipe.changed("training", seed=0))
-    examples = objective.examples(corpus, setup.recipe.training.max_length, setup, 0)
+    context = replace(context, recipe=context.recipe.changed("training", seed=0))
+    examples = objective.examples(corpus, context.recipe.training.max_length, context, 0)
     if not len(examples):
         raise DataError("the held-out text yields no example", "hold out more: --set data.validation_share=0.05")
-    numbers = range(min(len(examples), setup.recipe.training.evaluation_rows))
-    return [objective.feature(examples[number], None, np.random.default_rng((number,)), setup) for number in numbers]
+    numbers = range(min(len(examples), context.recipe.training.evaluation_rows))
+    return [objective.feature(examples[number], None, np.random.default_rng((number,)), context) for number in numbers]
 
 
 def measure(

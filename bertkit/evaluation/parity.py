@@ -14,7 +14,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import forward, sorted_batches
 from bertkit.evaluation.scoring import EvalOutput, find_intervals, measure_ece, score_split
 from bertkit.hardware.speed import InferenceSpeed, measure_speed, time_interleaved, times_as_fast
-from bertkit.metrics.intervals import Interval, Judged
+from bertkit.metrics.intervals import Interval, RowScores
 from bertkit.metrics.paired import Difference, compare_paired
 from bertkit.runtime.model import ExportedModel
 from bertkit.storage.exports import VECTORS
@@ -135,7 +135,7 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
         flips["model"] = _count_flips(first, second)
     if task.HAS_LABEL_NAMES and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
         flips["alone"] = _count_flips(score_split(after, split, features=second.features, alone=True), second)
-    has_gates = bool(after.setup.recipe.gates.limits)
+    has_gates = bool(after.context.recipe.gates.limits)
     intervals = find_intervals(task, second).ends if has_gates else {}
     return {"scores": scores, "flips": flips, "intervals": intervals, "ece": measure_ece(task, second, split.rows)}
 
@@ -143,10 +143,10 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
 def compare_scored(task: Task, first: EvalOutput, second: EvalOutput, *, samples: int = 2000) -> dict[str, Difference]:
     """Compare the scores of two models on the same rows: metric -> the second's, less the first's."""
 
-    def score(compared: Judged) -> dict[str, float]:
-        return task.score(dict(compared), first.setup)
+    def score(row_scores: RowScores) -> dict[str, float]:
+        return task.score(dict(row_scores), first.context)
 
-    return compare_paired(score, first.compared, second.compared, task.METRICS, samples=samples)
+    return compare_paired(score, first.row_scores, second.row_scores, task.METRICS, samples=samples)
 
 
 def _count_flips(first: EvalOutput, second: EvalOutput) -> int:
@@ -173,6 +173,6 @@ def measure_latency(models: Sequence[tuple[Checkpoint, EvalOutput]]) -> list[Inf
         forward(checkpoint.model, batch, collate, precision=checkpoint.machine.precision)
 
     runs = [
-        partial(read, checkpoint, scored, checkpoint.task.collator(checkpoint.setup)) for checkpoint, scored in models
+        partial(read, checkpoint, scored, checkpoint.task.collator(checkpoint.context)) for checkpoint, scored in models
     ]
     return measure_speed(runs, singles, batches, len(timed))

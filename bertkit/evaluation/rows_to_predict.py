@@ -121,12 +121,12 @@ def _with_row_columns(row: Row, recipe: Recipe, task: Task) -> Recipe:
             raise UsageError(f"the model was trained without {name}", "leave it out")
         if name not in names:
             raise UsageError(f"no canonical column is called {name!r}", did_you_mean(name, names))
-    for name, instead in columns.fallback_column.items():
+    for name, instead in columns.fallback_columns.items():
         if name in row and instead in row:
             raise UsageError(f"{name} and {instead} are two forms of the same input", "give one of them")
     for name in (name for name, is_needed in needed.items() if is_needed):
-        if name not in row and columns.fallback_column.get(name) not in row:
-            instead = columns.fallback_column.get(name, name)
+        if name not in row and columns.fallback_columns.get(name) not in row:
+            instead = columns.fallback_columns.get(name, name)
             raise UsageError(f"this recipe needs {instead} too", f'--row {instead}="..."')
     return recipe.changed("data", columns={name: name for name in row})
 

@@ -112,17 +112,17 @@ class StoredRuns:
     def compare(self, run: SetRun) -> tuple[RowScores, TaskContext] | None:
         """Compare the predictions of a run with the gold values, or return None if what is stored does not suffice."""
         record = self.records[run.name]
-        setup = with_options(self.setups[run.name], record.get("tuned", {}))
+        context = with_options(self.setups[run.name], record.get("tuned", {}))
         predictions = read_predictions(self.folder / run.name, record, self.split)
         try:
-            return self.task.compare(predictions, self.split.rows, setup), setup
+            return self.task.compare(predictions, self.split.rows, context), context
         except KeyError:  # Some values are never written to disk, such as vectors.
             return None
 
     def score(self, compared: tuple[RowScores, TaskContext], rows: np.ndarray) -> dict[str, float]:
         """Score some rows, with repeats, of a compared run."""
-        arrays, setup = compared
-        return self.task.score(take(arrays, rows), setup)
+        arrays, context = compared
+        return self.task.score(take(arrays, rows), context)
 
     def agrees(self, run: SetRun, scores: Mapping[str, float], metric: str) -> bool:
         """Return whether the scores of the stored predictions contain the recorded score of a run."""
@@ -176,7 +176,7 @@ def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[st
         log.info(f"{file} is missing or damaged, so its predictions are computed again")
         checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)
         predictions = score_split(checkpoint, split).predictions
-        details = checkpoint.task.details(predictions, split.rows, checkpoint.setup)
+        details = checkpoint.task.details(predictions, split.rows, checkpoint.context)
         write_predictions(run, split, predictions, details)
     with file.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]

@@ -90,14 +90,14 @@ class Result:
 
 @dataclass(frozen=True)
 class EvalOutput:
-    """The predictions of a split, with its features and scores; `setup` has the options that were tuned on it."""
+    """The predictions of a split, with its features and scores; `context` has the options that were tuned on it."""
 
     predictions: Predictions
     features: Features
-    compared: RowScores
+    row_scores: RowScores
     scores: dict[str, float]
     loss: float | None
-    setup: TaskContext
+    context: TaskContext
     warnings: list[str] = field(default_factory=list)
     """Warnings for readers of the scores, such as about the calibration in force."""
 
@@ -120,10 +120,10 @@ def score_split(
     outputs, loss = run_model(checkpoint, features, f"scoring {split.name}", alone=alone)
     scored = _score_outputs(checkpoint, split, features, outputs, loss)
     # Tuned options change how outputs are decoded and not the outputs, so the model runs once.
-    tuned = checkpoint.task.tune(scored.predictions, split.rows, checkpoint.setup) if tune else {}
+    tuned = checkpoint.task.tune(scored.predictions, split.rows, checkpoint.context) if tune else {}
     if not tuned:
         return scored
-    checkpoint = replace(checkpoint, setup=with_options(checkpoint.setup, tuned))
+    checkpoint = replace(checkpoint, context=with_options(checkpoint.context, tuned))
     return _score_outputs(checkpoint, split, features, outputs, loss)
 
 
@@ -143,7 +143,7 @@ def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[EvalOutput, li
 
 def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
-    model_labels, gold = checkpoint.setup.labels, checkpoint.task.COLUMNS.gold
+    model_labels, gold = checkpoint.context.labels, checkpoint.task.COLUMNS.gold
     names = (
         {name for value in split.column(gold) for name in spelled_names(value)}
         if checkpoint.task.HAS_LABEL_NAMES
@@ -154,8 +154,8 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     # An unknown label is not an error: a row with such a label counts as wrong.
     members = tuple(_with_labels_of(split, member) for member in checkpoint.members)
-    setup = replace(checkpoint.setup, labels=(*model_labels, *unknown_labels))
-    return replace(checkpoint, setup=setup, members=members, unknown_label_count=len(unknown_labels))
+    context = replace(checkpoint.context, labels=(*model_labels, *unknown_labels))
+    return replace(checkpoint, context=context, members=members, unknown_label_count=len(unknown_labels))
 
 
 def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
@@ -163,12 +163,12 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.tokens.truncation import Truncation
 
-    setup, gold = checkpoint.setup, checkpoint.task.COLUMNS.gold
+    context, gold = checkpoint.context, checkpoint.task.COLUMNS.gold
     if checkpoint.unknown_label_count:
-        setup = replace(setup, labels=setup.labels[: -checkpoint.unknown_label_count])
+        context = replace(context, labels=context.labels[: -checkpoint.unknown_label_count])
         split = split.without(gold)
-    features = encode_split(split, setup, checkpoint.task.encode)
-    truncation = Truncation(setup, checkpoint.task.encode)
+    features = encode_split(split, context, checkpoint.task.encode)
+    truncation = Truncation(context, checkpoint.task.encode)
     truncation.add(features, split.rows)
     truncation.say()
     return features
@@ -177,45 +177,47 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
 def _score_outputs(
     checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any], loss: float | None
 ) -> EvalOutput:
-    task, setup = checkpoint.task, checkpoint.setup
+    task, context = checkpoint.task, checkpoint.context
     predictions, warnings = _decode_outputs(checkpoint, split, features, outputs)
-    compared = task.compare(predictions, split.rows, setup)
+    row_scores = task.compare(predictions, split.rows, context)
     from bertkit.tokens.truncation import describe_lost_gold
 
-    if task.find_truncated_answers and (lost_rows := task.find_truncated_answers(features, split.rows, setup)):
+    if task.find_truncated_answers and (lost_rows := task.find_truncated_answers(features, split.rows, context)):
         warnings = [*warnings, f"{describe_lost_gold(len(lost_rows), len(split.rows), task.OPTIONS)}."]
-    return EvalOutput(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
+    return EvalOutput(predictions, features, row_scores, task.score(row_scores, context), loss, context, warnings)
 
 
 def _decode_outputs(
     checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]
 ) -> tuple[Predictions, list[str]]:
     """Decode outputs, and return warnings about the calibration, which may have been fitted to these rows."""
-    task, setup, calibration = checkpoint.task, checkpoint.setup, checkpoint.calibration
-    predictions = decode_rows(task, outputs, features, split.rows, setup)
+    task, context, calibration = checkpoint.task, checkpoint.context, checkpoint.calibration
+    predictions = decode_rows(task, outputs, features, split.rows, context)
     if calibration is None:
         return predictions, []
 
     sources, source_of = [predictions], np.zeros(len(predictions), dtype=np.int8)
-    for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
+    for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, context.recipe.options):
         # A temperature looks better on the rows it was fitted to, so these rows use a fold that left them out.
         source_of[indices] = len(sources)
-        sources.append(decode_rows(task, outputs, features, split.rows, with_options(setup, options)))
+        sources.append(decode_rows(task, outputs, features, split.rows, with_options(context, options)))
     replaced = spool(sources[source][index] for index, source in enumerate(source_of))
     return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(source_of)), len(split.rows))
 
 
-def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Rows, setup: TaskContext) -> Predictions:
+def decode_rows(
+    task: Task, outputs: Sequence[Any], features: Features, rows: Rows, context: TaskContext
+) -> Predictions:
     """Decode outputs with the task family, in chunks of rows, so that memory stays bounded."""
     if len(rows) <= IN_MEMORY:
-        return task.decode(outputs, features, rows, setup)
+        return task.decode(outputs, features, rows, context)
 
     from bertkit.tokens.feature_cache import rows_of
 
     def decode(start: int) -> list[Prediction]:
         feature_slice = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
         chunk = [{**feature, "row": feature["row"] - start} for feature in features[feature_slice]]
-        return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], setup)
+        return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], context)
 
     rows_of_features = rows_of(features)
     return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
@@ -233,7 +235,7 @@ def run_model(
     # Outputs are combined before they are decoded, so an ensemble is one model to all that follows.
     if checkpoint.members:
         return _combine_outputs(checkpoint, run_members(checkpoint, features, title), features), None
-    collate = checkpoint.task.collator(checkpoint.setup)
+    collate = checkpoint.task.collator(checkpoint.context)
     with stage(title, len(features)) as tick:
         run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
@@ -245,7 +247,7 @@ def run_model(
 def answer_rows(checkpoint: Checkpoint, features: Features, rows: Rows, title: str) -> list[Prediction]:
     """Run the model over the features of rows, and return what it predicts for each, as it is written to disk."""
     outputs, _ = run_model(checkpoint, features, title)
-    return list(map(drop_private_keys, checkpoint.task.decode(outputs, features, rows, checkpoint.setup)))
+    return list(map(drop_private_keys, checkpoint.task.decode(outputs, features, rows, checkpoint.context)))
 
 
 def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
@@ -259,7 +261,7 @@ def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], featu
     combine = checkpoint.task.combine
     assert combine is not None  # `find_members` has looked
     return spool(
-        combine([outputs[number] for outputs in by_member], feature, checkpoint.setup)
+        combine([outputs[number] for outputs in by_member], feature, checkpoint.context)
         for number, feature in enumerate(features)
     )
 
@@ -287,12 +289,12 @@ def explain_undefined(
 ) -> dict[str, dict[str, str]]:
     """Return why scores, intervals and baselines are undefined; see `Result.undefined`."""
     reasons = {
-        "scores": why_undefined(task.METRICS, scored.scores, scored.compared),
+        "scores": why_undefined(task.METRICS, scored.scores, scored.row_scores),
         "intervals": intervals.reasons,
         "baselines": {
             name: reason
-            for baseline, compared in compared_baselines.items()
-            for name, reason in why_undefined(task.METRICS, baselines[baseline], compared).items()
+            for baseline, row_scores in compared_baselines.items()
+            for name, reason in why_undefined(task.METRICS, baselines[baseline], row_scores).items()
             if strongest(baselines, name)[1] is None
         },
     }
@@ -307,11 +309,11 @@ def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> st
 
 def measure_ece(task: Task, scored: EvalOutput, rows: Rows) -> dict[str, Any] | None:
     """Compute the expected calibration error with its interval, or None without a gate on it or gold probabilities."""
-    if "ece" not in scored.setup.recipe.gates.limits or task.gold_probabilities is None:
+    if "ece" not in scored.context.recipe.gates.limits or task.gold_probabilities is None:
         return None
     from bertkit.metrics.reliability import describe_calibration
 
-    decisions = task.gold_probabilities(scored.predictions, rows, scored.setup)
+    decisions = task.gold_probabilities(scored.predictions, rows, scored.context)
     return describe_calibration(decisions.probabilities, decisions.gold, decisions.rows)["ece"]
 
 
@@ -323,7 +325,7 @@ def find_intervals(task: Task, scored: EvalOutput) -> Intervals:
     # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
     # text is compared again.
     return intervals.find_intervals(
-        task.METRICS, scored.scores, scored.compared, lambda compared: task.score(dict(compared), scored.setup)
+        task.METRICS, scored.scores, scored.row_scores, lambda row_scores: task.score(dict(row_scores), scored.context)
     )
 
 

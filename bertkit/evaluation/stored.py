@@ -85,13 +85,13 @@ class StoredPredictionScorer:
     labels: tuple[str, ...]
 
     @property
-    def setup(self) -> TaskContext:
-        """Setup for `Task.compare` and `Task.score`, which use no tokenizer."""
+    def context(self) -> TaskContext:
+        """Context for `Task.compare` and `Task.score`, which use no tokenizer."""
         return TaskContext(self.recipe, cast(Any, None), self.labels)
 
-    def score(self, compared: Mapping[str, Any]) -> dict[str, float]:
+    def score(self, row_scores: Mapping[str, Any]) -> dict[str, float]:
         """Compute the recipe's metrics."""
-        return self.task.score(dict(compared), self.setup)
+        return self.task.score(dict(row_scores), self.context)
 
     def compare(self, run: StoredRun, rows: Rows) -> RowScores:
         """Compare the predictions of a run with the gold values.
@@ -113,7 +113,7 @@ class StoredPredictionScorer:
                 message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
                 raise DataError(message, "compare models of one task", file=run.file, row=row)
         with _report_missing_keys(run, self.recipe.task):
-            return self.task.compare(run.predictions, rows, self.setup)
+            return self.task.compare(run.predictions, rows, self.context)
 
     def answers(self, run: StoredRun, rows: Rows) -> list[Answer] | None:
         """Return gold and predicted answers as text, or None if the values can be shown unchanged.
@@ -122,7 +122,7 @@ class StoredPredictionScorer:
             DataError: If the stored predictions do not suffice for the answers.
         """
         with _report_missing_keys(run, self.recipe.task):
-            return self.task.details(run.predictions, rows, self.setup).answers
+            return self.task.details(run.predictions, rows, self.context).answers
 
 
 @contextmanager
@@ -305,8 +305,8 @@ def read_rows(run: StoredRun, task: Task) -> Rows:
     """
     names, columns = task.COLUMNS.names, task.COLUMNS
     for row, record in enumerate(run.predictions, start=1):
-        for name in filter(None, (*columns.given, columns.gold)):
-            if name not in record and columns.fallback_column.get(name) not in record:
+        for name in filter(None, (*columns.inputs, columns.gold)):
+            if name not in record and columns.fallback_columns.get(name) not in record:
                 message = f"the row has no {name!r}, by which it is recognized and scored"
                 raise DataError(message, "write each prediction into its row", file=run.file, row=row)
     return spool({name: record[name] for name in names if name in record} for record in run.predictions)
@@ -373,19 +373,19 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
         return [row.get(canonical) for row in rows]
     data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
     split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
-    with_column = replace(columns, beside=(column,))
+    with_column = replace(columns, extra=(column,))
     try:
         recipe = recipe.model_copy(update={"data": data})
         splits = read_task_splits(recipe, scorer.task, lambda name: name == split, columns=with_column)
     except DataError as error:
-        if repr(column) in error.what:
+        if repr(column) in error.message:
             error.remedy = "name another column with --by"
         raise
     if split not in splits:
         raise DataError(f"no split {split!r} in {data.source}", "name another --split")
 
     def key(row: Row) -> str:
-        return json.dumps([row.get(name) for name in (*columns.given, *columns.optional)], default=str)
+        return json.dumps([row.get(name) for name in (*columns.inputs, *columns.optional)], default=str)
 
     values = {key(row): row[column] for row in splits[split].rows}
     missing = sum(key(row) not in values for row in rows)

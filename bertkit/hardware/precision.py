@@ -192,7 +192,7 @@ def _name_device(threads: int | None, reason: str) -> tuple[Device, int, str]:
     if not device.is_cpu:
         return device, used.number, device.name
     keep_freed_memory()
-    return device, used.number, f"{device.name}, {used.text}" + (f" ({used.why})" if used.why else "")
+    return device, used.number, f"{device.name}, {used.text}" + (f" ({used.reason})" if used.reason else "")
 
 
 def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:

@@ -36,7 +36,7 @@ class Threads(NamedTuple):
     """Number of threads, with the reason for it, which may be empty."""
 
     number: int
-    why: str
+    reason: str
 
     @property
     def text(self) -> str:
@@ -153,7 +153,7 @@ def _core_of(processor: int) -> str:
 # --- torch's threads ---
 
 
-def use_threads(before: int | None = None, why: str = "") -> Threads:
+def use_threads(before: int | None = None, reason: str = "") -> Threads:
     """Set the number of torch's threads to `before`, or to the number that fits.
 
     Without `--threads`, the number never exceeds the one that the calling program has set.
@@ -163,9 +163,9 @@ def use_threads(before: int | None = None, why: str = "") -> Threads:
     if torch.get_num_threads() != _PROCESS.count:
         _PROCESS.own = torch.get_num_threads()
     if before is not None:
-        threads = Threads(before, why)
-    elif (threads := available_threads()).why != "--threads":
-        threads = Threads(min(threads.number, _PROCESS.own), threads.why)
+        threads = Threads(before, reason)
+    elif (threads := available_threads()).reason != "--threads":
+        threads = Threads(min(threads.number, _PROCESS.own), threads.reason)
     _set_threads(threads.number)
     if threads.number > 1 and not any(name in os.environ for name in _WAITING):
         _watch_load()

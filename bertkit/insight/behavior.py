@@ -212,7 +212,7 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: ColumnSpec, limi
 
     The changed row depends only on the change and the index of the row.
     """
-    names = [*columns.given, *columns.fallback_column.values()]
+    names = [*columns.inputs, *columns.fallback_columns.values()]
     column = test.column or next((name for name in names if rows and _is_text(rows[0].get(name))), names[0])
     if not test.change:
         return Plan(test, sample(rows, limit), column)
@@ -246,9 +246,9 @@ def run_plans(saved: CheckpointInfo, plans: Sequence[Plan]) -> list[BehaviorResu
         plan_keys.append([json.dumps(row, sort_keys=True, default=str) for row in bare])
         distinct |= dict(zip(plan_keys[-1], bare, strict=True))
     rows = list(distinct.values())
-    features = checkpoint.task.encode(rows, checkpoint.setup)
+    features = checkpoint.task.encode(rows, checkpoint.context)
     outputs, _ = run_model(checkpoint, features, "predicting the rows of the tests")
-    predictions = checkpoint.task.decode(outputs, features, rows, checkpoint.setup)
+    predictions = checkpoint.task.decode(outputs, features, rows, checkpoint.context)
     answers = dict(zip(distinct, predictions, strict=True))
 
     # 2. Numbers always move a little: a number counts as another answer from a tenth of the range on.

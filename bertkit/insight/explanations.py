@@ -70,9 +70,9 @@ def explain(
         UsageError: If no target has one of the names.
         RecipeError: If the task family does not define what to explain.
     """
-    tokenizer = checkpoint.setup.tokenizer
+    tokenizer = checkpoint.context.tokenizer
     baseline = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
-    model, collate = checkpoint.model.eval(), checkpoint.task.collator(checkpoint.setup)
+    model, collate = checkpoint.model.eval(), checkpoint.task.collator(checkpoint.context)
     explanations = []
     for target in find_targets(checkpoint, answered, targets):
         feature = {**answered.features[target.feature], "row": 0}
@@ -93,12 +93,12 @@ def explain(
 
 def find_targets(checkpoint: Checkpoint, answered: PredictedRow, names: Sequence[str]) -> list[Target]:
     """Return the numbers to explain: the numbers of the prediction, or those with the requested names."""
-    task, setup = checkpoint.task, checkpoint.setup
+    task, context = checkpoint.task, checkpoint.context
     if task.targets is None:
         # A family that defines no targets is explained by its logits.
-        targets = targets_of_logits(answered.outputs, setup, setup.recipe.task)
+        targets = targets_of_logits(answered.outputs, context, context.recipe.task)
     else:
-        targets = task.targets(answered.prediction, answered.outputs, answered.features, answered.row, setup)
+        targets = task.targets(answered.prediction, answered.outputs, answered.features, answered.row, context)
     if not names:
         return [target for target in targets if target.chosen]
     selected = []

@@ -181,7 +181,7 @@ def find_labels(points: Sequence[Occurrence], vectors: np.ndarray, clusters: int
 
 # --- Planes ---
 
-LEAST_POINTS = 3
+MIN_POINTS = 3
 """Points of a map at least; a plane of fewer shows nothing."""
 
 _UMAP_NEIGHBORS = 15  # default of the paper

@@ -66,24 +66,24 @@ def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence
     Raises:
         DataError: If the stored predictions do not contain any of these.
     """
-    compared = scorer.compare(run, rows)
+    row_scores = scorer.compare(run, rows)
     task = scorer.task
     details = scorer.answers(run, rows)
     examples = spool(
         make_example(number, row, task.COLUMNS.gold, prediction, details and details[number])
         for number, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
     )
-    units = group_rows(scorer, rows, Side([run.predictions], [compared]))
+    units = group_rows(scorer, rows, Side([run.predictions], [row_scores]))
     decisions = np.ones(len(units) or len(rows))
     # From the most exact measure to the most general: counts of the family, a score per unit, or right and wrong.
     if task.count_errors is not None:
-        errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(compared))
+        errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(row_scores))
         names = {"entities": "errors per gold or predicted entity", "tags": "share of wrong tags"}
-        rate_name = next((name for array, name in names.items() if array in compared), "share of wrong answers")
+        rate_name = next((name for array, name in names.items() if array in row_scores), "share of wrong answers")
     elif len(units) != len(rows) or not len(units):
-        rate_name, errors = _score_units(scorer, compared)
+        rate_name, errors = _score_units(scorer, row_scores)
     else:
-        rate_name, errors = _judge_rows(scorer, compared, examples)
+        rate_name, errors = _judge_rows(scorer, row_scores, examples)
     if len(units) != len(errors):
         raise DataError("the run stores no score per row", "name a run of another task", file=run.file)
     pairs = zip(units, map(float, errors), strict=True)
@@ -92,7 +92,7 @@ def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence
 
 
 def _judge_rows(
-    scorer: StoredPredictionScorer, compared: RowScores, examples: Sequence[Example]
+    scorer: StoredPredictionScorer, row_scores: RowScores, examples: Sequence[Example]
 ) -> tuple[str, np.ndarray]:
     """Return the error of each row: 1 or 0, or the size of the error of a number."""
     if all(example.right is not None for example in examples):
@@ -103,18 +103,18 @@ def _judge_rows(
     if all(is_finite(example.gold, example.predicted) for example in examples):
         numbers = np.array([(example.gold, example.predicted) for example in examples], dtype=float)
         return "mean size of the error", np.abs(numbers[:, 1] - numbers[:, 0])
-    return _score_units(scorer, compared)
+    return _score_units(scorer, row_scores)
 
 
-def _score_units(scorer: StoredPredictionScorer, compared: RowScores) -> tuple[str, np.ndarray]:
+def _score_units(scorer: StoredPredictionScorer, row_scores: RowScores) -> tuple[str, np.ndarray]:
     """Return 1 minus the score of each unit, by a metric that is the mean over units.
 
     Raises:
         DataError: If there is no such metric.
     """
-    total = scorer.score(compared)
+    total = scorer.score(row_scores)
     # Only if a metric is a mean over units, a unit has a score.
-    per_unit = [scorer.score(take(compared, np.array([unit]))) for unit in range(count_examples(compared))]
+    per_unit = [scorer.score(take(row_scores, np.array([unit]))) for unit in range(count_examples(row_scores))]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
         scores = np.array([scores[metric] for scores in per_unit])
         if not is_lower_better(metric) and abs(scores.mean() - total[metric]) < _SAME and scores.max(initial=0) <= 1:
@@ -132,7 +132,7 @@ def _describe_answer(
 ) -> RowAnswer:
     columns, example = scorer.task.COLUMNS, examples[indices[0]]
     row = rows[indices[0]]
-    inputs = [row[name] for name in (*columns.given, *columns.optional) if name in row]
+    inputs = [row[name] for name in (*columns.inputs, *columns.optional) if name in row]
     texts = [as_text(value) for value in inputs if not isinstance(value, Mapping)]
     confidence = example.confidence
     named = find_named([example], scorer.labels)

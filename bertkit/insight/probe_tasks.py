@@ -215,7 +215,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
     task = BUILT_IN[name]
     metric = choose_metric(metric, (), is_regression=False)
     names = ("tokens", *task.columns)
-    columns = ColumnSpec(given=names, gold="", lists=names, fallback_column={"tokens": "text"}, text_always=True)
+    columns = ColumnSpec(inputs=names, gold="", lists=names, fallback_columns={"tokens": "text"}, text_always=True)
     splits = read_splits(recipe, columns, partial(_read_columns, columns=task.columns), _is_needed)
     train_rows, test_rows, notes = choose_rows(splits, limit)
     with located(file=recipe.data.source or None):
@@ -336,7 +336,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     """
     task = load_task(recipe)
     gold = task.COLUMNS.gold
-    unit = _UNITS.get((task.COLUMNS.given, gold))
+    unit = _UNITS.get((task.COLUMNS.inputs, gold))
     if unit is None or recipe.options.get("multi_label"):
         reason = "has several labels per row" if unit else f"belongs to the family {recipe.task}"
         message = f"{recipe.name} {reason}, and probes read one label of a text, a pair or a word"

@@ -110,7 +110,7 @@ def words_of(rows: Sequence[Row], columns: ColumnSpec) -> set[str]:
 
 def _join_texts(row: Row, columns: ColumnSpec) -> str:
     values = [
-        row[name] for name in (*columns.given, *columns.optional, *columns.fallback_column.values()) if name in row
+        row[name] for name in (*columns.inputs, *columns.optional, *columns.fallback_columns.values()) if name in row
     ]
     parts = (part for value in values for part in (value if isinstance(value, (list, tuple)) else [value]))
     return " ".join(part for part in parts if isinstance(part, str))

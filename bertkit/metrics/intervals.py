@@ -21,17 +21,17 @@ _GROUPS = 200  # groups of the jackknife; more change its estimate by little
 _MIN_DIVISOR = 0.1  # The formula for levels has a pole if rows are very skewed.
 
 
-Judged = Mapping[str, np.ndarray]
+RowScores = Mapping[str, np.ndarray]
 """Predictions next to gold values: arrays whose first axis is units, which are rows or queries."""
-Score = Callable[[Judged], dict[str, float]]
+Score = Callable[[RowScores], dict[str, float]]
 """Computes each metric from such arrays."""
-Counts = Callable[[Judged], tuple[int, int] | None]
+Counts = Callable[[RowScores], tuple[int, int] | None]
 """Returns (hits, total), or None if a score is not their ratio."""
 
 NOT_FINITE = "it is not a finite number"
 
 
-def no_counts(compared: Judged) -> None:
+def no_counts(row_scores: RowScores) -> None:
     """Return None: the score is not determined by how many of some items are right."""
 
 
@@ -43,7 +43,7 @@ class Metric:
     interval, the direction, the tests between two models, and the reason that is shown for a missing score.
     """
 
-    compute: Callable[[Judged], float]
+    compute: Callable[[RowScores], float]
     """Computes the score, or NaN if it is undefined; called once on all rows and a thousand times on resampled ones."""
     counts: Counts = no_counts
     """Counts that determine the score. Its interval is then Wilson's, which needs few rows; else it is a bootstrap."""
@@ -52,35 +52,35 @@ class Metric:
     lower_is_better: bool = False
     is_score: bool = True
     """False for a number such as the best threshold, which has no interval and which no comparison tests."""
-    undefined: str | Callable[[Judged], str] = NOT_FINITE
+    undefined: str | Callable[[RowScores], str] = NOT_FINITE
     """Reason why `compute` returns NaN."""
     needs: str = ""
     """Array that only some of the family's rows have, and without which the metric cannot be computed."""
 
-    def explain(self, compared: Judged) -> str:
+    def explain(self, row_scores: RowScores) -> str:
         """Return why the score of these predictions is undefined."""
-        return self.undefined if isinstance(self.undefined, str) else self.undefined(compared)
+        return self.undefined if isinstance(self.undefined, str) else self.undefined(row_scores)
 
 
 def ratio_metric(counts: Counts, to_score: Callable[[float], float] = float, **declared: Any) -> Metric:
     """Declare a metric that is a ratio of counts: 0 over nothing, and undefined if there are no counts."""
 
-    def compute(compared: Judged) -> float:
-        counted = counts(compared)
+    def compute(row_scores: RowScores) -> float:
+        counted = counts(row_scores)
         return math.nan if counted is None else to_score(counted[0] / max(counted[1], 1))
 
     return Metric(compute, counts, to_score, **declared)
 
 
-def computed_elsewhere(compared: Judged) -> float:
+def computed_elsewhere(row_scores: RowScores) -> float:
     """Raise an error: the score belongs to a library or to the family's own `score`."""
     raise NotImplementedError("no function of this record computes the score")
 
 
-def why_undefined(metrics: Collection[str], scores: Mapping[str, float], compared: Judged) -> dict[str, str]:
+def why_undefined(metrics: Collection[str], scores: Mapping[str, float], row_scores: RowScores) -> dict[str, str]:
     """Return the reason of each score that is not a finite number, by its name."""
     undefined = [name for name, score in scores.items() if not math.isfinite(score)]
-    return {name: find_metric(metrics, name).explain(compared) for name in undefined}
+    return {name: find_metric(metrics, name).explain(row_scores) for name in undefined}
 
 
 PLAIN = Metric(computed_elsewhere)
@@ -104,24 +104,24 @@ class Intervals:
 
 
 def find_intervals(
-    metrics: Collection[str], scores: Mapping[str, float], compared: Judged, score: Score, *, samples: int = 1000
+    metrics: Collection[str], scores: Mapping[str, float], row_scores: RowScores, score: Score, *, samples: int = 1000
 ) -> Intervals:
     """Compute the interval of each score: Wilson's if it is a ratio of counts, else one from resampled rows.
 
     Args:
         metrics: Table of the family, name -> `Metric`, or names only.
         scores: Scores of all rows.
-        compared: Predictions next to gold values, which the scores are computed from.
+        row_scores: Predictions next to gold values, which the scores are computed from.
         score: Computes the scores of resampled predictions.
         samples: Number of resamples.
     """
-    intervals, units = Intervals(), count_examples(compared)
+    intervals, units = Intervals(), count_examples(row_scores)
     records = {name: find_metric(metrics, name) for name in scores}
-    counts = {name: metric.counts(compared) for name, metric in records.items()}
+    counts = {name: metric.counts(row_scores) for name, metric in records.items()}
     resampled: dict[str, Interval] = {}
     # All metrics are computed from the same resamples, which are drawn only if one of them needs them.
     if any(metric.is_score and counts[name] is None for name, metric in records.items()):
-        resampled = bootstrap_intervals(lambda rows: score(take(compared, rows)), units, samples=samples)
+        resampled = bootstrap_intervals(lambda rows: score(take(row_scores, rows)), units, samples=samples)
     for name, metric in records.items():
         if (counted := counts[name]) is not None:
             low, high = wilson_interval(*counted)
@@ -310,11 +310,11 @@ def percent(share: float) -> float:
     return 100 * share
 
 
-def count_examples(judged: Judged) -> int:
+def count_examples(row_scores: RowScores) -> int:
     """Return the number of units: rows or queries."""
-    return len(next(iter(judged.values())))
+    return len(next(iter(row_scores.values())))
 
 
-def take(judged: Judged, numbers: np.ndarray) -> dict[str, np.ndarray]:
+def take(row_scores: RowScores, numbers: np.ndarray) -> dict[str, np.ndarray]:
     """Return the arrays at some units."""
-    return {name: values[numbers] for name, values in judged.items()}
+    return {name: values[numbers] for name, values in row_scores.items()}

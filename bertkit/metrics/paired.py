@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.metrics.intervals import (
     Interval,
-    Judged,
+    RowScores,
     Score,
     bootstrap_intervals,
     count_examples,
@@ -25,7 +25,7 @@ LEVEL = 0.05  # significance level of two-sided tests
 POWER = 0.8
 
 
-Runs = Sequence[Judged]
+Runs = Sequence[RowScores]
 """Arrays of the runs of a system that differ in their seed."""
 
 
@@ -55,7 +55,7 @@ class Difference:
 
 
 def compare_paired(
-    score: Score, first: Judged, second: Judged, metrics: Collection[str] = (), *, samples: int = 2000
+    score: Score, first: RowScores, second: RowScores, metrics: Collection[str] = (), *, samples: int = 2000
 ) -> dict[str, Difference]:
     """Compute each metric's difference, with a paired bootstrap interval and the p of a permutation test.
 
@@ -77,11 +77,11 @@ def compare_paired(
     intervals = bootstrap_intervals(subtract, units)
     p_values, test = permutation_test(score, first, second, samples=samples)
     discordant = count_discordant(names, first, second, metrics)
-    compared = {}
+    differences = {}
     for name in names:
         difference, interval = float(second_scores[name] - scores[name]), intervals[name]
         error = None if interval is None else standard_error(interval)
-        compared[name] = Difference(
+        differences[name] = Difference(
             first=float(scores[name]),
             second=float(second_scores[name]),
             difference=difference,
@@ -92,7 +92,7 @@ def compare_paired(
             detectable=None if error is None else _DETECTABLE * error,
             mcnemar=mcnemar(*discordant[name]) if name in discordant else None,
         )
-    return compared
+    return differences
 
 
 def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[str]:
@@ -100,7 +100,9 @@ def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[s
     return [name for name in scores if find_metric(metrics, name).is_score]
 
 
-def swap(first: Judged, second: Judged, numbers: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def swap(
+    first: RowScores, second: RowScores, numbers: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return copies of both sides whose units at `numbers` have changed sides."""
     first_copy, second_copy = ({name: values.copy() for name, values in side.items()} for side in (first, second))
     for name in first_copy:
@@ -108,7 +110,7 @@ def swap(first: Judged, second: Judged, numbers: np.ndarray) -> tuple[dict[str, 
     return first_copy, second_copy
 
 
-def find_changed(first: Judged, second: Judged) -> np.ndarray:
+def find_changed(first: RowScores, second: RowScores) -> np.ndarray:
     """Find the units that two systems judge differently, in any of the arrays; shape (units that differ,)."""
     differs = np.zeros(count_examples(first), dtype=bool)
     for name, values in first.items():
@@ -119,7 +121,7 @@ def find_changed(first: Judged, second: Judged) -> np.ndarray:
 
 
 def permutation_test(
-    score: Score, first: Judged, second: Judged, *, samples: int = 2000, seed: int = 0
+    score: Score, first: RowScores, second: RowScores, *, samples: int = 2000, seed: int = 0
 ) -> tuple[dict[str, float | None], str]:
     """Compute the two-sided p of each metric's difference under exchange of the two systems, unit by unit.
 
@@ -142,7 +144,7 @@ def permutation_test(
     rng = np.random.default_rng(seed)
     for number in range(total):
         sides = number >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
-        new_first, new_second = (score(judged) for judged in swap(first, second, changed[sides.astype(bool)]))
+        new_first, new_second = (score(row_scores) for row_scores in swap(first, second, changed[sides.astype(bool)]))
         differences = np.array([abs(new_second[name] - new_first[name]) for name in before])
         # An undefined difference counts against the systems; sums that differ only by rounding are equal.
         count += ~(differences < observed - _ROUNDING * np.maximum(observed, 1))
@@ -155,7 +157,7 @@ def permutation_test(
 
 
 def count_discordant(
-    names: Iterable[str], first: Judged, second: Judged, metrics: Collection[str]
+    names: Iterable[str], first: RowScores, second: RowScores, metrics: Collection[str]
 ) -> dict[str, tuple[int, int]]:
     """Count the units that only the first system has right, and only the second, for each metric that is their share.
 
@@ -173,10 +175,10 @@ def count_discordant(
     return {name: (losses[name], wins[name]) for name in shares if gains[name] == wins[name] - losses[name]}
 
 
-def count_right(names: Iterable[str], compared: Judged, metrics: Collection[str]) -> dict[str, int]:
+def count_right(names: Iterable[str], row_scores: RowScores, metrics: Collection[str]) -> dict[str, int]:
     """Count the units that are right, for each metric that is their share; such a metric exists for a single unit."""
-    counts = {name: find_metric(metrics, name).counts(compared) for name in names}
-    units = count_examples(compared)
+    counts = {name: find_metric(metrics, name).counts(row_scores) for name in names}
+    units = count_examples(row_scores)
     return {name: counted[0] for name, counted in counts.items() if counted is not None and counted[1] == units}
 
 
@@ -289,17 +291,17 @@ def compare_seeds(
     """
     systems = (first, second)
     units = count_examples(first[0])
-    observed = [[score(judged) for judged in system] for system in systems]
+    observed = [[score(row_scores) for row_scores in system] for system in systems]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]
-    resampled = [[[score(take(judged, rows)) for rows in draws] for judged in system] for system in systems]
-    compared = {}
+    resampled = [[[score(take(row_scores, rows)) for rows in draws] for row_scores in system] for system in systems]
+    differences = {}
     for name in _comparable(observed[0][0], metrics):
         scores = [np.array([seed[name] for seed in system]) for system in observed]
         # (seeds, resamples)
         means = [np.array([[sample[name] for sample in seed] for seed in system]) for system in resampled]
-        compared[name] = _describe_difference(scores, means, units)
-    return compared
+        differences[name] = _describe_difference(scores, means, units)
+    return differences
 
 
 @dataclass(frozen=True)

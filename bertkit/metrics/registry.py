@@ -18,7 +18,15 @@ import numpy as np
 
 from bertkit.errors import DataError, RecipeError, UnavailableError, did_you_mean
 from bertkit.metrics import retrieval, squad, tags
-from bertkit.metrics.intervals import NOT_FINITE, PLAIN, Judged, Metric, computed_elsewhere, f1_of_share, ratio_metric
+from bertkit.metrics.intervals import (
+    NOT_FINITE,
+    PLAIN,
+    Metric,
+    RowScores,
+    computed_elsewhere,
+    f1_of_share,
+    ratio_metric,
+)
 from bertkit.recipe.plugins import custom_code_error, load_custom, untrusted_code_error
 from bertkit.recipe.records import Recipe
 
@@ -183,9 +191,9 @@ def _why_no_correlation(gold: np.ndarray, predicted: np.ndarray) -> str:
     return NOT_FINITE
 
 
-def _by_values(function: Callable[[np.ndarray, np.ndarray], T]) -> Callable[[Judged], T]:
+def _by_values(function: Callable[[np.ndarray, np.ndarray], T]) -> Callable[[RowScores], T]:
     """Return a function of gold and predicted values as one of the arrays that `Task.compare` returns."""
-    return lambda compared: function(compared["gold"], compared["predicted"])
+    return lambda row_scores: function(row_scores["gold"], row_scores["predicted"])
 
 
 CLASSIFICATION: Mapping[str, Metric] = {
@@ -213,12 +221,12 @@ REGRESSION: Mapping[str, Metric] = {
 VALUES: Mapping[str, Metric] = {**CLASSIFICATION, **REGRESSION}
 
 
-def _by_answers(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[Judged], float]:
+def _by_answers(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[RowScores], float]:
     """Return a function of the answers to all questions of all rows, where -1 means a missing question."""
 
-    def compute(compared: Judged) -> float:
-        is_answered = compared["gold"] >= 0
-        return function(compared["gold"][is_answered], compared["predicted"][is_answered])
+    def compute(row_scores: RowScores) -> float:
+        is_answered = row_scores["gold"] >= 0
+        return function(row_scores["gold"][is_answered], row_scores["predicted"][is_answered])
 
     return compute
 
@@ -299,14 +307,14 @@ def compute_metrics(recipe: Recipe, gold: np.ndarray, predicted: np.ndarray) -> 
     return compute_scores(VALUES, {"gold": gold, "predicted": predicted}, recipe)
 
 
-def compute_scores(metrics: Mapping[str, Metric], compared: Judged, recipe: Recipe) -> dict[str, float]:
+def compute_scores(metrics: Mapping[str, Metric], row_scores: RowScores, recipe: Recipe) -> dict[str, float]:
     """Compute the recipe's metrics by a table; library and custom metrics read ``gold`` and ``predicted``."""
     scores: dict[str, float] = {}
     for name in recipe.metrics:
         if name in metrics:
-            scores[name] = metrics[name].compute(compared)
+            scores[name] = metrics[name].compute(row_scores)
         else:
-            scores |= compute_library_metric(name, compared["gold"], compared["predicted"])
+            scores |= compute_library_metric(name, row_scores["gold"], row_scores["predicted"])
     return scores
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.intervals import Intervals, Judged, Metric, find_intervals, ratio_metric
+from bertkit.metrics.intervals import Intervals, Metric, RowScores, find_intervals, ratio_metric
 
 
 def score_rankings(
@@ -75,14 +75,14 @@ def _sum_discounted(gains: np.ndarray) -> float:
     return float((gains / np.log2(np.arange(2, len(gains) + 2))).sum())
 
 
-def average_queries(scores: Judged) -> dict[str, float]:
+def average_queries(scores: RowScores) -> dict[str, float]:
     """Average each score over the queries that have something relevant."""
     return {name: mean_known(name, scores) for name in scores}
 
 
-def mean_known(name: str, compared: Judged) -> float:
+def mean_known(name: str, row_scores: RowScores) -> float:
     """Return the mean of the values of an array that are not NaN, or NaN if all are."""
-    values = compared[name][~np.isnan(compared[name])]
+    values = row_scores[name][~np.isnan(row_scores[name])]
     return float(values.mean()) if values.size else math.nan
 
 
@@ -90,24 +90,24 @@ RANKINGS: Mapping[str, Metric] = {name: Metric(partial(mean_known, name)) for na
 """Metrics of rerankers, over arrays of shape (queries,) as `score_rankings` returns them."""
 
 
-def query_intervals(scores: Judged, *, samples: int = 1000) -> Intervals:
+def query_intervals(scores: RowScores, *, samples: int = 1000) -> Intervals:
     """Compute the 95% interval of each average over resampled queries."""
     return find_intervals(RANKINGS, average_queries(scores), scores, average_queries, samples=samples)
 
 
-def _count_found(max_rank: int, compared: Judged) -> tuple[int, int]:
+def _count_found(max_rank: int, row_scores: RowScores) -> tuple[int, int]:
     """Count the rows whose positive has a rank up to `max_rank`, and all rows."""
-    return int((compared["rank"] <= max_rank).sum()), len(compared["rank"])
+    return int((row_scores["rank"] <= max_rank).sum()), len(row_scores["rank"])
 
 
-def _count_beaten(compared: Judged) -> tuple[int, int] | None:
+def _count_beaten(row_scores: RowScores) -> tuple[int, int] | None:
     """Count the rows whose positive is ahead of all negatives, and the rows that have negatives."""
-    beats = compared["beats"][~np.isnan(compared["beats"])]
+    beats = row_scores["beats"][~np.isnan(row_scores["beats"])]
     return (int(beats.sum()), len(beats)) if len(beats) else None
 
 
-def _mean_reciprocal_rank(compared: Judged) -> float:
-    return float(np.where(compared["rank"] <= 10, 1 / compared["rank"], 0).mean())
+def _mean_reciprocal_rank(row_scores: RowScores) -> float:
+    return float(np.where(row_scores["rank"] <= 10, 1 / row_scores["rank"], 0).mean())
 
 
 PARTNERS: Mapping[str, Metric] = {

@@ -65,21 +65,21 @@ def compare_slices(
         A comparison per slice, or None if the slice or the rest is empty.
     """
     compare, has_any = choose_test(errors, decisions)[1], decisions > 0
-    compared: list[SliceDifference | None] = []
+    row_scores: list[SliceDifference | None] = []
     for units in slices:
         is_inside = np.zeros(len(errors), dtype=bool)
         is_inside[units] = True
         is_inside = is_inside[has_any]
         is_part = is_inside.any() and not is_inside.all()
-        compared.append(compare(errors[has_any], decisions[has_any], is_inside) if is_part else None)
-    lowest = np.array([1.0 if comparison is None else comparison.min_p for comparison in compared])
+        row_scores.append(compare(errors[has_any], decisions[has_any], is_inside) if is_part else None)
+    lowest = np.array([1.0 if comparison is None else comparison.min_p for comparison in row_scores])
     # Level of the first count that is not exceeded by the number of slices which could reach it.
     levels = (LEVEL / count for count in range(1, len(lowest) + 1) if (lowest <= LEVEL / count).sum() <= count)
     highest = next(levels, 0.0)
-    p_values = [None if comparison is None or comparison.min_p > highest else comparison.p for comparison in compared]
+    p_values = [None if comparison is None or comparison.min_p > highest else comparison.p for comparison in row_scores]
     return [
         None if comparison is None else replace(comparison, p=p, p_holm=p_holm)
-        for comparison, p, p_holm in zip(compared, p_values, holm(p_values), strict=True)
+        for comparison, p, p_holm in zip(row_scores, p_values, holm(p_values), strict=True)
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import Judged, Metric, percent
+from bertkit.metrics.intervals import Metric, RowScores, percent
 from bertkit.recipe.sections import Row
 
 _ROUNDING = 1e-9  # sums of F1 that differ by less are equally good
@@ -102,17 +102,17 @@ def best_threshold(
 def _declare_mean(column: str, has_answer: bool | None = None) -> Metric:
     """Declare the mean of a column in percent, over all questions or over those with or without an answer."""
 
-    def select(compared: Judged) -> np.ndarray:
-        values = compared[column]
-        return values if has_answer is None else values[compared["has_answer"] == has_answer]
+    def select(row_scores: RowScores) -> np.ndarray:
+        values = row_scores[column]
+        return values if has_answer is None else values[row_scores["has_answer"] == has_answer]
 
-    def compute(compared: Judged) -> float:
-        values = select(compared)
+    def compute(row_scores: RowScores) -> float:
+        values = select(row_scores)
         return float(100 * values.mean()) if len(values) else math.nan
 
-    def count(compared: Judged) -> tuple[int, int] | None:
+    def count(row_scores: RowScores) -> tuple[int, int] | None:
         # Exact match is always right or wrong, and F1 is if no answer is right in part.
-        values = select(compared)
+        values = select(row_scores)
         is_binary = len(values) and np.isin(values, (0, 1)).all()
         return (int(values.sum()), len(values)) if is_binary else None
 
@@ -120,9 +120,9 @@ def _declare_mean(column: str, has_answer: bool | None = None) -> Metric:
     return Metric(compute, count, percent, undefined=undefined)
 
 
-def _find_best(column: str, compared: Judged) -> tuple[float, float]:
+def _find_best(column: str, row_scores: RowScores) -> tuple[float, float]:
     """Find the best mean of a column of the best spans, and the threshold that has it."""
-    columns = (compared[name] for name in (column, "span_empty", "null_odds", "has_answer"))
+    columns = (row_scores[name] for name in (column, "span_empty", "null_odds", "has_answer"))
     return best_threshold(*columns)
 
 
@@ -133,10 +133,10 @@ METRICS: Mapping[str, Metric] = {
     "HasAns_f1": _declare_mean("f1", True),
     "NoAns_exact": _declare_mean("exact", False),
     "NoAns_f1": _declare_mean("f1", False),
-    "best_exact": Metric(lambda compared: 100 * _find_best("span_exact", compared)[0], to_score=percent),
-    "best_exact_thresh": Metric(lambda compared: _find_best("span_exact", compared)[1], is_score=False),
-    "best_f1": Metric(lambda compared: 100 * _find_best("span_f1", compared)[0], to_score=percent),
-    "best_f1_thresh": Metric(lambda compared: _find_best("span_f1", compared)[1], is_score=False),
+    "best_exact": Metric(lambda row_scores: 100 * _find_best("span_exact", row_scores)[0], to_score=percent),
+    "best_exact_thresh": Metric(lambda row_scores: _find_best("span_exact", row_scores)[1], is_score=False),
+    "best_f1": Metric(lambda row_scores: 100 * _find_best("span_f1", row_scores)[0], to_score=percent),
+    "best_f1_thresh": Metric(lambda row_scores: _find_best("span_f1", row_scores)[1], is_score=False),
 }
 """Metrics of the official evaluation in percent, and its thresholds.
 

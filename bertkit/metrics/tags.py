@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import Judged, Metric
+from bertkit.metrics.intervals import Metric, RowScores
 
 Span = tuple[str, int, int]
 TagPair = tuple[list[str], list[str]]
@@ -170,18 +170,18 @@ def list_spans(spans: Iterable[Span], text: str) -> str:
     return ", ".join(f"{text[start:end]} ({entity_type})" for entity_type, start, end in spans) or "none"
 
 
-def count_errors(compared: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def count_errors(row_scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Count the errors and the decisions of each row; the share of errors is 1 less F1 of entities, or 1 less accuracy.
 
     Of entities, the decisions are the gold ones and the predicted ones, and each that is not both is an error.
 
     Args:
-        compared: ``entities`` (rows, types, 3), or else ``tags`` (rows, tags, 3): what is right, gold and predicted.
+        row_scores: ``entities`` (rows, types, 3), or else ``tags`` (rows, tags, 3): what is right, gold and predicted.
     """
-    if "entities" in compared:
-        right, gold, predicted = compared["entities"].sum(axis=1).T
+    if "entities" in row_scores:
+        right, gold, predicted = row_scores["entities"].sum(axis=1).T
         return gold + predicted - 2 * right, gold + predicted
-    right, gold, _ = compared["tags"].sum(axis=1).T
+    right, gold, _ = row_scores["tags"].sum(axis=1).T
     return gold - right, gold
 
 
@@ -267,12 +267,12 @@ def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def _ratio(name: str, key: str, counts: Judged) -> float:
+def _ratio(name: str, key: str, counts: RowScores) -> float:
     """Compute precision, recall or F1 over the spans of all rows and types."""
     return float(ratios(counts[key].sum(axis=(0, 1)))[name])
 
 
-def _f1_macro(counts: Judged) -> float:
+def _f1_macro(counts: RowScores) -> float:
     # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it would lower the mean.
     by_type = counts["entities" if "entities" in counts else "tags"].sum(axis=0)
     seen = by_type[by_type[:, 1:].any(axis=1)]

@@ -51,7 +51,7 @@ _ADAPTED_LAYER = ".base_layer."  # peft's name for a layer inside its adapter
 def load_pretrained(
     head: str | Callable[[type], type[Model]],
     folder: Path,
-    setup: TaskContext,
+    context: TaskContext,
     *,
     labels: Sequence[str],
     new_head: bool,
@@ -68,7 +68,7 @@ def load_pretrained(
         head: One of transformers' Auto classes by name, such as ``AutoModelForSequenceClassification``, or a function
             from the class of a config to the class of a model.
         folder: Model folder.
-        setup: Setup of the task. If it is for inference, the model may be one of bertkit's, which only computes
+        context: Task context. If it is for inference, the model may be one of bertkit's, which only computes
             outputs, and which loads in less time than transformers is imported.
         labels: Names of the head's outputs, in order.
         new_head: Whether the head may be untrained.
@@ -80,8 +80,8 @@ def load_pretrained(
             finite, or (without `new_head`) has no trained head for the task.
     """
     # 1. A model that only answers needs no transformers, if its type is known and its config is the usual one.
-    cls_only = setup.recipe.training.cls_only_last_layer
-    if setup.inference and isinstance(head, str):
+    cls_only = context.recipe.training.cls_only_last_layer
+    if context.inference and isinstance(head, str):
         from bertkit.modeling.inference.model import load_for_inference
 
         if model := load_for_inference(head, folder, labels, problem_type=problem_type, cls_only=cls_only):
@@ -114,7 +114,7 @@ def load_pretrained(
         if not is_trained and not report["missing_keys"]:
             initialize_again(model, _head_modules(model))
         # transformers fills in a default for a missing id. A checkpoint must not contradict its tokenizer.
-        model.config.pad_token_id = setup.tokenizer.pad_token_id
+        model.config.pad_token_id = context.tokenizer.pad_token_id
     compute_head_in_fp32(model)
     read_one_token(model, cls_only=cls_only)
     info = LoadingInfo(
@@ -126,12 +126,12 @@ def load_pretrained(
     return model
 
 
-def load_tagger(folder: Path, setup: TaskContext, tagger: dict[str, Any] | None, *, new_head: bool) -> Model:
+def load_tagger(folder: Path, context: TaskContext, tagger: dict[str, Any] | None, *, new_head: bool) -> Model:
     """Load a model with one output per label for every token.
 
     Args:
         folder: Model folder.
-        setup: Setup of the task, whose labels are in the order of the outputs.
+        context: Task context, whose labels are in the order of the outputs.
         tagger: Layers, tagger and size of a head over a frozen encoder; None to train the encoder with a linear layer.
         new_head: Whether the head may be untrained; if not, the checkpoint's settings replace `tagger`.
 
@@ -145,7 +145,7 @@ def load_tagger(folder: Path, setup: TaskContext, tagger: dict[str, Any] | None,
         from bertkit.modeling.heads.taggers import tagger_class
 
         head = tagger_class
-    return load_pretrained(head, folder, setup, labels=setup.labels, new_head=new_head, tagger=tagger)
+    return load_pretrained(head, folder, context, labels=context.labels, new_head=new_head, tagger=tagger)
 
 
 def load_for_pretraining(head: type[Model], folder: Path | None, config: Config) -> Model:

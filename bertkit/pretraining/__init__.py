@@ -11,7 +11,7 @@ from bertkit.pretraining.masking import (
     corrupt,
     ordinary_tokens,
 )
-from bertkit.pretraining.objectives import HELD_OUT_RATE, Objective, PretrainSetup, mlm
+from bertkit.pretraining.objectives import HELD_OUT_RATE, Objective, PretrainContext, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.records import Option, read_option
 from bertkit.tokens.features import IGNORE_INDEX, Collator, Feature
@@ -25,7 +25,7 @@ __all__ = [
     "Feature",
     "Objective",
     "Option",
-    "PretrainSetup",
+    "PretrainContext",
     "choose_spans",
     "choose_tokens",
     "choose_words",

@@ -224,7 +224,7 @@ def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
             changes[key.strip()] = read_value(value)
         except RecipeError as error:
             hint = f"{error.remedy}; for text: {assignment(key, value)}"
-            raise RecipeError(f"--set {shorten(key)}: {error.what}", hint) from None
+            raise RecipeError(f"--set {shorten(key)}: {error.message}", hint) from None
     return changes
 
 

@@ -163,7 +163,7 @@ def parse_axis(text: str) -> SweepDimension:
     try:
         values = read_value(f"[{named}]")
     except RecipeError as error:
-        raise UsageError(f"--space {shorten(text)}: {error.what}", _EXAMPLES) from None
+        raise UsageError(f"--space {shorten(text)}: {error.message}", _EXAMPLES) from None
     if not isinstance(values, list):
         raise UsageError(f"--space {shorten(text)} is not key=values", _EXAMPLES)
     if len(values) < 2:

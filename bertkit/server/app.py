@@ -178,12 +178,12 @@ def describe_model(model: ServedModel) -> dict[str, Any]:
     content: dict[str, Any] = {"id": model.name, "object": "model", "created": created, "owned_by": "bertkit"}
     content |= {**model.identity, "routes": model.routes}
     if model.checkpoint is not None:
-        setup, task = model.checkpoint.setup, model.checkpoint.task
+        context, task = model.checkpoint.context, model.checkpoint.task
         content |= {
-            "about": setup.recipe.about,
-            "task": setup.recipe.task,
-            "labels": list(setup.labels),
-            "columns": form_fields(task, setup.recipe),
+            "about": context.recipe.about,
+            "task": context.recipe.task,
+            "labels": list(context.labels),
+            "columns": form_fields(task, context.recipe),
         }
     return content
 
@@ -195,9 +195,9 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         # The request is wrong, and the message states what to change.
         column = f" (column {error.column!r})" if error.column else ""
         remedy = f" - {error.remedy}" if error.remedy else ""
-        error = HTTPException(422, " ".join(f"{error.what}{column}{remedy}".split()))
+        error = HTTPException(422, " ".join(f"{error.message}{column}{remedy}".split()))
     elif isinstance(error, BertkitError):
         # Only the message, because the file and the remedy are about the server.
-        error = HTTPException(500, error.what)
+        error = HTTPException(500, error.message)
     assert isinstance(error, HTTPException)
     return error_response(request.url.path, error)

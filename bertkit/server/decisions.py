@@ -217,7 +217,7 @@ async def answer_questions(
 
 def _is_about_labels(model: ServedModel, question: Question) -> bool:
     assert model.checkpoint is not None
-    return question.type == "choice" and set(question.options) == set(model.checkpoint.setup.labels)
+    return question.type == "choice" and set(question.options) == set(model.checkpoint.context.labels)
 
 
 def _abstention(decision: Decision) -> dict[str, Any]:

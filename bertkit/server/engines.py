@@ -41,10 +41,10 @@ class PredictionEngine:
         Raises:
             DataError: If a row is not valid.
         """
-        task, setup = self.checkpoint.task, self.checkpoint.setup
-        rows = [task.read(row, setup.recipe) or row for row in values]
+        task, context = self.checkpoint.task, self.checkpoint.context
+        rows = [task.read(row, context.recipe) or row for row in values]
         features: list[list[Any]] = [[] for _ in rows]
-        for feature in task.encode(rows, setup):
+        for feature in task.encode(rows, context):
             features[feature["row"]].append(feature)
         return [
             Encoded((row, row_features), sum(map(count_tokens, row_features)))

@@ -120,7 +120,7 @@ class ServedModel:
     @property
     def answers_any(self) -> bool:
         """Whether it answers any typed question."""
-        return self.checkpoint is not None and self.checkpoint.task.COLUMNS.given == ("state",)
+        return self.checkpoint is not None and self.checkpoint.task.COLUMNS.inputs == ("state",)
 
     @property
     def routes(self) -> list[str]:

@@ -45,7 +45,7 @@ def add_routes(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
     add_route = partial(app.add_api_route, methods=["POST"])
     for name, model in models.items():
         if model.checkpoint is not None:
-            schema = row_schema(name, model.checkpoint.task, model.checkpoint.setup.recipe)
+            schema = row_schema(name, model.checkpoint.task, model.checkpoint.context.recipe)
             endpoint = _make_endpoint(schema, _predict, {name: model})
             add_route(f"/v1/models/{name}:predict", endpoint, summary=f"Predict rows with {name}")
     shared: dict[str, tuple[type[BaseModel], _Answer]] = {
@@ -89,7 +89,7 @@ async def _classify(request: Request, model: ServedModel, body: ClassifyRequest)
     if not texts or not all(1 <= len(row) <= 2 for row in texts):
         raise HTTPException(422, "inputs: give a text, a pair [text, text], or a list of [text] or [text, text]")
     assert model.checkpoint is not None
-    columns = column_types(model.checkpoint.task, model.checkpoint.setup.recipe)
+    columns = column_types(model.checkpoint.task, model.checkpoint.context.recipe)
     if PAIR not in columns and any(len(row) == 2 for row in texts):
         raise HTTPException(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
     if PAIR in columns and columns[PAIR][1] and any(len(row) == 1 for row in texts):
@@ -190,18 +190,18 @@ async def compute(
         raise HTTPException(413, f"{len(values):,} inputs: send at most {max_rows:,}")
     pending = service.worker.submit(queue, values, render)
     # 2. Wait for the answers, but not longer than the client waits. The remaining inputs are then dropped.
-    gone = asyncio.ensure_future(_wait_until_gone(request))
+    disconnected = asyncio.ensure_future(_wait_until_gone(request))
     try:
-        await asyncio.wait((pending.done, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((pending.done, disconnected), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        gone.cancel()
+        disconnected.cancel()
         pending.is_abandoned = True
     # 3. Note the times for the log, and return the answers.
     now = time.perf_counter()
     waited, total = (pending.started or now) - pending.arrived, now - pending.arrived
     notes.update(tokens=pending.tokens, waited_ms=round(1000 * waited, 2), total_ms=round(1000 * total, 2))
     if not pending.done.done():
-        if gone.done() and not gone.cancelled():
+        if disconnected.done() and not disconnected.cancelled():
             raise HTTPException(CLIENT_GONE, "the client has gone")
         raise HTTPException(504, f"no answer within {seconds:g} s")
     if isinstance(pending.error, BertkitError):

@@ -92,7 +92,7 @@ def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
     columns, types = task.COLUMNS, dict[str, tuple[Any, bool]]()
     for name, required in row_columns(task, recipe).items():
         text = list[Text] if name in columns.lists else Text
-        types[name] = task.TYPES.get(name, text), required and name not in columns.fallback_column
+        types[name] = task.TYPES.get(name, text), required and name not in columns.fallback_columns
     return types
 
 
@@ -117,13 +117,13 @@ def row_schema(name: str, task: Task, recipe: Recipe) -> type[BaseModel]:
 
 def classifies_texts(task: Task) -> bool:
     """Return whether a family reads a text and answers with the probabilities of labels."""
-    return task.COLUMNS.given == ("text",) and "probabilities" in task.COLUMNS.predicted
+    return task.COLUMNS.inputs == ("text",) and "probabilities" in task.COLUMNS.predicted
 
 
 def pair_to_rank(task: Task) -> tuple[str, str] | None:
     """Return the two columns of a family that answers with a number for two texts, or None for other families."""
-    given = task.COLUMNS.given
-    return (given[0], given[1]) if len(given) == 2 and task.TYPES.get("prediction") is float else None
+    inputs = task.COLUMNS.inputs
+    return (inputs[0], inputs[1]) if len(inputs) == 2 and task.TYPES.get("prediction") is float else None
 
 
 def explain_faults(faults: Sequence[Mapping[str, Any]]) -> HTTPException:

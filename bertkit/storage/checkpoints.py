@@ -63,7 +63,7 @@ def find_fault(folder: Path) -> str | None:
     try:
         manifest = read_manifest(folder)
     except ModelError as error:
-        return error.what
+        return error.message
     if manifest["schema_version"] != _SCHEMA:
         return f"{MANIFEST} has schema {manifest['schema_version']}, this bertkit reads {_SCHEMA}"
     for name, expected in manifest["files"].items():
@@ -109,7 +109,7 @@ def trim(run: Path) -> int:
     return freed
 
 
-def max_disk_usage(weights: int, checkpoint: int, saves: int, kept: int) -> int:
+def max_disk_usage(weights: int, checkpoint: int, saves: int, max_kept: int) -> int:
     """Return the maximum bytes that a run has on disk at the same time.
 
     A new checkpoint is complete before an old one is deleted, and at the end the weights of the best are copied.
@@ -118,9 +118,9 @@ def max_disk_usage(weights: int, checkpoint: int, saves: int, kept: int) -> int:
         weights: Bytes of the weights.
         checkpoint: Bytes of a checkpoint.
         saves: Number of checkpoints that are saved.
-        kept: Number of checkpoints that are kept.
+        max_kept: Number of checkpoints that are kept.
     """
-    return max(min(saves, kept + 1) * checkpoint, kept * checkpoint + weights) if saves else 0
+    return max(min(saves, max_kept + 1) * checkpoint, max_kept * checkpoint + weights) if saves else 0
 
 
 def written_bytes(run: Path) -> int:

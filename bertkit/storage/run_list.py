@@ -191,7 +191,7 @@ def _summarize_run(folder: Path) -> RunSummary:
             raise OSError(f"{runs.RECORD} is not a file")
         return _from_record(folder, record, size)
     except (BertkitError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = error.what if isinstance(error, BertkitError) else f"the record cannot be read: {error}"
+        reason = error.message if isinstance(error, BertkitError) else f"the record cannot be read: {error}"
         return RunSummary(str(folder), "damaged", bytes=size, reason=reason)
 
 

@@ -24,7 +24,7 @@ from bertkit.data.labels import spelled
 from bertkit.data.rows import check_texts, is_blank
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import LabeledSpan
-from bertkit.metrics.intervals import Metric
+from bertkit.metrics.intervals import Metric, RowScores
 from bertkit.metrics.registry import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -104,9 +104,6 @@ Output = Mapping[str, Any]
 
 Predictions = Sequence[Prediction]
 Outputs = Sequence[Output]
-
-RowScores = dict[str, "np.ndarray[Any, Any]"]
-"""Predictions and gold values: arrays whose first axis, rows or queries, intervals resample by indexing."""
 
 RunModule = Callable[[Any, Features], Sequence[Output]]
 """Runs a module (the model, or a submodule of it) over features without gradients and returns its outputs."""
@@ -199,25 +196,25 @@ class Task(TaskDefaults, Protocol):
             DataError: If a value is wrong; the caller adds file and line.
         """
 
-    def load_model(self, folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+    def load_model(self, folder: Path, context: TaskContext, *, new_head: bool) -> Model:
         """Load the checkpoint with this family's head; only with `new_head` may the head be untrained."""
 
-    def encode(self, rows: Rows, setup: TaskContext) -> list[Feature]:
+    def encode(self, rows: Rows, context: TaskContext) -> list[Feature]:
         """Turn rows into features, one or more per row in order; ``row`` is the index of a feature's row."""
 
-    def collator(self, setup: TaskContext) -> Collator:
+    def collator(self, context: TaskContext) -> Collator:
         """Build the function that turns a list of features into a batch of tensors."""
 
-    def decode(self, outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+    def decode(self, outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
         """Turn the model's outputs, one per feature, into one prediction per row."""
 
-    def compare(self, predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
+    def compare(self, predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
         """Return predictions and the rows' gold values as the arrays that `score` reads."""
 
-    def score(self, compared: RowScores, setup: TaskContext) -> dict[str, float]:
+    def score(self, row_scores: RowScores, context: TaskContext) -> dict[str, float]:
         """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
 
-    def baselines(self, learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+    def baselines(self, learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
         """Predict the rows without reading their input, or with a part of it: name of a baseline -> predictions.
 
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
@@ -232,7 +229,7 @@ def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], An
     return features
 
 
-def compare_values(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
+def compare_values(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
     """Return the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
     return {
         "gold": np.array([row["label"] for row in rows]),
@@ -240,9 +237,9 @@ def compare_values(predictions: Predictions, rows: Rows, setup: TaskContext) -> 
     }
 
 
-def score_table(metrics: Mapping[str, Metric], compared: RowScores, setup: TaskContext) -> dict[str, float]:
+def score_table(metrics: Mapping[str, Metric], row_scores: RowScores, context: TaskContext) -> dict[str, float]:
     """Compute the recipe's metrics by the records of a table."""
-    return compute_scores(metrics, compared, setup.recipe)
+    return compute_scores(metrics, row_scores, context.recipe)
 
 
 score_values = partial(score_table, VALUES)
@@ -255,10 +252,10 @@ _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(TaskDefaults.__annotations__),
     "HAS_LABEL_NAMES": False,
     "TYPES": {},
-    "fit_baselines": lambda training, setup: {},
-    "precompute": lambda model, features, setup, run: False,
-    "tune": lambda predictions, rows, setup: {},
-    "details": lambda predictions, rows, setup: TaskReport(),
+    "fit_baselines": lambda training, context: {},
+    "precompute": lambda model, features, context, run: False,
+    "tune": lambda predictions, rows, context: {},
+    "details": lambda predictions, rows, context: TaskReport(),
 }
 """Name of an optional member -> its default."""
 
@@ -308,7 +305,7 @@ def load_family(recipe: Recipe) -> Task:
     return _with_library_metrics(task)
 
 
-class _ScoredByLibraries(RowScores):
+class _ScoredByLibraries(dict[str, np.ndarray]):
     """Predictions next to gold values, with the scores that libraries have computed for all rows."""
 
     scores: Mapping[str, float] = MappingProxyType({})
@@ -321,21 +318,21 @@ def _with_library_metrics(task: Task) -> Task:
     because a thousand resamples of such metrics would take hours: so resampled rows have no such score.
     """
 
-    def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
-        compared = _ScoredByLibraries(task.compare(predictions, rows, setup))
+    def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
+        row_scores = _ScoredByLibraries(task.compare(predictions, rows, context))
         pairs = [
             _labelled(row[task.COLUMNS.gold], record["prediction"])
             for row, record in zip(rows, predictions, strict=True)
         ]
         gold, predicted = map(list, zip(*pairs, strict=True))
-        for name in (name for name in setup.recipe.metrics if name not in task.METRICS):
-            compared.scores = {**compared.scores, **compute_library_metric(name, gold, predicted)}
-        return compared
+        for name in (name for name in context.recipe.metrics if name not in task.METRICS):
+            row_scores.scores = {**row_scores.scores, **compute_library_metric(name, gold, predicted)}
+        return row_scores
 
-    def score(compared: RowScores, setup: TaskContext) -> dict[str, float]:
-        built_in = [name for name in setup.recipe.metrics if name in task.METRICS]
-        recipe = setup.recipe.model_copy(update={"metrics": built_in})
-        return {**task.score(compared, replace(setup, recipe=recipe)), **getattr(compared, "scores", {})}
+    def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
+        built_in = [name for name in context.recipe.metrics if name in task.METRICS]
+        recipe = context.recipe.model_copy(update={"metrics": built_in})
+        return {**task.score(row_scores, replace(context, recipe=recipe)), **getattr(row_scores, "scores", {})}
 
     return cast(Task, SimpleNamespace(**{**vars(task), "compare": compare, "score": score}))
 
@@ -348,10 +345,10 @@ def _labelled(gold: Any, predicted: Any) -> tuple[Any, Any]:
     return [gold[index] for index in labeled], [predicted[index] for index in labeled]
 
 
-def with_options(setup: TaskContext, options: Mapping[str, Any]) -> TaskContext:
-    """Return a setup whose recipe has these options too."""
-    recipe = setup.recipe.model_copy(update={"options": {**setup.recipe.options, **options}})
-    return replace(setup, recipe=recipe)
+def with_options(context: TaskContext, options: Mapping[str, Any]) -> TaskContext:
+    """Return a context whose recipe has these options too."""
+    recipe = context.recipe.model_copy(update={"options": {**context.recipe.options, **options}})
+    return replace(context, recipe=recipe)
 
 
 def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
@@ -359,7 +356,7 @@ def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
     columns, data = task.COLUMNS, recipe.data
     names = [name for name in columns.names if name not in (columns.gold, "id")]
     return {
-        name: name in columns.given or (name in columns.optional and name in data.columns)
+        name: name in columns.inputs or (name in columns.optional and name in data.columns)
         for name in names
         if name in data.columns or name not in data.unread
     }
@@ -385,7 +382,7 @@ def example_row(task: Task, recipe: Recipe) -> str:
     """Write the options of `bertkit predict` that stand for one row, with dots for the values."""
     columns = task.COLUMNS
     mapped = [name for name in columns.optional if name in recipe.data.columns]
-    inputs = [columns.fallback_column.get(name, name) for name in (*columns.given, *mapped)]
+    inputs = [columns.fallback_columns.get(name, name) for name in (*columns.inputs, *mapped)]
     if inputs == ["text"]:
         return '--text "..."'
     return " ".join(f'--row {name}="..."' for name in inputs for _ in range(1 + (name in columns.lists)))

@@ -30,13 +30,13 @@ from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskConte
 from bertkit.tokens.several import multi_text_collator, text_number
 
 COLUMNS: ColumnSpec = ColumnSpec(
-    given=("anchor", "positive"),
+    inputs=("anchor", "positive"),
     gold="",
     optional=("negative", "margin"),
     blank=("negative",),
     lists=("negative", "margin"),
     predicted=("negative_scores",),
-    together=("anchor",),
+    groups=("anchor",),
 )
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = PARTNERS
@@ -69,20 +69,20 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
-    return texts.load_encoder(folder, setup, new_head=new_head, loss=loss_of(setup.recipe))
+    return texts.load_encoder(folder, context, new_head=new_head, loss=loss_of(context.recipe))
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives; ``texts`` has a number for each, and ``labels`` the margins to learn."""
-    return encode_for(rows, setup, DENSE)
+    return encode_for(rows, context, DENSE)
 
 
-def encode_for(rows: Rows, setup: TaskContext, model_format: str) -> list[Feature]:
+def encode_for(rows: Rows, context: TaskContext, model_format: str) -> list[Feature]:
     """Encode rows for a model of one format of sentence-transformers."""
     several = [texts_of(row) for row in rows]
-    features, loss = texts.encode_rows(several, setup, _ROLES, model_format=model_format), loss_of(setup.recipe)
+    features, loss = texts.encode_rows(several, context, _ROLES, model_format=model_format), loss_of(context.recipe)
     for row, texts_in_row, feature in zip(rows, several, features, strict=True):
         if loss == "mnrl":  # A text of the batch must not be a negative of its anchor.
             feature["texts"] = list(map(text_number, texts_in_row))
@@ -91,21 +91,21 @@ def encode_for(rows: Rows, setup: TaskContext, model_format: str) -> list[Featur
     return features
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the collator: batches of shape (rows, texts, tokens), and ``labels`` of shape (rows, negatives)."""
-    return multi_text_collator(setup, "float32")
+    return multi_text_collator(context, "float32")
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: TaskContext, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
     """Mine hard negatives of the training rows with the model that training starts from, if the recipe requires it.
 
     Raises:
         RecipeError: If the loss learns from margins, which mined negatives do not have.
     """
-    count, margin = (read_option(OPTIONS, setup.recipe, name) for name in ("mine", "mine_margin"))
+    count, margin = (read_option(OPTIONS, context.recipe, name) for name in ("mine", "mine_margin"))
     if not count:
         return False
-    if loss_of(setup.recipe) != "mnrl":
+    if loss_of(context.recipe) != "mnrl":
         raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
     train = features["train"]
     pairs = np.stack([texts.to_compare(output["vectors"][:2], dot=False) for output in run(model, train)])
@@ -114,9 +114,9 @@ def precompute(model: Model, features: Mapping[str, Features], setup: TaskContex
     return False
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine (or dot product) of the anchor with the positive, and with each negative."""
-    dot = texts.is_dot(setup, loss_of(setup.recipe))
+    dot = texts.is_dot(context, loss_of(context.recipe))
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, dimension): another row may have had more
@@ -131,12 +131,14 @@ def make_record(scores: Sequence[float], **fields: object) -> Prediction:
     return {"prediction": positive, **fields} | ({"negative_scores": negatives} if negatives else {})
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the similarity of anchor and positive."""
-    return [vector_target(0, dot=texts.is_dot(setup, loss_of(setup.recipe)))]
+    return [vector_target(0, dot=texts.is_dot(context, loss_of(context.recipe)))]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Return the ``rank`` of each row's positive among all rows' positives, and whether it beats all ``negatives``.
 
     The latter is 1 or 0, and NaN for a row without negatives.
@@ -169,7 +171,7 @@ def compare_ranks(
     return {"rank": ranks, "beats": np.array(wins)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank the positives by chance, and by the words that they share with the anchor."""
     draw = np.random.default_rng(0).random
     guessed = chance_ranks(len(rows)), [draw(len(texts_of(row)) - 1).tolist() for row in rows]
@@ -179,24 +181,24 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dic
     }
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
-    answers = answers_of(compare(predictions, rows, setup), predictions)
+    answers = answers_of(compare(predictions, rows, context), predictions)
     table = []
-    for count in sorted(read_option(OPTIONS, setup.recipe, "dimensions"), reverse=True):
+    for count in sorted(read_option(OPTIONS, context.recipe, "dimensions"), reverse=True):
         shorter = [
             {**record, "_vectors": tuple(texts.to_compare(vector[:count], dot=False) for vector in record["_vectors"])}
             for record in predictions
         ]
-        table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
+        table.append({"dimension": str(count), **score(compare(shorter, rows, context), context)})
     return TaskReport({"by dimension": table} if table else {}, answers=answers)
 
 
-def answers_of(compared: Mapping[str, Any], predictions: Predictions) -> list[Answer]:
+def answers_of(row_scores: Mapping[str, Any], predictions: Predictions) -> list[Answer]:
     """Return each row's rank as text; rank 1 is right."""
     return [
         Answer("1", str(rank), bool(rank == 1), record["prediction"])
-        for rank, record in zip(compared["rank"], predictions, strict=True)
+        for rank, record in zip(row_scores["rank"], predictions, strict=True)
     ]
 
 

@@ -51,48 +51,48 @@ def read(row: Row, recipe: Recipe) -> Row:
     return text_classification.read(row, recipe)
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its vectors, which have length 1."""
     from bertkit.modeling.sentence.head import load_sentence_classifier
     from bertkit.modeling.sentence.losses import VectorLoss
 
     if not new_head:
-        return load_sentence_classifier(folder, read_modules(folder), setup, new_head=False)
-    modules = with_options(texts.modules_of(folder, setup), pooling=None, normalize=True, prompt=None)
-    loss = VectorLoss("class_cosent", float(read_option(OPTIONS, setup.recipe, "scale")))
-    return load_sentence_classifier(folder, modules, setup, loss, new_head=True)
+        return load_sentence_classifier(folder, read_modules(folder), context, new_head=False)
+    modules = with_options(texts.modules_of(folder, context), pooling=None, normalize=True, prompt=None)
+    loss = VectorLoss("class_cosent", float(read_option(OPTIONS, context.recipe, "scale")))
+    return load_sentence_classifier(folder, modules, context, loss, new_head=True)
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
-    features, ids = texts.encode_rows([[row["text"]] for row in rows], setup, pairs=pairs), setup.label_ids
+    features, ids = texts.encode_rows([[row["text"]] for row in rows], context, pairs=pairs), context.label_ids
     return add_labels(features, rows, lambda row: ids[row["label"]])
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the collator: batches of shape (rows, 1, tokens)."""
-    return multi_text_collator(setup)
+    return multi_text_collator(context)
 
 
-def fit_head(model: Model, features: Features, setup: TaskContext, run: RunModule) -> None:
+def fit_head(model: Model, features: Features, context: TaskContext, run: RunModule) -> None:
     """Fit the linear layer to the vectors of the training rows, weighted by `training.class_weights`."""
     from bertkit.modeling.sentence.head import fit_logistic
 
     gold = [int(feature["labels"]) for feature in features]
-    names = [setup.labels[label] for label in gold]
-    weights = class_weights(setup.recipe.training.class_weights, setup.labels, names)
+    names = [context.labels[label] for label in gold]
+    weights = class_weights(context.recipe.training.class_weights, context.labels, names)
     vectors = np.stack([output["vectors"][0] for output in run(model, features)])
     fit_logistic(model, vectors, gold, [weights[label] for label in gold])
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: TaskContext, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
     """Fit the linear layer once if the encoder is frozen, so that nothing is left to train."""
     # The import draws from a random generator, so it comes before training seeds them. Otherwise, a resumed run would
     # draw other numbers.
     import sklearn.linear_model  # noqa: F401
 
-    if read_option(OPTIONS, setup.recipe, "method") != "frozen":
+    if read_option(OPTIONS, context.recipe, "method") != "frozen":
         return False
-    fit_head(model, features["train"], setup, run)
+    fit_head(model, features["train"], context, run)
     return True

@@ -36,7 +36,7 @@ OPTIONS: Mapping[str, Any] = {
 read, collator, score, baselines = contrastive.read, contrastive.collator, contrastive.score, contrastive.baselines
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a projection of its tokens; if the folder has a projection, keep it."""
     from bertkit.modeling.sentence.late import LateLoss, load_late_head
 
@@ -44,22 +44,22 @@ def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
         texts.check_format(folder, LATE)
         return load_late_head(folder, read_format(folder, LATE))
     dimension, scale, mini_batch = (
-        read_option(OPTIONS, setup.recipe, name) for name in ("dimension", "scale", "mini_batch")
+        read_option(OPTIONS, context.recipe, name) for name in ("dimension", "scale", "mini_batch")
     )
-    modules, loss = texts.modules_of(folder, setup, LATE), LateLoss(float(scale))
+    modules, loss = texts.modules_of(folder, context, LATE), LateLoss(float(scale))
     model = load_late_head(
         folder, modules, dimension and int(dimension), loss, texts_at_once=mini_batch and int(mini_batch)
     )
-    model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
+    model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
     return model
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
-    return contrastive.encode_for(rows, setup, LATE)
+    return contrastive.encode_for(rows, context, LATE)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the scores of the anchor with positive and negatives."""
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
@@ -70,7 +70,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the score of the anchor with the positive."""
     import torch
 
@@ -83,7 +85,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     return [Target("similarity", score, "score")]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Return what `contrastive` does."""
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
@@ -94,6 +96,6 @@ def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[st
     return contrastive.compare_ranks(predictions, rank)
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text."""
-    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))
+    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, context), predictions))

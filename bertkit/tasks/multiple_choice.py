@@ -35,7 +35,7 @@ from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskConte
 from bertkit.tokens.several import encode_multi_text, multi_text_collator
 
 COLUMNS = ColumnSpec(
-    given=("context", "choices"),
+    inputs=("context", "choices"),
     gold="label",
     optional=("stem",),
     blank=("stem",),
@@ -88,36 +88,36 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
     return [f"None of {len(rows):,} rows has the label 0, the first choice. Subtract 1 if the labels count from 1."]
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
     from bertkit.modeling.heads.mixins import MaskedChoices, extend_model
 
     labels = placeholder_names(2)
-    model = load_pretrained("AutoModelForMultipleChoice", folder, setup, labels=labels, new_head=new_head)
+    model = load_pretrained("AutoModelForMultipleChoice", folder, context, labels=labels, new_head=new_head)
     extend_model(model, MaskedChoices)
     return model
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the context with each choice; ``input_ids`` is one list of token ids per choice."""
     pairs = []
     for row in rows:
         stem = f"{row['stem']} " if row.get("stem") else ""
         pairs.append([{"text": row["context"], "text_pair": f"{stem}{choice}"} for choice in row["choices"]])
-    return add_labels(encode_multi_text(pairs, setup), rows, lambda row: row["label"])
+    return add_labels(encode_multi_text(pairs, context), rows, lambda row: row["label"])
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the collator that pads rows to equally many choices, and choices to equal length.
 
     A batch has ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,).
     """
-    return multi_text_collator(setup)
+    return multi_text_collator(context)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
-    decoded, option = [], partial(read_option, OPTIONS, setup.recipe)
+    decoded, option = [], partial(read_option, OPTIONS, context.recipe)
     for row, output in zip(rows, outputs, strict=True):
         # (choices of the batch,): another row may have had more, so this row's own come first
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
@@ -128,13 +128,15 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return the explainable outputs: the log-odds of each choice among the row's choices."""
     names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
     return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
-def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
     """Return the probabilities of all choices, 0 for those that a row lacks, and the gold choices."""
     padded = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
     for line, record in zip(padded, predictions, strict=True):
@@ -142,13 +144,13 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext)
     return calibration.Decisions(padded, np.array([row["label"] for row in rows]), np.arange(len(rows)))
 
 
-def combine(outputs: Outputs, feature: Feature, setup: TaskContext) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a row to those with the mean of their probabilities."""
     count = len(feature["input_ids"])  # the choices of the row itself
     return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
 
 
-def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
+def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
     rows = sample(training, max_rows=_MAX_ROWS)
@@ -157,7 +159,7 @@ def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
     chosen = {
         _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
@@ -172,7 +174,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dic
     return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report accuracy by the number of choices, along with the accuracy of guessing, and the answers as text."""
     tried: dict[int, list[bool]] = {}
     answers = []

@@ -44,7 +44,7 @@ from bertkit.tokens.sentences import split_sentences
 from bertkit.tokens.truncation import find_lost_answers
 
 _SPAN = ("start", "end", "score", "probability")
-COLUMNS = ColumnSpec(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
+COLUMNS = ColumnSpec(inputs=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
 TYPES: Mapping[str, Any] = {"prediction": str}
 METRICS: Mapping[str, Metric] = squad.METRICS
 OPTIONS: Mapping[str, object] = {
@@ -84,29 +84,29 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "answers": {"text": texts, "answer_start": starts}}
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with two logits per token: the answer starts here, the answer ends here."""
     labels = placeholder_names(2)
-    return load_pretrained("AutoModelForQuestionAnswering", folder, setup, labels=labels, new_head=new_head)
+    return load_pretrained("AutoModelForQuestionAnswering", folder, context, labels=labels, new_head=new_head)
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the question with each window of the text.
 
     ``context`` is the position in ``input_ids`` where the text begins, ``offsets`` are the first and last + 1
     characters of its tokens, shape (tokens, 2). The start and end positions are 0 where the window does not hold the
     answer, or the question has none.
     """
-    template = find_template(setup.tokenizer, pair=True)
-    budget = token_budget(setup, template)
+    template = find_template(context.tokenizer, pair=True)
+    budget = token_budget(context, template)
     # SQuAD asks several questions about each text: equal texts are tokenized once.
-    questions = _encode_once([row["question"].lstrip() for row in rows], setup)
-    contexts = _encode_once([row["context"] for row in rows], setup)
+    questions = _encode_once([row["question"].lstrip() for row in rows], context)
+    contexts = _encode_once([row["context"] for row in rows], context)
     offsets = {
         text: spans.extend_offsets(text, np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2))
         for text, encoded in contexts.items()
     }
-    overlap = _option(setup.recipe, "overlap")
+    overlap = _option(context.recipe, "overlap")
     features = []
     for number, row in enumerate(rows):
         # A question takes half of the tokens at most, so that a window of the text remains.
@@ -124,26 +124,26 @@ def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     return features
 
 
-def find_truncated_answers(features: Features, rows: Rows, setup: TaskContext) -> list[int]:
+def find_truncated_answers(features: Features, rows: Rows, context: TaskContext) -> list[int]:
     """Return the indices of the rows whose answer is not whole in a window, or longer than any that is predicted."""
-    return find_lost_answers(features, rows, _option(setup.recipe, "max_answer_length"))
+    return find_lost_answers(features, rows, _option(context.recipe, "max_answer_length"))
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the padding collator, which also batches ``start_positions`` and ``end_positions``, shape (windows,)."""
-    pad = padding_collator(setup)
+    pad = padding_collator(context)
 
     def collate(features: Features) -> Tensors:
         batch = pad(features)
         if all("start_positions" in feature for feature in features):
             for name in ("start_positions", "end_positions"):
-                batch |= to_batch({name: np.array([feature[name] for feature in features])}, setup)
+                batch |= to_batch({name: np.array([feature[name] for feature in features])}, context)
         return batch
 
     return collate
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Choose each question's answer: ``prediction``, its characters ``start`` and ``end``, score and probability.
 
     The score is the sum of the two logits; the probability is a softmax over the n best spans. With `no_answer`,
@@ -156,15 +156,15 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
         [output["start_logits"][tokens] for output, tokens in zip(outputs, in_context, strict=True)],
         [output["end_logits"][tokens] for output, tokens in zip(outputs, in_context, strict=True)],
         np.array([row for row, _, _ in windows]),
-        n_best=_option(setup.recipe, "n_best"),
-        max_tokens=_option(setup.recipe, "max_answer_length"),
+        n_best=_option(context.recipe, "n_best"),
+        max_tokens=_option(context.recipe, "max_answer_length"),
     )
     # All offsets in one array, shape (tokens of all windows, 2), and the index of each span's first one in it: one
     # look-up for the spans of all questions, instead of a Python loop over questions times n best.
     offsets = np.concatenate([offsets for _, _, offsets in windows])
     window_start = np.cumsum([0, *(len(offsets) for _, _, offsets in windows)])[best["window"]]
     nulls = None
-    if _option(setup.recipe, "no_answer"):
+    if _option(context.recipe, "no_answer"):
         # Score of no answer per row, shape (rows,): the lowest of its windows, because one can hold an answer.
         nulls = np.full(len(rows), np.inf)
         window_scores = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
@@ -179,7 +179,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     }
     # Spans are ordered by row, so the spans of row i are columns[...][edges[i]:edges[i + 1]].
     edges = np.searchsorted(best["row"], np.arange(len(rows) + 1)).tolist()
-    threshold = float(_option(setup.recipe, "null_threshold") or 0.0)
+    threshold = float(_option(context.recipe, "null_threshold") or 0.0)
     null_scores = [None] * len(rows) if nulls is None else nulls.tolist()
     return [
         _choose_answer(row["context"], columns, slice(first, last), null, threshold)
@@ -187,9 +187,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     ]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Compute exact match and F1 of each question in [0, 1], and of its best span, which needs no threshold."""
-    no_answer = bool(_option(setup.recipe, "no_answer"))
+    no_answer = bool(_option(context.recipe, "no_answer"))
     golds = [row["answers"]["text"] for row in rows]
     predicted, best_spans = [record["prediction"] for record in predictions], list(map(_best_text, predictions))
     exact, f1 = squad.score_answers(golds, predicted, no_answer=no_answer)
@@ -205,43 +205,43 @@ def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[st
     }
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict no answer, or the first sentence of the context."""
-    first = {context: " ".join(split_sentences(context)[:1]) for context in {row["context"] for row in rows}}
+    first = {text: " ".join(split_sentences(text)[:1]) for text in {row["context"] for row in rows}}
     return {
         _NO_ANSWER: [{"prediction": ""} for _ in rows],
         _FIRST_SENTENCE: [{"prediction": first[row["context"]]} for row in rows],
     }
 
 
-def tune(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def tune(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Find the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
-    if not _option(setup.recipe, "no_answer") or _option(setup.recipe, "null_threshold") is not None:
+    if not _option(context.recipe, "no_answer") or _option(context.recipe, "null_threshold") is not None:
         return {}
-    return {"null_threshold": METRICS["best_f1_thresh"].compute(compare(predictions, rows, setup))}
+    return {"null_threshold": METRICS["best_f1_thresh"].compute(compare(predictions, rows, context))}
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores by the question's first word, with SQuAD's files; stored predictions have no spans."""
-    compared = compare(predictions, rows, setup)
+    row_scores = compare(predictions, rows, context)
     by_id = dict(zip((str(row.get("id", number)) for number, row in enumerate(rows)), predictions, strict=True))
     files: dict[str, Any] = {
         "predictions.json": {name: record["prediction"] for name, record in by_id.items()},
         "nbest_predictions.json": {name: n_best(record) for name, record in by_id.items() if "_spans" in record},
     }
-    if _option(setup.recipe, "no_answer"):
+    if _option(context.recipe, "no_answer"):
         files["null_odds.json"] = {name: record.get("null_odds") for name, record in by_id.items()}
     answers = []
-    for row, record, exact in zip(rows, predictions, compared["exact"], strict=True):
+    for row, record, exact in zip(rows, predictions, row_scores["exact"], strict=True):
         gold = " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER
         answers.append(Answer(gold, record["prediction"] or _NO_ANSWER, bool(exact), record.get("probability")))
-    return TaskReport({"by the first word of the question": _by_first_word(rows, compared)}, files, answers)
+    return TaskReport({"by the first word of the question": _by_first_word(rows, row_scores)}, files, answers)
 
 
-def _encode_once(texts: Sequence[str], setup: TaskContext) -> dict[str, Any]:
+def _encode_once(texts: Sequence[str], context: TaskContext) -> dict[str, Any]:
     """Tokenize each distinct text once: SQuAD asks about five questions of one paragraph."""
     distinct = list(dict.fromkeys(texts))
-    return dict(zip(distinct, tokenize_texts(setup.tokenizer, distinct), strict=True)) if distinct else {}
+    return dict(zip(distinct, tokenize_texts(context.tokenizer, distinct), strict=True)) if distinct else {}
 
 
 def _choose_answer(
@@ -282,12 +282,12 @@ def _best_text(prediction: Mapping[str, Any]) -> str:
     return str(context[columns["start"][part.start] : columns["end"][part.start]]) if part.start < part.stop else ""
 
 
-def _by_first_word(rows: Rows, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _by_first_word(rows: Rows, row_scores: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Compute the scores of the questions that begin with each of the most frequent words, and of the others."""
     words = [row["question"].split()[0].lower().strip("\"'¿?.,") for row in rows]
     frequent = [word for word, _ in Counter(words).most_common(8)]
     groups = np.array([word if word in frequent else _OTHERS for word in words])
-    table, scores = [], {"exact_match": compared["exact"], "f1": compared["f1"]}
+    table, scores = [], {"exact_match": row_scores["exact"], "f1": row_scores["f1"]}
     for word in [*frequent, _OTHERS]:
         if (in_group := groups == word).any():
             percent = {name: float(100 * values[in_group].mean()) for name, values in scores.items()}

@@ -41,7 +41,7 @@ from bertkit.tokens.features import (
 )
 from bertkit.tokens.several import multi_text_collator
 
-COLUMNS = ColumnSpec(given=("query", "passage"), gold="relevance", together=("query",))
+COLUMNS = ColumnSpec(inputs=("query", "passage"), gold="relevance", groups=("query",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = RANKINGS
 OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}
@@ -74,20 +74,20 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "relevance": relevance / highest}
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
     from bertkit.modeling.heads.mixins import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
 
     # Select the loss of transformers' head, and of a student: for single passages or, if None, for a list of them.
-    problem_type = "multi_label_classification" if _is_pointwise(setup) else None
+    problem_type = "multi_label_classification" if _is_pointwise(context) else None
     if not new_head:
         problem_type = read_config(folder).get("problem_type") or problem_type
     names = placeholder_names(1)  # as CrossEncoder writes it, so that a head of its is kept
-    model = load_pretrained(AUTO_CLASS, folder, setup, labels=names, new_head=new_head, problem_type=problem_type)
+    model = load_pretrained(AUTO_CLASS, folder, context, labels=names, new_head=new_head, problem_type=problem_type)
     if new_head:
-        activation = PROBABILITY if _is_pointwise(setup) else LOGIT
+        activation = PROBABILITY if _is_pointwise(context) else LOGIT
         # It is saved with the model, so other programs truncate at the same length and compute equal scores.
-        setup.tokenizer.model_max_length = max_tokens(setup)
+        context.tokenizer.model_max_length = max_tokens(context)
     else:
         activation = find_activation(folder)
     set_activation(model.config, activation)
@@ -95,21 +95,21 @@ def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     return model
 
 
-def _is_pointwise(setup: TaskContext) -> bool:
-    return bool(read_option(OPTIONS, setup.recipe, "loss") == "pointwise")
+def _is_pointwise(context: TaskContext) -> bool:
+    return bool(read_option(OPTIONS, context.recipe, "loss") == "pointwise")
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode query and passage of each row; for the listwise loss, all passages of a query are one feature.
 
     ``labels`` is a list of one relevance or of all. Without relevance there is no loss, and each row is a feature.
     """
-    features = encode_texts([{"text": row["query"], "text_pair": row["passage"]} for row in rows], setup)
+    features = encode_texts([{"text": row["query"], "text_pair": row["passage"]} for row in rows], context)
     if not rows or "relevance" not in rows[0]:
         return features
     for row, feature in zip(rows, features, strict=True):
         feature["labels"] = [row["relevance"]]
-    return features if _is_pointwise(setup) else [_as_list(features, numbers) for numbers in _group_by_query(rows)]
+    return features if _is_pointwise(context) else [_as_list(features, numbers) for numbers in _group_by_query(rows)]
 
 
 def _as_list(features: Features, numbers: Sequence[int]) -> Feature:
@@ -127,13 +127,13 @@ def _group_by_query(rows: Rows) -> list[list[int]]:
     return list(groups.values())
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the padding collator; it pads lists to equally many passages too.
 
     A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
-    single, several = padding_collator(setup, label_type="float32"), multi_text_collator(setup, "float32")
+    single, several = padding_collator(context, label_type="float32"), multi_text_collator(context, "float32")
 
     def collate(features: Features) -> Tensors:
         return (several if are_several(features[0]["input_ids"]) else single)(features)
@@ -141,7 +141,7 @@ def collator(setup: TaskContext) -> Collator:
     return collate
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return each row's score: a probability, or any number, as the model's activation is."""
     are_lists = len(features) > 0 and are_several(features[0]["input_ids"])
     groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
@@ -156,13 +156,15 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the score, of a probability its log-odds."""
     measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
     return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
     """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
 
     Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
@@ -181,22 +183,22 @@ def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScor
     return {name: values[is_scored] for name, values in scored.items()}
 
 
-def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
+def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn which words relevant passages contain, regardless of the query.
 
     Raises:
         DataError: If all rows, or all rows of each query, have the same relevance, so nothing can be learned.
     """
-    lists = [range(len(training))] if _is_pointwise(setup) else _group_by_query(training)
+    lists = [range(len(training))] if _is_pointwise(context) else _group_by_query(training)
     if all(len({training[number]["relevance"] for number in numbers}) == 1 for numbers in lists):
-        message = "all passages are as relevant as the others" + ("" if _is_pointwise(setup) else " of their query")
+        message = "all passages are as relevant as the others" + ("" if _is_pointwise(context) else " of their query")
         raise DataError(message, "give passages that are not relevant, too", column="relevance")
     rows = sample(training)
     words = [find_words(row["passage"]) for row in rows]
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank at random, in the order of the rows, by the query words in a passage, or by the words of passages only.
 
     The order of the rows usually comes from a first search. If relevant passages always come first, it does not, and
@@ -218,7 +220,7 @@ def _share_words(row: Row) -> float:
     return len(words & find_words(row["passage"]).keys()) / max(len(words), 1)
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Count queries and their passages, and warn of queries that have no relevant one."""
     groups = _group_by_query(rows)
     relevant = [sum(rows[number]["relevance"] > 0 for number in numbers) for numbers in groups]

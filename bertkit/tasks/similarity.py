@@ -31,7 +31,7 @@ from bertkit.tasks import (
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
 from bertkit.tokens.several import multi_text_collator, text_number
 
-COLUMNS = ColumnSpec(given=("text", "text_pair"), gold="label")
+COLUMNS = ColumnSpec(inputs=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
 _CORRELATIONS = {name: REGRESSION[name] for name in ("spearmanr", "pearsonr")}
 METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: PLAIN}
@@ -55,50 +55,52 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
-    return texts.load_encoder(folder, setup, new_head=new_head, loss=_loss(setup.recipe))
+    return texts.load_encoder(folder, context, new_head=new_head, loss=_loss(context.recipe))
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range.
 
     ``texts`` numbers them where the loss takes the others of a batch for negatives.
     """
-    low, high = setup.recipe.data.label_range or (0.0, 1.0)
-    pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(setup.recipe) == "simcse"
-    features = texts.encode_rows(pairs, setup)
+    low, high = context.recipe.data.label_range or (0.0, 1.0)
+    pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(context.recipe) == "simcse"
+    features = texts.encode_rows(pairs, context)
     for pair, feature in zip(pairs, features, strict=True):
         if numbered:
             feature["texts"] = list(map(text_number, pair))
     return add_labels(features, rows, lambda row: (row["label"] - low) / (high - low))
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the collator: batches of shape (rows, 2, tokens)."""
-    return multi_text_collator(setup, "float32")
+    return multi_text_collator(context, "float32")
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine of each row's two vectors, or their dot product where the model compares by that."""
-    dot = texts.is_dot(setup)
+    dot = texts.is_dot(context)
     vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
     return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the similarity of the two texts."""
-    return [vector_target(0, dot=texts.is_dot(setup))]
+    return [vector_target(0, dot=texts.is_dot(context))]
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores of truncated vectors, if they were trained for truncation."""
-    dimensions = read_option(OPTIONS, setup.recipe, "dimensions")
+    dimensions = read_option(OPTIONS, context.recipe, "dimensions")
     table = []
     for count in sorted(dimensions, reverse=True):
         pairs = [[texts.to_compare(item[:count], dot=False) for item in record["_vectors"]] for record in predictions]
         shorter = [{"prediction": float(first @ second)} for first, second in pairs]
-        table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
+        table.append({"dimension": str(count), **score(compare(shorter, rows, context), context)})
     return TaskReport({"by dimension": table} if table else {})
 
 

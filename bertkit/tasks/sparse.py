@@ -45,7 +45,7 @@ read, collator, baselines = contrastive.read, contrastive.collator, contrastive.
 score = partial(score_table, METRICS)
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load a masked language model, whose head makes the vectors."""
     from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
 
@@ -53,13 +53,14 @@ def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
         texts.check_format(folder, SPARSE)
         return load_sparse_head(folder, read_format(folder, SPARSE))
     query, document, warmup, mini_batch = (
-        read_option(OPTIONS, setup.recipe, name) for name in ("query_weight", "document_weight", "warmup", "mini_batch")
+        read_option(OPTIONS, context.recipe, name)
+        for name in ("query_weight", "document_weight", "warmup", "mini_batch")
     )
-    loss = SparseLoss(contrastive.loss_of(setup.recipe), float(query), float(document), float(warmup))
+    loss = SparseLoss(contrastive.loss_of(context.recipe), float(query), float(document), float(warmup))
     model = load_sparse_head(
-        folder, texts.modules_of(folder, setup, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
+        folder, texts.modules_of(folder, context, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
-    model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
+    model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
     if get_loading_info(model).new_weights:
         log.info(
             "the model has no head of a masked language model: vectors start from random weights, and need more rows"
@@ -67,12 +68,12 @@ def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     return model
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
-    return contrastive.encode_for(rows, setup, SPARSE)
+    return contrastive.encode_for(rows, context, SPARSE)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the dot products of the anchor with positive and negatives, and how many dimensions of two are not 0."""
     # A model can have more outputs than its tokenizer has tokens.
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
@@ -86,7 +87,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the dot product of anchor and positive."""
 
     def score(outputs: Batch) -> Tensor:
@@ -107,7 +110,7 @@ def as_matrix(values: np.ndarray, tokens: np.ndarray, width: int) -> csr_array:
     return csr_array((values[above].astype(np.float64), tokens[above].astype(np.int64), starts), (len(values), width))
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
@@ -121,6 +124,6 @@ def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[st
     return {**contrastive.compare_ranks(predictions, rank), **active}
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text."""
-    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))
+    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, context), predictions))

@@ -45,7 +45,7 @@ from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskConte
 from bertkit.tokens.several import multi_text_collator
 
 COLUMNS: ColumnSpec = ColumnSpec(
-    given=("text",), gold="label", optional=("text_pair",), lists=("label",), predicted=("probabilities",)
+    inputs=("text",), gold="label", optional=("text_pair",), lists=("label",), predicted=("probabilities",)
 )
 HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
@@ -114,27 +114,27 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     return names[0] if isinstance(value, (list, tuple)) else value
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
-    several = _is_multi_label(setup.recipe)
+    several = _is_multi_label(context.recipe)
     wrong = ("abstain_below", "set_above") if several else ("thresholds",)
-    if name := next((name for name in wrong if _option(setup.recipe, name) is not None), None):
+    if name := next((name for name in wrong if _option(context.recipe, name) is not None), None):
         labels = "one label" if several else "several labels"
         raise RecipeError(f"options.{name} is for {labels} per row", "leave it out")
     problem = "multi_label_classification" if several else "single_label_classification"
-    head = choose_head(folder, setup, new_head=new_head)
-    model = load_pretrained(head, folder, setup, labels=setup.labels, new_head=new_head, problem_type=problem)
-    read_windows(model, setup)
+    head = choose_head(folder, context, new_head=new_head)
+    model = load_pretrained(head, folder, context, labels=context.labels, new_head=new_head, problem_type=problem)
+    read_windows(model, context)
     return model
 
 
-def choose_head(folder: Path, setup: TaskContext, *, new_head: bool) -> str | Callable[[type], type[Model]]:
+def choose_head(folder: Path, context: TaskContext, *, new_head: bool) -> str | Callable[[type], type[Model]]:
     """Return the head over a text, or over the vectors of its windows if ``long_text`` requires it.
 
     Raises:
         ModelError: If the checkpoint's trained head, which is to be run, reads windows and the recipe does not.
     """
-    if truncation.long_text(setup.recipe) == truncation.HIERARCHICAL:
+    if truncation.long_text(context.recipe) == truncation.HIERARCHICAL:
         from bertkit.modeling.heads.base import with_head
         from bertkit.modeling.heads.text import WindowPooling
 
@@ -145,37 +145,37 @@ def choose_head(folder: Path, setup: TaskContext, *, new_head: bool) -> str | Ca
     return AUTO_CLASS
 
 
-def read_windows(model: Model, setup: TaskContext) -> None:
+def read_windows(model: Model, context: TaskContext) -> None:
     """Run a model's head for a text on each of its windows, if ``long_text`` requires it."""
-    if truncation.long_text(setup.recipe) in truncation.WINDOWS:
+    if truncation.long_text(context.recipe) in truncation.WINDOWS:
         from bertkit.modeling.heads.mixins import Windows, extend_model
 
         extend_model(model, Windows)
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
-    ids = setup.label_ids
+    ids = context.label_ids
 
     def label_of(row: Row) -> list[float] | int:
         label = row["label"]
-        return [float(name in label) for name in setup.labels] if isinstance(label, list) else ids[label]
+        return [float(name in label) for name in context.labels] if isinstance(label, list) else ids[label]
 
-    return add_labels(truncation.encode_long(rows, setup), rows, label_of)
+    return add_labels(truncation.encode_long(rows, context), rows, label_of)
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the padding collator, or the collator for several texts if texts are read in windows."""
-    build = multi_text_collator if truncation.reads_windows(setup.recipe) else padding_collator
-    return build(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
+    build = multi_text_collator if truncation.reads_windows(context.recipe) else padding_collator
+    return build(context, label_type="float32" if _is_multi_label(context.recipe) else "int64")
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Choose each row's most probable label (or all that reach a threshold), with every label's probability.
 
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
     """
-    several, strategy = _is_multi_label(setup.recipe), truncation.long_text(setup.recipe)
+    several, strategy = _is_multi_label(context.recipe), truncation.long_text(context.recipe)
     to_probabilities = sigmoid if several else softmax
     if strategy in truncation.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
@@ -185,48 +185,50 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
     temper = calibration.temper_each if several else calibration.temper
-    temperature, thresholds = _option(setup.recipe, "temperature"), _thresholds(setup) if several else None
+    temperature, thresholds = _option(context.recipe, "temperature"), _thresholds(context) if several else None
     probabilities = temper(probabilities, temperature)
     chosen = choose_labels(probabilities, thresholds)
     if strategy == "windows_vote":
         chosen = np.stack([vote(temper(row_scores, temperature), thresholds) for row_scores in by_window])
-    named = [[setup.labels[number] for number in np.flatnonzero(row_scores)] for row_scores in chosen]
+    named = [[context.labels[number] for number in np.flatnonzero(row_scores)] for row_scores in chosen]
     decoded = []
     for names, row_scores in zip(named, probabilities, strict=True):
-        record = {"probabilities": dict(zip(setup.labels, map(float, row_scores), strict=True))}
-        decided = {} if several else calibration.decide(row_scores, setup.labels, partial(_option, setup.recipe))
+        record = {"probabilities": dict(zip(context.labels, map(float, row_scores), strict=True))}
+        decided = {} if several else calibration.decide(row_scores, context.labels, partial(_option, context.recipe))
         decoded.append({"prediction": names if several else names[0], **record, **decided})
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return the explainable outputs: the log-odds of each label; with windows, of their combined probabilities."""
-    strategy = truncation.long_text(setup.recipe)
+    strategy = truncation.long_text(context.recipe)
     windows = strategy if strategy in truncation.WINDOWS else ""
     chosen = prediction["prediction"] if isinstance(prediction["prediction"], list) else [prediction["prediction"]]
     return label_targets(
-        setup.labels, chosen, partial(class_score, several=_is_multi_label(setup.recipe), windows=windows)
+        context.labels, chosen, partial(class_score, several=_is_multi_label(context.recipe), windows=windows)
     )
 
 
-def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
     """Return the probabilities and the gold labels of the rows.
 
     If a row may have several labels, each label is a separate decision between no and yes.
     """
     row_probabilities = (list(record["probabilities"].values()) for record in predictions)
     probabilities = np.fromiter(row_probabilities, dtype=np.dtype((float, len(predictions[0]["probabilities"]))))
-    if _is_multi_label(setup.recipe):
+    if _is_multi_label(context.recipe):
         pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
-        gold = _indicators([row["label"] for row in rows], setup.labels).ravel()
-        return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(setup.labels)), per="label")
-    gold = np.fromiter((setup.labels.index(row["label"]) for row in rows), dtype=int)
+        gold = _indicators([row["label"] for row in rows], context.labels).ravel()
+        return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(context.labels)), per="label")
+    gold = np.fromiter((context.labels.index(row["label"]) for row in rows), dtype=int)
     return calibration.Decisions(probabilities, gold, np.arange(len(rows)))
 
 
-def combine(outputs: Outputs, feature: Feature, setup: TaskContext) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
-    combine_labels = mean_of_each_label if _is_multi_label(setup.recipe) else mean_probabilities
+    combine_labels = mean_of_each_label if _is_multi_label(context.recipe) else mean_probabilities
     return combine_each(combine_labels, outputs)
 
 
@@ -238,68 +240,68 @@ def combine_each(combine_labels: Combine, outputs: Outputs) -> dict[str, Any]:
     return {**combine_labels([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators if a row may have several labels.
 
     Ids follow the recipe's order, not the checkpoint's, so F1 of two labels is the F1 of the second.
     """
-    names = setup.recipe.labels or list(setup.labels)
+    names = context.recipe.labels or list(context.labels)
     sides = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
-    if _is_multi_label(setup.recipe):
+    if _is_multi_label(context.recipe):
         return {side: _indicators(side_labels, names) for side, side_labels in sides.items()}
     ids = {name: number for number, name in enumerate(names)}
     return {side: np.array([ids[name] for name in side_labels]) for side, side_labels in sides.items()}
 
 
-def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
+def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the most frequent label (or each label of more than half of the rows), and a model of the words.
 
     For pairs, also learn from a part of them.
     """
-    ids = setup.label_ids
-    several = _is_multi_label(setup.recipe)
+    ids = context.label_ids
+    several = _is_multi_label(context.recipe)
     counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
     frequent = [number for number, count in counts.items() if count * 2 > len(training)]
     learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if several else counts.most_common(1)[0][0]}
     # Use enough rows for a good model of the words; the time grows with rows times labels.
-    rows = sample(training, row_limit(len(setup.labels)))
+    rows = sample(training, row_limit(len(context.labels)))
     gold_labels = [row["label"] if several else [row["label"]] for row in rows]
-    learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, setup.labels))
-    if len(setup.labels) <= _MAX_LABELS and not several:
+    learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, context.labels))
+    if len(context.labels) <= _MAX_LABELS and not several:
         rows = sample(training)
         gold = [ids[row["label"]] for row in rows]
         learned |= {name: fit_linear(features, gold) for name, features in describe_pairs(rows).items()}
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent label, and by words; for pairs also from either text only, and from common words."""
     frequent = learned[_FREQUENT]
     several = isinstance(frequent, list)
-    label: list[str] | str = [setup.labels[n] for n in frequent] if several else setup.labels[frequent]
+    label: list[str] | str = [context.labels[n] for n in frequent] if several else context.labels[frequent]
     predicted = {_FREQUENT: [{"prediction": label}] * len(rows)}
     if words := learned.get(TFIDF):
         scores = score_tfidf(words, rows)
         if several:
             chosen = map(np.flatnonzero, scores > 0)
-            predicted[TFIDF] = [{"prediction": [setup.labels[number] for number in numbers]} for numbers in chosen]
+            predicted[TFIDF] = [{"prediction": [context.labels[number] for number in numbers]} for numbers in chosen]
         else:
             # Rows with the same label share one record, which saves memory.
-            records = [{"prediction": name} for name in setup.labels]
+            records = [{"prediction": name} for name in context.labels]
             predicted[TFIDF] = [records[number] for number in scores.argmax(axis=1)]
     for name, features in describe_pairs(rows).items():
         if model := learned.get(name):
             best = score_linear(model, features).argmax(axis=1)
-            predicted[name] = [{"prediction": setup.labels[model["classes"][number]]} for number in best]
+            predicted[name] = [{"prediction": context.labels[model["classes"][number]]} for number in best]
     return predicted
 
 
-def _thresholds(setup: TaskContext) -> np.ndarray:
+def _thresholds(context: TaskContext) -> np.ndarray:
     """Return the minimum probability that selects each label, (labels,), by default 0.5."""
-    chosen = _option(setup.recipe, "thresholds") or {}
-    if unknown := next((name for name in chosen if name not in setup.labels), None):
-        raise RecipeError(f"options.thresholds names no label {unknown!r}", did_you_mean(unknown, setup.labels))
-    return np.array([chosen.get(name, 0.5) for name in setup.labels])
+    chosen = _option(context.recipe, "thresholds") or {}
+    if unknown := next((name for name in chosen if name not in context.labels), None):
+        raise RecipeError(f"options.thresholds names no label {unknown!r}", did_you_mean(unknown, context.labels))
+    return np.array([chosen.get(name, 0.5) for name in context.labels])
 
 
 def _is_multi_label(recipe: Recipe) -> bool:

@@ -37,7 +37,7 @@ from bertkit.tokens import truncation
 from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, TaskContext, Tensor, padding_collator
 from bertkit.tokens.several import multi_text_collator
 
-COLUMNS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
+COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
@@ -67,30 +67,30 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "label": number}
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one linear output over its pooled output, trained with the squared error."""
-    head = choose_head(folder, setup, new_head=new_head)
-    model = load_pretrained(head, folder, setup, labels=("value",), new_head=new_head, problem_type="regression")
-    read_windows(model, setup)
+    head = choose_head(folder, context, new_head=new_head)
+    model = load_pretrained(head, folder, context, labels=("value",), new_head=new_head, problem_type="regression")
+    read_windows(model, context)
     # Without it, the CrossEncoder of sentence-transformers applies a sigmoid to a single output.
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return model
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the texts; ``labels`` is the number itself."""
-    return add_labels(truncation.encode_long(rows, setup), rows, lambda row: row["label"])
+    return add_labels(truncation.encode_long(rows, context), rows, lambda row: row["label"])
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the padding collator, or the collator for several texts if texts are read in windows."""
-    build = multi_text_collator if truncation.reads_windows(setup.recipe) else padding_collator
-    return build(setup, label_type="float32")
+    build = multi_text_collator if truncation.reads_windows(context.recipe) else padding_collator
+    return build(context, label_type="float32")
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the model's number for each row; with windows, their mean or maximum."""
-    mode, logits = truncation.long_text(setup.recipe), [output["logits"] for output in outputs]
+    mode, logits = truncation.long_text(context.recipe), [output["logits"] for output in outputs]
     if mode in truncation.WINDOWS:
         counts = [int(output["windows"]) for output in outputs]
         logits = [
@@ -99,9 +99,11 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     return [{"prediction": float(values[0])} for values in logits]
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the number, of windows as they are combined."""
-    strategy = truncation.long_text(setup.recipe)
+    strategy = truncation.long_text(context.recipe)
 
     def score(outputs: Batch) -> Tensor:
         values = outputs["logits"][..., 0].float()
@@ -112,12 +114,12 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     return [Target("value", score, "value")]
 
 
-def combine(outputs: Outputs, feature: Feature, setup: TaskContext) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their numbers."""
     return combine_each(mean_logits, outputs)
 
 
-def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
+def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the mean, and a model of the words; for pairs also of the fraction of common words."""
     labels = [float(row["label"]) for row in training]
     mean, scale = find_scale(labels)
@@ -129,7 +131,7 @@ def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the mean, and by words; for pairs also from the fraction of words that both texts have."""
     predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
     mean, scale = learned.get(_SCALE, (0.0, 1.0))

@@ -64,10 +64,10 @@ from bertkit.tokens.words import (
 
 _ALWAYS = ("word_probabilities",)
 COLUMNS = ColumnSpec(
-    given=("tokens",),
+    inputs=("tokens",),
     gold="tags",
     lists=("tokens",),
-    fallback_column={"tokens": "text"},
+    fallback_columns={"tokens": "text"},
     spans="spans",
     predicted=_ALWAYS,
 )
@@ -180,32 +180,32 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
     return warnings
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
-    layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
+    layers, tagger, size = (_option(context.recipe, name) for name in ("layers", "tagger", "tagger_size"))
     head = None if layers is None else {"layers": layers, "tagger": tagger, "size": size}
-    return load_tagger(folder, setup, head, new_head=new_head)
+    return load_tagger(folder, context, head, new_head=new_head)
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode words in windows; ``words`` are those read off in a window, ``positions`` their first tokens.
 
     ``labels`` is `IGNORE_INDEX` at all other tokens.
     """
-    template = find_template(setup.tokenizer, pair=False)
-    budget = token_budget(setup, template)
+    template = find_template(context.tokenizer, pair=False)
+    budget = token_budget(context, template)
     # More than half would make a window repeat most of the one before.
-    overlap = min(int(_option(setup.recipe, "overlap")), budget // 2)
-    numbers = setup.label_ids
+    overlap = min(int(_option(context.recipe, "overlap")), budget // 2)
+    numbers = context.label_ids
     features = []
-    if _option(setup.recipe, "word_split") == "subwords" and rows and "offsets" in rows[0]:
-        tokenized = tokenize_subwords(setup.tokenizer, rows)
+    if _option(context.recipe, "word_split") == "subwords" and rows and "offsets" in rows[0]:
+        tokenized = tokenize_subwords(context.tokenizer, rows)
     else:
-        tokenized = tokenize_words(setup.tokenizer, [row["tokens"] for row in rows], max_tokens=budget // 2)
+        tokenized = tokenize_words(context.tokenizer, [row["tokens"] for row in rows], max_tokens=budget // 2)
     for number, tokens in enumerate(tokenized):
         # A word without tokens would be tagged O; if that tag does not exist, the word needs a token.
         if "O" not in numbers:
-            tokens = [word or [setup.tokenizer.unk_token_id] for word in tokens]
+            tokens = [word or [context.tokenizer.unk_token_id] for word in tokens]
         for window in split_windows(tokens, budget, overlap):
             feature = {"row": number, **template.fill(window.tokens)}
             positions = [len(template.before) + first for first in window.positions]
@@ -218,43 +218,43 @@ def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     return features
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder if they are precomputed."""
-    if setup.inference:  # Only training keeps hidden states.
-        return padding_collator(setup, label_per_token=True)
+    if context.inference:  # Only training keeps hidden states.
+        return padding_collator(context, label_per_token=True)
     from bertkit.modeling.heads.taggers import state_collator
 
-    return state_collator(padding_collator(setup, label_per_token=True))
+    return state_collator(padding_collator(context, label_per_token=True))
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: TaskContext, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
     """Compute the hidden states of a frozen encoder once, and keep them on disk."""
-    if _option(setup.recipe, "layers") is not None:
+    if _option(context.recipe, "layers") is not None:
         from bertkit.modeling.heads.taggers import cache_states
 
         # The same encoder in another precision has other states.
-        content = fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
+        content = fingerprint(hub.find_model(context.recipe.model)) + context.recipe.training.precision
         for split_features in features.values():
             cache_states(model, split_features, run, content)
     return False
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Choose each word's tag and, where tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
     space), and ``probability``, the mean of its words' probabilities. For a text, entities are also its ``spans``.
     """
     # Logits of shape (words, tags) per row, gathered from its windows by their positions; each word is in one window.
-    scores = [np.full((len(row["tokens"]), len(setup.labels)), np.nan) for row in rows]
+    scores = [np.full((len(row["tokens"]), len(context.labels)), np.nan) for row in rows]
     for output, feature in zip(outputs, features, strict=True):
         scores[feature["row"]][feature["words"]] = output["logits"][feature["positions"]]
-    return [_decode_row(row, logits, setup) for row, logits in zip(rows, scores, strict=True)]
+    return [_decode_row(row, logits, context) for row, logits in zip(rows, scores, strict=True)]
 
 
-def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
     """Return the probabilities and the gold tags of all words that have tokens and a tag."""
-    ids = setup.label_ids
+    ids = context.label_ids
     decisions = [
         (record["_probabilities"][word], ids[tag], number)
         for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
@@ -265,14 +265,14 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext)
     return calibration.Decisions(probabilities, gold, numbers, per="word")
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
     # Tags of words are counted as spans of one word, so that one function counts both.
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
-    counts = {"tags": entities.count_spans(as_words, setup.labels)}
-    if _has_entities(setup):
-        types = _find_types(rows, setup)
+    counts = {"tags": entities.count_spans(as_words, context.labels)}
+    if _has_entities(context):
+        types = _find_types(rows, context)
         for name, find in (("entities", entities.find_spans), ("strict", entities.find_strict_spans)):
             counts[name] = entities.count_spans(_pair_spans(pairs, rows, find), types)
     return counts
@@ -298,45 +298,45 @@ def _gold_spans(row: Row) -> list[entities.Span]:
     return entities.locate_spans(spans, _text_of(row)[1])
 
 
-def _find_types(rows: Rows, setup: TaskContext) -> list[str]:
+def _find_types(rows: Rows, context: TaskContext) -> list[str]:
     """Return the entity types of the labels and of gold spans, which may share their words with other spans."""
     span_types = (label for row in rows for *_, label in row.get("spans", ()))
-    return list(dict.fromkeys([*entities.entity_types(setup.labels), *span_types]))
+    return list(dict.fromkeys([*entities.entity_types(context.labels), *span_types]))
 
 
-def score(compared: RowScores, setup: TaskContext) -> dict[str, float]:
+def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
     """Compute the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
 
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
     ``f1_macro`` the mean over entity types (or tags).
     """
-    marked_entities = [name for name in setup.recipe.metrics if name in entities.ENTITY_METRICS]
-    if marked_entities and "entities" not in compared:
+    marked_entities = [name for name in context.recipe.metrics if name in entities.ENTITY_METRICS]
+    if marked_entities and "entities" not in row_scores:
         message = f"for entity tags (B-PER, I-PER, O) alone: {', '.join(marked_entities)}"
         raise RecipeError(message, "use accuracy or f1_macro")
-    return score_table(METRICS, compared, setup)
+    return score_table(METRICS, row_scores, context)
 
 
-def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
+def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the most frequent tag overall and per word."""
-    return dict(zip(_BASELINES, entities.count_tags(training, setup.labels), strict=True))
+    return dict(zip(_BASELINES, entities.count_tags(training, context.labels), strict=True))
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
     frequent, tag_scores = (learned[name] for name in _BASELINES)
     return {
-        name: [{"prediction": [setup.labels[tags.get(word, frequent)] for word in row["tokens"]]} for row in rows]
+        name: [{"prediction": [context.labels[tags.get(word, frequent)] for word in row["tokens"]]} for row in rows]
         for name, tags in zip(_BASELINES, ({}, tag_scores), strict=True)
     }
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores of each entity type (or tag), and how entities were recognized or missed."""
-    if not _has_entities(setup):
-        compared = compare(predictions, rows, setup)
+    if not _has_entities(context):
+        row_scores = compare(predictions, rows, context)
         answers = _answers(predictions, rows, are_entities=False)
-        table = _score_tags(setup.labels, compared["tags"].sum(axis=0))
+        table = _score_tags(context.labels, row_scores["tags"].sum(axis=0))
         return TaskReport({"tags": table}, answers=answers, entity_verdicts=[])
     errors: Counter[str] = Counter()
     pairs = _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans)
@@ -407,21 +407,21 @@ def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe)
         remedy = error.remedy
         if tag[1:2] == "-":
             remedy += f"; the recipe `tag` takes the types of your rows, which {recipe.name} does not"
-        raise DataError(f"word {word + 1} {words[word]!r}: {error.what}", remedy, column="tags") from None
+        raise DataError(f"word {word + 1} {words[word]!r}: {error.message}", remedy, column="tags") from None
 
 
-def _has_entities(setup: TaskContext) -> bool:
-    scheme = _scheme(setup.recipe)
-    look_like_iob2 = "O" in setup.labels and all(map(entities.is_entity_tag, setup.labels))
+def _has_entities(context: TaskContext) -> bool:
+    scheme = _scheme(context.recipe)
+    look_like_iob2 = "O" in context.labels and all(map(entities.is_entity_tag, context.labels))
     return scheme in entities.SCHEMES or (scheme == "auto" and look_like_iob2)
 
 
-def _decode_row(row: Row, scores: np.ndarray, setup: TaskContext) -> dict[str, Any]:
+def _decode_row(row: Row, scores: np.ndarray, context: TaskContext) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
-    has_entities = _has_entities(setup)
-    probabilities = tag_probabilities(scores, setup.labels, _option(setup.recipe, "temperature"))
-    decoding = str(_option(setup.recipe, "decoding")) if has_entities else "greedy"
-    tags, likely = choose_tags(probabilities, setup.labels, decoding)
+    has_entities = _has_entities(context)
+    probabilities = tag_probabilities(scores, context.labels, _option(context.recipe, "temperature"))
+    decoding = str(_option(context.recipe, "decoding")) if has_entities else "greedy"
+    tags, likely = choose_tags(probabilities, context.labels, decoding)
     confidence = [None if math.isnan(scores[word, 0]) else value for word, value in enumerate(likely)]
     record: dict[str, Any] = {"prediction": tags}
     if "offsets" in row:

@@ -59,7 +59,7 @@ from bertkit.tokens.questions import (
 )
 
 COLUMNS = ColumnSpec(
-    given=("state",),
+    inputs=("state",),
     gold="answers",
     optional=("questions",),
     blank=("state",),
@@ -86,7 +86,7 @@ def _read_asked(value: Any) -> Any:
     try:
         return value if value is None else read_questions(value)
     except DataError as error:
-        raise ValueError(f"{error.what}: {error.remedy}") from None
+        raise ValueError(f"{error.message}: {error.remedy}") from None
 
 
 def _for_each_type(name: str) -> Option:
@@ -139,7 +139,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     return checked if checked["answers"] else None
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one logit per token, which counts at the mask tokens of options.
 
     Raises:
@@ -148,19 +148,19 @@ def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
     from bertkit.modeling.attention import preserve_sliding_window
     from bertkit.modeling.heads.options import option_class, takes_positions
 
-    model = load_pretrained(option_class, folder, setup, labels=placeholder_names(1), new_head=new_head)
+    model = load_pretrained(option_class, folder, context, labels=placeholder_names(1), new_head=new_head)
     config = model.config
     if new_head:  # An exported graph has no tokenizer and splits sequences by these ids.
-        config.option_separator = find_template(setup.tokenizer, pair=True).between[-1]
-        config.option_marker = setup.tokenizer.mask_token_id
-    if _option(setup.recipe, "one_pass") and not takes_positions(config):
+        config.option_separator = find_template(context.tokenizer, pair=True).between[-1]
+        config.option_marker = context.tokenizer.mask_token_id
+    if _option(context.recipe, "one_pass") and not takes_positions(config):
         message = f"options.one_pass: a {config.model_type} model computes positions internally"
         raise RecipeError(message, "leave it out; each question is then read in a separate sequence")
     preserve_sliding_window(model)
     return model
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the answered questions of a row, or all, with the text, which is truncated if it does not fit.
 
     ``questions`` are the numbers of a feature's questions in their row, and ``places`` the tokens of all their options:
@@ -170,9 +170,9 @@ def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     Raises:
         DataError: If a question and its options leave no room for a text.
     """
-    tokenizer, template = setup.tokenizer, find_template(setup.tokenizer, pair=True)
-    budget, is_one_pass = token_budget(setup, template), bool(_option(setup.recipe, "one_pass"))
-    asked_parts = [_questions_to_read(row, setup.recipe) for row in rows]
+    tokenizer, template = context.tokenizer, find_template(context.tokenizer, pair=True)
+    budget, is_one_pass = token_budget(context, template), bool(_option(context.recipe, "one_pass"))
+    asked_parts = [_questions_to_read(row, context.recipe) for row in rows]
     texts = (text for questions in asked_parts for _, part in questions for text in (part.instructions, *part.texts))
     ids, states = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
     features: list[Feature] = []
@@ -189,12 +189,12 @@ def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     return features
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the padding collator; ``labels`` (sequences, tokens) lies at the mask tokens of gold options."""
-    return padding_collator(setup, label_per_token=True)
+    return padding_collator(context, label_per_token=True)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the answer to each question by its name, and its confidence in ``decisions``.
 
     That is the ``probability`` of yes; the ``probabilities`` of labels and the ``confidence`` in the chosen one; or the
@@ -203,8 +203,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     records: list[Prediction] = [{"prediction": {}, "decisions": {}} for _ in rows]
     for output, feature in zip(outputs, features, strict=True):
         record = records[feature["row"]]
-        for question, places in _asked_in(feature, rows[feature["row"]], setup):
-            option = partial(_option_of, setup.recipe, question.type)
+        for question, places in _asked_in(feature, rows[feature["row"]], context):
+            option = partial(_option_of, context.recipe, question.type)
             probabilities = softmax(output["logits"][places, 0] / option("temperature"))
             answers = [question.value(number) for number in range(len(probabilities))]
             record["prediction"][question.name] = answers[int(probabilities.argmax())]
@@ -213,9 +213,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
     return records
 
 
-def _asked_in(feature: Feature, row: Row, setup: TaskContext) -> Iterator[tuple[Question, Any]]:
+def _asked_in(feature: Feature, row: Row, context: TaskContext) -> Iterator[tuple[Question, Any]]:
     """Yield the questions of a feature, each with the tokens of its options."""
-    questions, start = _questions_of(row, setup.recipe), 0
+    questions, start = _questions_of(row, context.recipe), 0
     for index in feature["questions"]:
         end = start + len(questions[index].options)
         yield questions[index], feature["places"][start:end]
@@ -231,12 +231,12 @@ def _describe_answer(question: Question, probabilities: list[float]) -> dict[str
     return {"probabilities": named, "confidence": max(probabilities)}
 
 
-def gold_probabilities(predictions: Predictions, rows: Rows, setup: TaskContext) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
     """Return the probabilities of the options of all answered questions, 0 for those that a question lacks."""
     answered = [
         (number, row["answers"][question.name], question.type, _probabilities(question, record))
         for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
-        for _, question in _questions_to_read(row, setup.recipe)
+        for _, question in _questions_to_read(row, context.recipe)
     ]
     padded = np.zeros((len(answered), max(len(option_probabilities) for *_, option_probabilities in answered)))
     for line, (*_, option_probabilities) in zip(padded, answered, strict=True):
@@ -257,11 +257,13 @@ def _probabilities(question: Question, record: Prediction) -> list[float]:
     return list(option_probabilities.values() if isinstance(option_probabilities, Mapping) else option_probabilities)
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the log-odds of each answer among the options of its question."""
     answers = []
     for number, feature in enumerate(features):
-        for question, places in _asked_in(feature, row, setup):
+        for question, places in _asked_in(feature, row, context):
             index = read_answer(question, prediction["prediction"][question.name]) or 0
 
             def score(outputs: Tensors, places: Any = places, index: int = index) -> Any:
@@ -290,54 +292,54 @@ def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float
     return float(np.square(differences).sum() / max(len(probabilities) - 1, 1))
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> RowScores:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
     """Return arrays (rows, questions): numbers of gold and predicted answers, and how far levels are off.
 
     An answer has the same number in all rows that ask the question with it. The errors of levels are NaN
     if a question has none.
     """
     max_questions = max((len(row["answers"]) for row in rows), default=0)
-    compared = {name: np.full((len(rows), max_questions), NO_ANSWER) for name in ("gold", "predicted")}
-    compared |= {name: np.full((len(rows), max_questions), np.nan) for name in (_ERROR, _RANKED)}
+    row_scores = {name: np.full((len(rows), max_questions), NO_ANSWER) for name in ("gold", "predicted")}
+    row_scores |= {name: np.full((len(rows), max_questions), np.nan) for name in (_ERROR, _RANKED)}
     numbers: dict[tuple[str, str], int] = {}
     for line, (row, record) in enumerate(zip(rows, predictions, strict=True)):
-        for place, (_, question) in enumerate(_questions_to_read(row, setup.recipe)):
+        for place, (_, question) in enumerate(_questions_to_read(row, context.recipe)):
             gold, raw_answer = row["answers"][question.name], record["prediction"].get(question.name)
             predicted = read_answer(question, raw_answer)
             if predicted is None:
                 raise DataError(f"no answer to {question.name!r} is predicted", "predict one", row=line + 1)
             for name, option in (("gold", gold), ("predicted", predicted)):
                 key = (question.name, question.options[option])
-                compared[name][line, place] = numbers.setdefault(key, len(numbers))
+                row_scores[name][line, place] = numbers.setdefault(key, len(numbers))
             if question.type == "score":
                 probabilities = _probabilities(question, record)
-                compared[_ERROR][line, place] = abs(expected_level(probabilities) - gold)
-                compared[_RANKED][line, place] = ranked_probability_score(probabilities, gold)
-    return compared
+                row_scores[_ERROR][line, place] = abs(expected_level(probabilities) - gold)
+                row_scores[_RANKED][line, place] = ranked_probability_score(probabilities, gold)
+    return row_scores
 
 
-def count_errors(compared: RowScores) -> tuple[Any, Any]:
+def count_errors(row_scores: RowScores) -> tuple[Any, Any]:
     """Count the wrong answers of each row, and all."""
-    is_answered = compared["gold"] != NO_ANSWER
-    return (is_answered & (compared["gold"] != compared["predicted"])).sum(axis=1), is_answered.sum(axis=1)
+    is_answered = row_scores["gold"] != NO_ANSWER
+    return (is_answered & (row_scores["gold"] != row_scores["predicted"])).sum(axis=1), is_answered.sum(axis=1)
 
 
-def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
+def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the most frequent answer to each question."""
     counts: dict[str, Counter[str]] = {}
     for row in training:
-        for _, question in _questions_to_read(row, setup.recipe):
+        for _, question in _questions_to_read(row, context.recipe):
             answer = question.options[row["answers"][question.name]]
             counts.setdefault(question.name, Counter())[answer] += 1
     return {_FREQUENT: {name: [answer for answer, _ in answers.most_common()] for name, answers in counts.items()}}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent answer to each question in training, or the first option of one never asked before."""
     predicted: list[Prediction] = []
     for row in rows:
         chosen = {}
-        for question in _questions_of(row, setup.recipe):
+        for question in _questions_of(row, context.recipe):
             ranked = learned[_FREQUENT].get(question.name, ())
             option = next((question.options.index(answer) for answer in ranked if answer in question.options), 0)
             chosen[question.name] = question.value(option)
@@ -345,13 +347,13 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dic
     return {_FREQUENT: predicted}
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each question by its name, and the answers as text."""
     tried: dict[tuple[str, str], list[tuple[bool, float]]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):
         gold, chosen, sure = [], [], []
-        for _, question in _questions_to_read(row, setup.recipe):
+        for _, question in _questions_to_read(row, context.recipe):
             right = row["answers"][question.name]
             predicted = read_answer(question, record["prediction"][question.name]) or 0
             probabilities = _probabilities(question, record)

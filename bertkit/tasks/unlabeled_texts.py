@@ -21,7 +21,7 @@ from bertkit.tasks import Outputs, Prediction, Predictions, TaskReport, contrast
 from bertkit.tokens.features import Feature, Features, Rows, TaskContext
 from bertkit.tokens.several import multi_text_collator, text_number
 
-COLUMNS = ColumnSpec(given=("text",), gold="", together=("text",))
+COLUMNS = ColumnSpec(inputs=("text",), gold="", groups=("text",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS = {name: contrastive.METRICS[name] for name in ("mrr@10", "recall@1", "recall@10")}
 OPTIONS: Mapping[str, Any] = texts.OPTIONS
@@ -39,44 +39,46 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
-    return texts.load_encoder(folder, setup, new_head=new_head, loss="simcse", learned_texts=1)
+    return texts.load_encoder(folder, context, new_head=new_head, loss="simcse", learned_texts=1)
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's number."""
     several = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
-    features = texts.encode_rows(several, setup)
+    features = texts.encode_rows(several, context)
     for row, feature in zip(rows, features, strict=True):
         feature["texts"] = [text_number(row["text"])]
     return features
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine of the two halves of each text (or their dot product)."""
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
-    return contrastive.decode(halves, features, _halves(rows), setup)
+    return contrastive.decode(halves, features, _halves(rows), context)
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the similarity of the two halves."""
-    return [vector_target(1, dot=texts.is_dot(setup))]
+    return [vector_target(1, dot=texts.is_dot(context))]
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Return the ``rank`` of each text's second half among all rows' second halves, as the first half ranks them."""
-    return contrastive.compare(predictions, _halves(rows), setup)
+    return contrastive.compare(predictions, _halves(rows), context)
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank second halves by chance, and by the words that they share with the first half."""
-    return contrastive.baselines(learned, _halves(rows), setup)
+    return contrastive.baselines(learned, _halves(rows), context)
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
-    return contrastive.details(predictions, _halves(rows), setup)
+    return contrastive.details(predictions, _halves(rows), context)
 
 
 def _halves(rows: Rows) -> list[Row]:

@@ -19,7 +19,7 @@ from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import Judged, Metric
+from bertkit.metrics.intervals import Metric, RowScores
 from bertkit.metrics.registry import CLASSIFICATION
 from bertkit.modeling.heads.targets import Target, label_targets, log_odds
 from bertkit.modeling.info import Model
@@ -44,11 +44,11 @@ from bertkit.tokens.features import (
 from bertkit.tokens.words import read_target_word, split_windows, tokenize_words
 
 COLUMNS = ColumnSpec(
-    given=("tokens", "target"),
+    inputs=("tokens", "target"),
     gold="sense",
     optional=("word",),
     lists=("tokens", "target"),
-    fallback_column={"tokens": "text"},
+    fallback_columns={"tokens": "text"},
     text_always=True,
     predicted=("sense_scores",),
 )
@@ -88,26 +88,26 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**checked, "sense": f"{word.replace('/', '_')}/{sense}"}
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
-    nearest = _option(setup.recipe, "method") == "nearest"
-    head = {"layers": _option(setup.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
-    return load_tagger(folder, setup, head, new_head=new_head)
+    nearest = _option(context.recipe, "method") == "nearest"
+    head = {"layers": _option(context.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
+    return load_tagger(folder, context, head, new_head=new_head)
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the window that gives the target word the most context; ``positions`` are its tokens in ``input_ids``.
 
     Raises:
         DataError: If a word has no tokens, or the model does not know its senses.
     """
     texts = [row["tokens"] for row in rows]
-    template = find_template(setup.tokenizer, pair=False)
-    budget = token_budget(setup, template)
-    numbers = setup.label_ids
-    senses = _senses(setup)
+    template = find_template(context.tokenizer, pair=False)
+    budget = token_budget(context, template)
+    numbers = context.label_ids
+    senses = _senses(context)
     features = []
-    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
+    for number, tokens in enumerate(tokenize_words(context.tokenizer, texts, max_tokens=budget // 2)):
         row = rows[number]
         if row["word"].replace("/", "_") not in senses:
             message = f"row {number + 1}: the model has no senses of {row['word']!r}"
@@ -127,17 +127,17 @@ def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
     return features
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the padding collator."""
-    return padding_collator(setup, label_per_token=True)
+    return padding_collator(context, label_per_token=True)
 
 
-def precompute(model: Model, features: Mapping[str, Features], setup: TaskContext, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
     """With ``nearest``, set each sense's output weights to the mean direction of its training rows' hidden states.
 
     Return whether nothing is left to train.
     """
-    if _option(setup.recipe, "method") != "nearest":
+    if _option(context.recipe, "method") != "nearest":
         return False
     import torch
 
@@ -146,7 +146,7 @@ def precompute(model: Model, features: Mapping[str, Features], setup: TaskContex
     training = features["train"]
     # Sums of unit vectors, shape (senses, hidden size). Scaled to length 1 they are the head's weights, so that a logit
     # is the word's length times the cosine, and the largest logit the nearest sense: no index or search is needed.
-    sums = np.zeros((len(setup.labels), model.output.in_features))
+    sums = np.zeros((len(context.labels), model.output.in_features))
     for feature, states in zip(training, compute_states(model, training, run), strict=True):
         mean = states[feature["positions"]].mean(axis=0)
         sums[feature["labels"][feature["positions"][0]]] += mean / np.linalg.norm(mean)
@@ -157,14 +157,14 @@ def precompute(model: Model, features: Mapping[str, Features], setup: TaskContex
     return True
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Choose the best sense of each row's word, and score all senses of that word.
 
     The scores are probabilities where the encoder was fine-tuned, else the length of the word's vector in the
     direction of each sense, which ranks them as the cosine does.
     """
-    senses = _senses(setup)
-    nearest = _option(setup.recipe, "method") == "nearest"
+    senses = _senses(context)
+    nearest = _option(context.recipe, "method") == "nearest"
     decoded = []
     for output, feature, row in zip(outputs, features, rows, strict=True):
         word_senses = senses[row["word"].replace("/", "_")]
@@ -174,44 +174,46 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext)
         if not nearest:
             scores = np.exp(scores - scores.max())
             scores /= scores.sum()
-        named = {setup.labels[number]: float(value) for number, value in zip(word_senses, scores, strict=True)}
-        decoded.append({"prediction": setup.labels[best], "sense_scores": named})
+        named = {context.labels[number]: float(value) for number, value in zip(word_senses, scores, strict=True)}
+        decoded.append({"prediction": context.labels[best], "sense_scores": named})
     return decoded
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the log-odds of each sense of the word among these."""
-    word_senses, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
+    word_senses, positions = _senses(context)[row["word"].replace("/", "_")], features[0]["positions"]
 
     def score(outputs: Batch, number: int) -> Tensor:
         return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], number)
 
-    return label_targets([setup.labels[number] for number in word_senses], [prediction["prediction"]], score)
+    return label_targets([context.labels[number] for number in word_senses], [prediction["prediction"]], score)
 
 
-def compare(predictions: Predictions, rows: Rows, setup: TaskContext) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Return the label ids of the ``gold`` and ``predicted`` senses, and the indices of their words."""
-    ids, words = setup.label_ids, {word: index for index, word in enumerate(_senses(setup))}
+    ids, words = context.label_ids, {word: index for index, word in enumerate(_senses(context))}
     gold, predicted = ([row["sense"] for row in rows], [record["prediction"] for record in predictions])
-    compared = {}
+    row_scores = {}
     for side, senses in (("gold", gold), ("predicted", predicted)):
-        compared[side] = np.array([ids[sense] for sense in senses])
-        compared[f"{side}_word"] = np.array([words[sense.partition("/")[0]] for sense in senses])
-    return compared
+        row_scores[side] = np.array([ids[sense] for sense in senses])
+        row_scores[f"{side}_word"] = np.array([words[sense.partition("/")[0]] for sense in senses])
+    return row_scores
 
 
-def _score_words(compared: Judged) -> dict[int, dict[str, Any]]:
+def _score_words(row_scores: RowScores) -> dict[int, dict[str, Any]]:
     """Compute each word's accuracy, macro F1 over its senses that occur, and the ratio of its most frequent sense."""
     # Counts per sense, (senses,). A sense belongs to one word, so rows are counted once for all words.
-    size = 1 + max(int(compared[side].max()) for side in ("gold", "predicted"))
-    gold, predicted = (np.bincount(compared[side], minlength=size) for side in ("gold", "predicted"))
-    right = np.bincount(compared["gold"][compared["gold"] == compared["predicted"]], minlength=size)
+    size = 1 + max(int(row_scores[side].max()) for side in ("gold", "predicted"))
+    gold, predicted = (np.bincount(row_scores[side], minlength=size) for side in ("gold", "predicted"))
+    right = np.bincount(row_scores["gold"][row_scores["gold"] == row_scores["predicted"]], minlength=size)
     f1 = 2 * right / np.maximum(gold + predicted, 1)
     word_of_sense = np.full(size, -1)
     for side in ("predicted", "gold"):
-        word_of_sense[compared[side]] = compared[f"{side}_word"]
+        word_of_sense[row_scores[side]] = row_scores[f"{side}_word"]
     scores = {}
-    for word in np.unique(compared["gold_word"]).tolist():
+    for word in np.unique(row_scores["gold_word"]).tolist():
         occurring = np.flatnonzero(word_of_sense == word)
         rows = int(gold[occurring].sum())
         scores[word] = {
@@ -223,8 +225,8 @@ def _score_words(compared: Judged) -> dict[int, dict[str, Any]]:
     return scores
 
 
-def _mean_over_words(name: str, compared: Judged) -> float:
-    return float(np.mean([scores[name] for scores in _score_words(compared).values()]))
+def _mean_over_words(name: str, row_scores: RowScores) -> float:
+    return float(np.mean([scores[name] for scores in _score_words(row_scores).values()]))
 
 
 METRICS: Mapping[str, Metric] = {
@@ -235,44 +237,45 @@ METRICS: Mapping[str, Metric] = {
 score = partial(score_table, METRICS)
 
 
-def fit_baselines(training: Rows, setup: TaskContext) -> dict[str, Any]:
+def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the most frequent sense of each word."""
     counts = Counter(row["sense"] for row in training)
     # For a word without training rows, predict its first sense.
     return {
         _FREQUENT: [
-            max(word_senses, key=lambda number: counts[setup.labels[number]]) for word_senses in _senses(setup).values()
+            max(word_senses, key=lambda number: counts[context.labels[number]])
+            for word_senses in _senses(context).values()
         ]
     }
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent sense of each word."""
-    frequent = [setup.labels[number] for number in learned[_FREQUENT]]
+    frequent = [context.labels[number] for number in learned[_FREQUENT]]
     senses = {sense.partition("/")[0]: sense for sense in frequent}
     return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
 
-def details(predictions: Predictions, rows: Rows, setup: TaskContext) -> TaskReport:
+def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores of each word, along with the score of its most frequent sense in these rows."""
-    compared, method = compare(predictions, rows, setup), _option(setup.recipe, "method")
+    row_scores, method = compare(predictions, rows, context), _option(context.recipe, "method")
     answers = []
     for row, record in zip(rows, predictions, strict=True):
         scores = record.get("sense_scores", {}).values() if method == "fine_tuned" else ()
         right = row["sense"] == record["prediction"]
         answers.append(Answer(row["sense"], record["prediction"], right, max(scores, default=None)))
-    senses = _senses(setup)
+    senses = _senses(context)
     names = list(senses)
     table = []
-    for word, scores in _score_words(compared).items():
+    for word, scores in _score_words(row_scores).items():
         rows_of_word = scores.pop("rows")
         table.append({"word": names[word], **scores, "senses": len(senses[names[word]]), "rows": rows_of_word})
     return TaskReport({"words": table}, answers=answers)
 
 
-def _senses(setup: TaskContext) -> dict[str, list[int]]:
+def _senses(context: TaskContext) -> dict[str, list[int]]:
     """Return each word's senses as label ids."""
     senses: dict[str, list[int]] = {}
-    for number, label in enumerate(setup.labels):
+    for number, label in enumerate(context.labels):
         senses.setdefault(label.partition("/")[0], []).append(number)
     return senses

@@ -74,7 +74,7 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
     return tuple(recipe.labels)
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load a model for inference, or an encoder with a linear layer whose weights are the vectors of the descriptions.
 
     Raises:
@@ -84,69 +84,71 @@ def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Model:
         message = "the task family zero_shot trains nothing"
         raise RecipeError(message, "score a model without training: bertkit eval RECIPE --zero-shot --model MODEL")
     if _find_entailment(folder) is None:
-        return _load_encoder(folder, setup)
+        return _load_encoder(folder, context)
     head, problem = text_classification.AUTO_CLASS, "single_label_classification"
-    return load_pretrained(head, folder, setup, labels=_names(folder), new_head=False, problem_type=problem)
+    return load_pretrained(head, folder, context, labels=_names(folder), new_head=False, problem_type=problem)
 
 
-def encode(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode each text, or for inference each text with the description of each label in turn."""
     read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
-    if _find_entailment(_folder(setup)) is None:
-        return texts.encode_rows([[text] for text in read], setup)
-    described = _describe_labels(setup)
-    features = encode_texts([{"text": text, "text_pair": pair} for text in read for pair in described], setup)
+    if _find_entailment(_folder(context)) is None:
+        return texts.encode_rows([[text] for text in read], context)
+    described = _describe_labels(context)
+    features = encode_texts([{"text": text, "text_pair": pair} for text in read for pair in described], context)
     return [{**feature, "row": number // len(described)} for number, feature in enumerate(features)]
 
 
-def collator(setup: TaskContext) -> Collator:
+def collator(context: TaskContext) -> Collator:
     """Build the collator: batches of texts with descriptions, or of shape (rows, 1, tokens)."""
-    return multi_text_collator(setup) if _find_entailment(_folder(setup)) is None else padding_collator(setup)
+    return multi_text_collator(context) if _find_entailment(_folder(context)) is None else padding_collator(context)
 
 
-def decode(outputs: Outputs, features: Features, rows: Rows, setup: TaskContext) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Choose the label whose description is entailed most, or is nearest; probabilities are a softmax over labels."""
-    entailment = _find_entailment(_folder(setup))
+    entailment = _find_entailment(_folder(context))
     if entailment is not None:
         # (rows * labels, classes of inference) -> (rows, labels)
-        logits = np.array([output["logits"][entailment] for output in outputs]).reshape(len(rows), len(setup.labels))
+        logits = np.array([output["logits"][entailment] for output in outputs]).reshape(len(rows), len(context.labels))
         outputs = [{"logits": row_logits} for row_logits in logits]
-    return text_classification.decode(outputs, features, rows, setup)
+    return text_classification.decode(outputs, features, rows, context)
 
 
-def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def targets(
+    prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Return what can be explained: the log-odds of each label, or that its description is entailed."""
-    entailment = _find_entailment(_folder(setup))
+    entailment = _find_entailment(_folder(context))
     if entailment is None:
-        return text_classification.targets(prediction, outputs, features, row, setup)
+        return text_classification.targets(prediction, outputs, features, row, context)
 
     def score(outputs: Batch) -> Tensor:
         return log_odds(outputs["logits"], entailment)
 
     return [
         Target(name, score, chosen=name == prediction["prediction"], feature=number)
-        for number, name in enumerate(setup.labels)
+        for number, name in enumerate(context.labels)
     ]
 
 
-def _load_encoder(folder: Path, setup: TaskContext) -> Model:
+def _load_encoder(folder: Path, context: TaskContext) -> Model:
     import torch
 
     from bertkit.modeling.sentence.head import load_sentence_classifier, set_head
 
     modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
-    model = load_sentence_classifier(folder, modules, setup, new_head=True).eval()
-    batch = multi_text_collator(setup)(texts.encode_rows([[text] for text in _describe_labels(setup)], setup))
+    model = load_sentence_classifier(folder, modules, context, new_head=True).eval()
+    batch = multi_text_collator(context)(texts.encode_rows([[text] for text in _describe_labels(context)], context))
     with torch.no_grad():
         vectors = model(**batch)["vectors"][:, 0].cpu().numpy()
     set_head(model, dict(enumerate(_SCALE * vectors)), np.zeros(len(vectors)))
     return model
 
 
-def _describe_labels(setup: TaskContext) -> list[str]:
+def _describe_labels(context: TaskContext) -> list[str]:
     """Return a description of each label: the recipe's own, or the label in its template."""
-    template, custom = read_option(OPTIONS, setup.recipe, "hypothesis_template"), _custom_descriptions(setup.recipe)
-    return [custom.get(label, template.replace("{}", label)) for label in setup.labels]
+    template, custom = read_option(OPTIONS, context.recipe, "hypothesis_template"), _custom_descriptions(context.recipe)
+    return [custom.get(label, template.replace("{}", label)) for label in context.labels]
 
 
 def _custom_descriptions(recipe: Recipe) -> dict[str, str]:
@@ -154,8 +156,8 @@ def _custom_descriptions(recipe: Recipe) -> dict[str, str]:
     return {spelled(label) or "": text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
 
 
-def _folder(setup: TaskContext) -> Path:
-    return Path(setup.tokenizer.name_or_path)
+def _folder(context: TaskContext) -> Path:
+    return Path(context.tokenizer.name_or_path)
 
 
 def _find_entailment(folder: Path) -> int | None:

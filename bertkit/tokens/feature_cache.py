@@ -143,7 +143,7 @@ def get_used_token_ids(features: Features) -> np.ndarray:
     return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *map(join_ids, features)]))
 
 
-def encode_split(split: Split, setup: TaskContext, encode: Encode) -> Features:
+def encode_split(split: Split, context: TaskContext, encode: Encode) -> Features:
     """Encode the rows of a split, or map their features if an earlier run has written them.
 
     Only features of bertkit's task families are cached, because a change in the code of a custom family would not be
@@ -151,22 +151,22 @@ def encode_split(split: Split, setup: TaskContext, encode: Encode) -> Features:
 
     Args:
         split: Rows to encode.
-        setup: Everything else that `encode` depends on.
+        context: Everything else that `encode` depends on.
         encode: Function of a task family.
     """
     starts = range(0, max(len(split.rows), 1), IN_MEMORY)
     if is_ours(encode) and len(split.rows) >= _MIN_ROWS:
-        key = content_key(split, setup)[:32] if setup.recipe.data.cache else ""
-        parts = (_encode_part(split, setup, encode, start, key) for start in starts)
+        key = content_key(split, context)[:32] if context.recipe.data.cache else ""
+        parts = (_encode_part(split, context, encode, start, key) for start in starts)
         arrays: list[Any] = list(takewhile(lambda part: part is not None, parts))
         if len(arrays) == len(starts):
             return FeatureColumns(arrays)
-    encoded = chain.from_iterable(_encode_rows(split, setup, encode, start) for start in starts)
+    encoded = chain.from_iterable(_encode_rows(split, context, encode, start) for start in starts)
     # Batches are drawn in any order, so only a few features are read together.
     return spool(encoded, block=_FEATURES_AT_ONCE)
 
 
-def _encode_part(split: Split, setup: TaskContext, encode: Encode, start: int, key: str) -> Arrays | None:
+def _encode_part(split: Split, context: TaskContext, encode: Encode, start: int, key: str) -> Arrays | None:
     """Encode `IN_MEMORY` rows, or map their arrays; return None if no arrays can hold their features.
 
     Without a key, the arrays stay in memory.
@@ -178,7 +178,7 @@ def _encode_part(split: Split, setup: TaskContext, encode: Encode, start: int, k
             return stored[0]
     except OSError as error:
         log_once(f"cached features cannot be read: {error}; set BERTKIT_CACHE to use another folder")
-    arrays = _as_arrays(_encode_rows(split, setup, encode, start))
+    arrays = _as_arrays(_encode_rows(split, context, encode, start))
     if not key or arrays is None:
         return arrays
     try:
@@ -188,25 +188,25 @@ def _encode_part(split: Split, setup: TaskContext, encode: Encode, start: int, k
         return arrays
 
 
-def content_key(split: Split, setup: TaskContext) -> str:
+def content_key(split: Split, context: TaskContext) -> str:
     """Compute a SHA-256 of everything that features can depend on; settings that may not matter are included."""
-    recipe, folder = setup.recipe, Path(setup.tokenizer.name_or_path)
+    recipe, folder = context.recipe, Path(context.tokenizer.name_or_path)
     settings = [
         *(_SCHEMA, bertkit.__version__, package_fingerprint()),
         *map(metadata.version, ("tokenizers", "transformers")),
-        *(recipe.task, recipe.training.max_length, recipe.options, recipe.data.columns, setup.labels),
-        *(split.fingerprint(), tokenizer_content(setup.tokenizer)),
+        *(recipe.task, recipe.training.max_length, recipe.options, recipe.data.columns, context.labels),
+        *(split.fingerprint(), tokenizer_content(context.tokenizer)),
         *((folder / name).read_text(encoding="utf-8") for name in _SETTINGS if (folder / name).is_file()),
     ]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def _encode_rows(split: Split, setup: TaskContext, encode: Encode, start: int) -> list[Feature]:
+def _encode_rows(split: Split, context: TaskContext, encode: Encode, start: int) -> list[Feature]:
     """Encode `IN_MEMORY` rows without the garbage collector, which would scan all the new lists and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        features = encode(split.rows[start : start + IN_MEMORY], setup)
+        features = encode(split.rows[start : start + IN_MEMORY], context)
     finally:
         if was_enabled:
             gc.enable()

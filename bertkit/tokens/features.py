@@ -229,43 +229,43 @@ def are_several(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 
 
-def encode_texts(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode_texts(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, truncated to `max_tokens`.
 
     A text that contains ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special token.
     """
     texts = [row["text"] for row in rows]
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
-    encoded = setup.tokenizer(
+    encoded = context.tokenizer(
         texts,
         pairs,
         truncation=True,
-        max_length=max_tokens(setup),
+        max_length=max_tokens(context),
         return_attention_mask=False,
         split_special_tokens=True,
     )
     return [{"row": index, **{name: values[index] for name, values in encoded.items()}} for index in range(len(rows))]
 
 
-def max_tokens(setup: TaskContext) -> int:
+def max_tokens(context: TaskContext) -> int:
     """Return the maximum tokens of an input: the recipe's ``max_length``, or the model's if it is shorter."""
-    return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
+    return min(context.recipe.training.max_length, int(context.tokenizer.model_max_length))
 
 
-def token_budget(setup: TaskContext, template: SpecialTokenTemplate) -> int:
+def token_budget(context: TaskContext, template: SpecialTokenTemplate) -> int:
     """Return the maximum number of text tokens in an input, without the special tokens.
 
     Raises:
         RecipeError: If it is below four.
     """
-    budget = max_tokens(setup) - template.size
+    budget = max_tokens(context) - template.size
     if budget < _MIN_BUDGET:
-        message = f"training.max_length {max_tokens(setup)} leaves {max(budget, 0)} tokens for text"
+        message = f"training.max_length {max_tokens(context)} leaves {max(budget, 0)} tokens for text"
         raise RecipeError(message, f"give at least {template.size + _MIN_BUDGET}")
     return budget
 
 
-def padding_collator(setup: TaskContext, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
+def padding_collator(context: TaskContext, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
     """Build the collator that pads a batch on the right to its longest row, or to a multiple of up to 8 tokens.
 
     A batch has ``input_ids`` and ``attention_mask`` of shape (rows, tokens), and ``token_type_ids`` if the features
@@ -274,8 +274,8 @@ def padding_collator(setup: TaskContext, *, label_type: str = "int64", label_per
     """
     import numpy as np
 
-    limit = max_tokens(setup)
-    padding = {"input_ids": setup.tokenizer.pad_token_id, "token_type_ids": setup.tokenizer.pad_token_type_id}
+    limit = max_tokens(context)
+    padding = {"input_ids": context.tokenizer.pad_token_id, "token_type_ids": context.tokenizer.pad_token_type_id}
     if label_per_token:
         padding["labels"] = IGNORE_INDEX
 
@@ -283,14 +283,14 @@ def padding_collator(setup: TaskContext, *, label_type: str = "int64", label_per
         batch = pad_features(features, padding, limit)
         if not label_per_token and all("labels" in feature for feature in features):
             batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
-        return to_batch(batch, setup)
+        return to_batch(batch, context)
 
     return collate
 
 
-def to_batch(arrays: Mapping[str, Any], setup: TaskContext) -> Tensors:
+def to_batch(arrays: Mapping[str, Any], context: TaskContext) -> Tensors:
     """Convert arrays to tensors, unless the model does not run in torch."""
-    if setup.arrays:
+    if context.arrays:
         return dict(arrays)
     import torch
 

@@ -19,10 +19,10 @@ from bertkit.tokens.features import (
 )
 
 
-def encode_multi_text(rows: Sequence[Rows], setup: TaskContext) -> list[Feature]:
+def encode_multi_text(rows: Sequence[Rows], context: TaskContext) -> list[Feature]:
     """Encode the texts (or pairs) of each row; ``input_ids`` and other keys have one list of numbers per text."""
     # The texts of all rows are tokenized in one call, and then assigned to their rows in the same order.
-    encoded = iter(encode_texts([text for texts in rows for text in texts], setup))
+    encoded = iter(encode_texts([text for texts in rows for text in texts], context))
     features = []
     for number, texts in enumerate(rows):
         read = [next(encoded) for _ in texts]
@@ -31,7 +31,7 @@ def encode_multi_text(rows: Sequence[Rows], setup: TaskContext) -> list[Feature]
     return features
 
 
-def multi_text_collator(setup: TaskContext, label_type: str = "int64") -> Collator:
+def multi_text_collator(context: TaskContext, label_type: str = "int64") -> Collator:
     """Build the collator that pads rows to equally many texts, and texts to equal length.
 
     A batch has ``input_ids`` and other keys of shape (rows, texts, tokens), and ``labels`` if all rows have them. Lists
@@ -40,7 +40,7 @@ def multi_text_collator(setup: TaskContext, label_type: str = "int64") -> Collat
     """
     import numpy as np
 
-    pad = padding_collator(setup)
+    pad = padding_collator(context)
 
     def collate(features: Features) -> Tensors:
         max_texts = max(len(feature["input_ids"]) for feature in features)
@@ -57,7 +57,7 @@ def multi_text_collator(setup: TaskContext, label_type: str = "int64") -> Collat
             if are_several(labels):
                 longest = max(map(len, labels))
                 labels = [[*row_labels, *[0] * (longest - len(row_labels))] for row_labels in labels]
-            batch |= to_batch({"labels": np.array(labels, dtype=label_type)}, setup)
+            batch |= to_batch({"labels": np.array(labels, dtype=label_type)}, context)
         return batch
 
     return collate

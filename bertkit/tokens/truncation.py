@@ -53,7 +53,7 @@ def reads_windows(recipe: Recipe) -> bool:
     return long_text(recipe) not in SHORTENED
 
 
-def encode_long(rows: Rows, setup: TaskContext) -> list[Feature]:
+def encode_long(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row; `long_text` decides how long texts are read.
 
     With windows, ``input_ids`` and other keys have one list of numbers per window; a text that fits has one window.
@@ -63,12 +63,12 @@ def encode_long(rows: Rows, setup: TaskContext) -> list[Feature]:
     into windows, and each is paired with the other text, of at most half of the tokens.
     """
     names = ("long_text", "overlap", "head_share")
-    strategy, overlap, share = (read_option(OPTIONS, setup.recipe, name) for name in names)
+    strategy, overlap, share = (read_option(OPTIONS, context.recipe, name) for name in names)
     if not rows:
         return []
     if strategy == "head":
-        return encode_texts(rows, setup)
-    tokens_of_rows, template, budget = _tokenize_rows(rows, setup)
+        return encode_texts(rows, context)
+    tokens_of_rows, template, budget = _tokenize_rows(rows, context)
     shorten = partial(_last, share=share if strategy == "head_tail" else 0.0)
     features = []
     for number, tokens in enumerate(tokens_of_rows):
@@ -80,19 +80,19 @@ def encode_long(rows: Rows, setup: TaskContext) -> list[Feature]:
     return features
 
 
-def _tokenize_rows(rows: Rows, setup: TaskContext) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
+def _tokenize_rows(rows: Rows, context: TaskContext) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
     """Return the tokens of the one or two texts of each row, the template around them, and the token budget."""
     columns = ["text", "text_pair"] if "text_pair" in rows[0] else ["text"]
-    template = find_template(setup.tokenizer, pair=len(columns) == 2)
-    encoded = [tokenize_texts(setup.tokenizer, [row[column] for row in rows]) for column in columns]
+    template = find_template(context.tokenizer, pair=len(columns) == 2)
+    encoded = [tokenize_texts(context.tokenizer, [row[column] for row in rows]) for column in columns]
     tokens = [[text.ids for text in texts] for texts in zip(*encoded, strict=True)]
-    return tokens, template, token_budget(setup, template)
+    return tokens, template, token_budget(context, template)
 
 
-def shares_read(rows: Rows, setup: TaskContext) -> tuple[float, float, float]:
+def shares_read(rows: Rows, context: TaskContext) -> tuple[float, float, float]:
     """Return the fractions of tokens that one input and that windows read, and the number of windows per row."""
-    tokens_of_rows, _, budget = _tokenize_rows(rows, setup)
-    overlap = read_option(OPTIONS, setup.recipe, "overlap")
+    tokens_of_rows, _, budget = _tokenize_rows(rows, context)
+    overlap = read_option(OPTIONS, context.recipe, "overlap")
     in_all = in_one = in_windows = windows = 0
     for tokens in tokens_of_rows:
         sizes, row_windows = _sizes(tokens, budget), len(_split_texts(tokens, budget, overlap))
@@ -170,7 +170,7 @@ _UNENDING = 10**9  # tokens
 class Truncation:
     """Running counts of the rows that are longer than the maximum length, and of the tokens that they lose."""
 
-    setup: TaskContext
+    context: TaskContext
     encode: Encode
     rows: int = 0
     long: int = 0
@@ -180,26 +180,26 @@ class Truncation:
 
     def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
         """Count rows by their features; only rows of the maximum length are encoded again, without truncation."""
-        lengths, limit = get_max_lengths(features), max_tokens(self.setup)
+        lengths, limit = get_max_lengths(features), max_tokens(self.context)
         self.rows += len(rows)
         self.read += int(lengths.sum())
         full = np.flatnonzero(lengths >= limit).tolist()
-        if full and len(features) <= len(rows) and not reads_windows(self.setup.recipe):
-            long, complete, _ = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
+        if full and len(features) <= len(rows) and not reads_windows(self.context.recipe):
+            long, complete, _ = find_long([rows[features[number]["row"]] for number in full], self.encode, self.context)
             self.long += len(long)
             self.lost_tokens += int((complete - limit).clip(0).sum())
 
     def say(self) -> None:
         """Log the fraction of tokens that is lost, if any."""
         if self.long:
-            many = f"{format_fraction(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
+            many = f"{format_fraction(self.long, self.rows)} rows are longer than {max_tokens(self.context):,} tokens"
             log_once(
                 f"{many} and truncated: {self.lost_tokens / (self.read + self.lost_tokens):.1%} of all tokens are lost"
             )
 
 
 def find_long(
-    rows: Sequence[Row], encode: Encode, setup: TaskContext
+    rows: Sequence[Row], encode: Encode, context: TaskContext
 ) -> tuple[list[int], np.ndarray, Sequence[Feature]]:
     """Encode rows without a maximum length.
 
@@ -210,12 +210,12 @@ def find_long(
     Raises:
         DataError: If a row cannot be encoded.
     """
-    tokenizer = copy.copy(setup.tokenizer)
+    tokenizer = copy.copy(context.tokenizer)
     tokenizer.model_max_length = _UNENDING
-    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.changed("training", max_length=_UNENDING))
+    unending = replace(context, tokenizer=tokenizer, recipe=context.recipe.changed("training", max_length=_UNENDING))
     features = encode(rows, unending)
     lengths = np.array([max(text_lengths(feature)) for feature in features])
-    long = [features[index]["row"] for index in np.flatnonzero(lengths > max_tokens(setup)).tolist()]
+    long = [features[index]["row"] for index in np.flatnonzero(lengths > max_tokens(context)).tolist()]
     return long, lengths, features
 
 
@@ -235,7 +235,7 @@ def describe_lost_gold(lost_count: int, count: int, options: Mapping[str, Any]) 
     return f"{format_fraction(lost_count, count)} rows lose gold answers beyond the maximum length{more}"
 
 
-def find_unread_words(features: Sequence[Feature], rows: Sequence[Row], setup: TaskContext) -> list[int]:
+def find_unread_words(features: Sequence[Feature], rows: Sequence[Row], context: TaskContext) -> list[int]:
     """Return the indices of the rows with a tagged word that is read off in no window."""
     words: dict[int, set[Any]] = {}
     for feature in features:

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bertkit.errors import DataError
 from bertkit.hardware.process import batch_workers
-from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
+from bertkit.pretraining.objectives import Examples, Objective, PretrainContext
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Collator, Feature
 from bertkit.training.batching import BatchPartition, InMemoryBatches, longest_rows
@@ -40,10 +40,10 @@ class PretrainBatches(Dataset[Feature]):
     """
 
     def __init__(
-        self, corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup, budget: Budget | None = None
+        self, corpus: TokenizedCorpus, objective: Objective, context: PretrainContext, budget: Budget | None = None
     ) -> None:
-        self.corpus, self.objective, self.setup, self.budget = corpus, objective, setup, budget
-        self.training = training = setup.recipe.training
+        self.corpus, self.objective, self.context, self.budget = corpus, objective, context, budget
+        self.training = training = context.recipe.training
         self.rows: int | None = None
         self.shares = BatchPartition(training.gradient_accumulation)
         # length -> epoch and examples in memory
@@ -105,7 +105,7 @@ class PretrainBatches(Dataset[Feature]):
         count = len(self.shares.take(range(training.batch_size), 0))
         random = np.random.default_rng(training.seed)
         rows = longest_rows(examples.lengths, count)
-        return [self.objective.feature(examples[row], 0.0, random, self.setup) for row in rows]
+        return [self.objective.feature(examples[row], 0.0, random, self.context) for row in rows]
 
     def step_size(self) -> tuple[float, float]:
         """Return the mean number of rows and of tokens per step; with a budget of time, of the current length."""
@@ -157,7 +157,7 @@ class PretrainBatches(Dataset[Feature]):
     def examples(self, length: int, epoch: int) -> Examples:
         """Return the examples of an epoch; one epoch per length stays in memory."""
         if self.cached.get(length, (None,))[0] != epoch:
-            examples = self.objective.examples(self.corpus, length, self.setup, epoch)
+            examples = self.objective.examples(self.corpus, length, self.context, epoch)
             if not len(examples):
                 raise DataError("the corpus has no example to train on", "give it more text")
             self.cached[length] = epoch, examples
@@ -177,7 +177,7 @@ class PretrainBatches(Dataset[Feature]):
         # The masks of an example are new in every epoch (Liu et al. 2019, section 4.1), or repeat after `dupe_factor`
         # epochs, as in BERT's data.
         random = np.random.default_rng((training.seed, training.version_of(epoch), example, length))
-        return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.setup)
+        return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.context)
 
     def _order(self, length: int, epoch: int) -> np.ndarray:
         if (length, epoch) not in self.orders:

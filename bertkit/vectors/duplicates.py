@@ -172,14 +172,14 @@ def resolve(duplicates: Sequence[Duplicate], fixed: int) -> dict[int, Duplicate]
     return resolved
 
 
-def group_rows(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> Iterator[dict[str, Any]]:
+def group_rows(scanned: ScannedRows, removed: Mapping[int, Duplicate]) -> Iterator[dict[str, Any]]:
     """Yield the rows of each group of duplicates: the one that is kept, and those that go."""
     groups: dict[int, int] = {}
-    for duplicate in gone.values():
+    for duplicate in removed.values():
         groups.setdefault(duplicate.kept, len(groups) + 1)
     members: dict[int, list[dict[str, Any]]] = {group: [] for group in groups.values()}
     for number, file, row in scanned.read():
-        leaves = gone.get(number)
+        leaves = removed.get(number)
         if leaves is None and number not in groups:
             continue
         group = groups[leaves.kept if leaves else number]

@@ -96,8 +96,8 @@ class Embedder:
         modules = read_modules(self.folder) if is_known else read_settings(self.folder)
         chosen = (self.pooling, self.normalize, None if self.layers == "last" else self.layers)
         if self.unknown and any(value is not None for value in chosen):
-            what = f"the model has modules of its own: {', '.join(self.unknown)}"
-            raise UsageError(what, "leave out the pooling, normalization and layers", file=self.folder)
+            message = f"the model has modules of its own: {', '.join(self.unknown)}"
+            raise UsageError(message, "leave out the pooling, normalization and layers", file=self.folder)
         read_layer_choice(self.layers)
         if self.prompt is not None and self.prefix is not None:
             raise UsageError("the name of a prompt and its text", "give one of them")
@@ -201,10 +201,10 @@ class Embedder:
 
     def with_prompt(self, name: str) -> Embedder:
         """Return this embedder with another prompt of the model, such as ``query``; it shares what is loaded."""
-        other = replace(self, prompt=name if name in self.modules.prompts else None, prefix=None)
+        prompted = replace(self, prompt=name if name in self.modules.prompts else None, prefix=None)
         for shared in ("folder", "unknown", "library") if self.unknown else ("folder", "tokenizer", "_loaded"):
-            other.__dict__[shared] = getattr(self, shared)
-        return other
+            prompted.__dict__[shared] = getattr(self, shared)
+        return prompted
 
     @with_progress
     def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> np.ndarray:

@@ -67,7 +67,7 @@ class Reranker:
         checkpoint.pack_texts()
         # it may be more than the tokenizer's, but not more than the model has
         if self.max_length is not None:
-            tokenizer = checkpoint.setup.tokenizer
+            tokenizer = checkpoint.context.tokenizer
             tokenizer.model_max_length = self.max_length
             fit_tokenizer(tokenizer, checkpoint.model.config)
         return checkpoint
@@ -83,11 +83,11 @@ class Reranker:
         if self.is_late:
             return self._score_late(pairs)
         checkpoint = self._loaded
-        task, setup = checkpoint.task, checkpoint.setup
+        task, context = checkpoint.task, checkpoint.context
         rows = [{"query": query, "passage": passage} for query, passage in pairs]
-        features = task.encode(rows, setup)
+        features = task.encode(rows, context)
         outputs, _ = run_model(checkpoint, features, "reranking")
-        return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
+        return np.array([record["prediction"] for record in task.decode(outputs, features, rows, context)])
 
     def _score_late(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         read: list[dict[str, Any]] = []
@@ -95,7 +95,7 @@ class Reranker:
             # A text is read once, even if it is in many pairs.
             distinct = list(dict.fromkeys(texts))
             rows = [[text] for text in distinct]
-            features = encode_rows(rows, self._loaded.setup, (role, role), model_format=LATE)
+            features = encode_rows(rows, self._loaded.context, (role, role), model_format=LATE)
             outputs, _ = run_model(self._loaded, features, f"reading {role} texts")
             vectors = [real_tokens(output["vectors"][0]) for output in outputs]
             read.append(dict(zip(distinct, vectors, strict=True)))

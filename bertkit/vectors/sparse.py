@@ -65,14 +65,14 @@ class SparseEmbedder:
         if not len(texts):
             return csr_array((0, width), dtype=np.float64)
         rows = [[text] for text in texts]
-        features = encode_rows(rows, self._loaded.setup, (role, role), model_format=SPARSE)
+        features = encode_rows(rows, self._loaded.context, (role, role), model_format=SPARSE)
         outputs, _ = run_model(self._loaded, features, f"reading {role} texts")
         return vstack([as_matrix(output["values"], output["tokens"], width) for output in outputs], "csr")
 
     def words(self, vector: csr_array, count: int = 10) -> dict[str, float]:
         """Return the tokens of the highest values of a vector, one row of what `encode` returns."""
         best = np.argsort(-vector.data, kind="stable")[:count]
-        tokens = self._loaded.setup.tokenizer.convert_ids_to_tokens(vector.indices[best].tolist())
+        tokens = self._loaded.context.tokenizer.convert_ids_to_tokens(vector.indices[best].tolist())
         return dict(zip(tokens, vector.data[best].tolist(), strict=True))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:

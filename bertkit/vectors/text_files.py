@@ -173,9 +173,9 @@ def read_file_rows(
         DataError: a row is wrong.
     """
     name, data = source.name, source.data
-    if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
-        names = tuple("text" if column == "tokens" else column for column in columns.given)
-        columns = ColumnSpec(given=names, gold="", lists=columns.lists)
+    if data.columns.get("text", "text") != "text" and "tokens" in columns.inputs and "tokens" not in data.columns:
+        names = tuple("text" if column == "tokens" else column for column in columns.inputs)
+        columns = ColumnSpec(inputs=names, gold="", lists=columns.lists)
     records = _name_column(canonical_records(read_records(find_source(file), data), data, columns, name))
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):

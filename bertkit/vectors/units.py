@@ -146,19 +146,19 @@ def _encode_spans(
     return UnitVectors(vectors, [row for row, _ in order], {"index": [word for _, word in order]})
 
 
-_IN_WORDS = ColumnSpec(given=("tokens",), gold="", lists=("tokens",), fallback_column={"tokens": "text"})
+_IN_WORDS = ColumnSpec(inputs=("tokens",), gold="", lists=("tokens",), fallback_columns={"tokens": "text"})
 _TARGET = ColumnSpec(
-    given=("tokens", "target"),
+    inputs=("tokens", "target"),
     gold="",
     lists=("tokens", "target"),
-    fallback_column={"tokens": "text"},
+    fallback_columns={"tokens": "text"},
     text_always=True,
 )
 
 UNITS: Mapping[str, Unit] = {
-    "text": Unit(ColumnSpec(given=("text",), gold=""), _read_text, _encode_texts, 1 << 26),
+    "text": Unit(ColumnSpec(inputs=("text",), gold=""), _read_text, _encode_texts, 1 << 26),
     "word": Unit(_IN_WORDS, _read_words, _encode_words, 1 << 17),
-    "token": Unit(ColumnSpec(given=("text",), gold=""), _read_text, _encode_tokens, 1 << 17),
+    "token": Unit(ColumnSpec(inputs=("text",), gold=""), _read_text, _encode_tokens, 1 << 17),
     "target": Unit(_TARGET, _read_target, _encode_targets, 1 << 22),
 }
 """Name -> unit that a vector stands for."""
@@ -178,5 +178,5 @@ def check_unit(unit: str, embedder: Embedder) -> None:
     if name is not None:
         raise UsageError(f"{name} with --unit {unit}", f"{name} is for whole texts")
     if embedder.unknown:
-        what = f"the model has modules of its own: {', '.join(embedder.unknown)}"
-        raise UsageError(what, "only whole texts can be embedded", file=embedder.folder)
+        message = f"the model has modules of its own: {', '.join(embedder.unknown)}"
+        raise UsageError(message, "only whole texts can be embedded", file=embedder.folder)

@@ -165,17 +165,17 @@ def check_ablation(
             load_objective(recipes[variant])
         except RecipeError as error:
             raise error.named("--space") from None
-    of_tasks: dict[str, ThenTask] = {}
+    tasks_by_name: dict[str, ThenTask] = {}
     for task, settings in tasks:
         if "model" in settings:
             raise UsageError("--then names a model", "leave it out: each encoder that is pretrained is fine-tuned")
         task_name = load_recipe(task, settings).name
-        if task_name in of_tasks or task_name == _PRETRAINED:
-            what = f"--then: two recipes are called {task_name}"
-            raise UsageError(what, "give one another name: --then 'RECIPE name=other'")
-        of_tasks[task_name] = task, settings
+        if task_name in tasks_by_name or task_name == _PRETRAINED:
+            message = f"--then: two recipes are called {task_name}"
+            raise UsageError(message, "give one another name: --then 'RECIPE name=other'")
+        tasks_by_name[task_name] = task, settings
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
-    job = Ablation(folder, [f"{_PRETRAINED}/{variant}" for variant in recipes], search, points, recipes, of_tasks)
+    job = Ablation(folder, [f"{_PRETRAINED}/{variant}" for variant in recipes], search, points, recipes, tasks_by_name)
     job.check()
     return job
 
@@ -194,7 +194,7 @@ def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
         inputs = read_pretrain_data(recipe, job.pretrained(variant))
         with _for_another(job):
             runs.check_claim(inputs.plan.folder, inputs.plan.identity)
-        held_out_features(inputs.corpus["validation"], inputs.objective, inputs.setup)
+        held_out_features(inputs.corpus["validation"], inputs.objective, inputs.context)
     return rows
 
 
@@ -205,7 +205,7 @@ def _for_another(job: Ablation) -> Iterator[None]:
         yield
     except UsageError as error:
         remedy = f"--output {runs.free_name(job.folder)} for a new ablation"
-        raise UsageError(error.what, remedy, file=error.file) from None
+        raise UsageError(error.message, remedy, file=error.file) from None
 
 
 def name_variants(points: Sequence[Point]) -> dict[str, Point]:

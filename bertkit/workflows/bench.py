@@ -117,11 +117,11 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     with stage("reading the data", total=1):
         data = read_finetune_data(recipes[0], None)
     with stage("loading torch and transformers"):
-        setup = TaskContext(recipes[0], load_tokenizer(data.model_folder), data.labels)
+        context = TaskContext(recipes[0], load_tokenizer(data.model_folder), data.labels)
     import torch
 
     # Batch size and precision do not change features, so rows are encoded once.
-    rows = _encode(data, setup)
+    rows = _encode(data, context)
     train, config = rows.features["train"], read_config(data.model_folder)
     recipes = [choose_training(recipe, data.rows, len(data.labels), config)[0] for recipe in recipes]
     for recipe in recipes:
@@ -139,7 +139,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
 
     with handle_signals() as stop, use_progress(_Stoppable(stop)):
         speeds = [
-            _measure(replace(data, recipe=recipe), replace(setup, recipe=recipe), rows, machine, steps)
+            _measure(replace(data, recipe=recipe), replace(context, recipe=recipe), rows, machine, steps)
             for recipe in recipes
             for machine in machines[recipe.training.precision]
         ]
@@ -148,7 +148,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     return Bench(recipe.name, recipe.model, device, threads, len(train), tokens, recipe.training.epochs, speeds)
 
 
-def measure_some(data: FinetuneData, setup: TaskContext, model: Model) -> Speed:
+def measure_some(data: FinetuneData, context: TaskContext, model: Model) -> Speed:
     """Time a few training steps of a model on some rows of a run, and estimate the time for all of its rows.
 
     Raises:
@@ -161,22 +161,22 @@ def measure_some(data: FinetuneData, setup: TaskContext, model: Model) -> Speed:
     machine = find_machine(data.plan)
     machine.announce()
     with handle_signals() as stop, use_progress(_Stoppable(stop)):
-        rows = _encode(replace(data, splits=splits), setup)
+        rows = _encode(replace(data, splits=splits), context)
         scale = {name: len(split.rows) / len(splits[name].rows) for name, split in data.splits.items()}
         sample, rows = replace(data, splits=splits), replace(rows, scale=scale)
-        return _measure(sample, setup, rows, machine, _SOME_STEPS, _SOME_SECONDS, model)
+        return _measure(sample, context, rows, machine, _SOME_STEPS, _SOME_SECONDS, model)
 
 
-def _encode(data: FinetuneData, setup: TaskContext) -> _EncodedRows:
+def _encode(data: FinetuneData, context: TaskContext) -> _EncodedRows:
     start = time.perf_counter()
     with stage("tokenizing"):
-        features = {name: data.task.encode(split.rows, setup) for name, split in data.splits.items()}
+        features = {name: data.task.encode(split.rows, context) for name, split in data.splits.items()}
     return _EncodedRows(features, time.perf_counter() - start, dict.fromkeys(features, 1.0))
 
 
 def _measure(
     data: FinetuneData,
-    setup: TaskContext,
+    context: TaskContext,
     rows: _EncodedRows,
     machine: ComputeConfig,
     steps: int,
@@ -187,7 +187,7 @@ def _measure(
 
     Args:
         data: Rows of the run.
-        setup: Recipe, tokenizer and labels.
+        context: Recipe, tokenizer and labels.
         rows: Encoded rows.
         machine: Device and precision.
         steps: Maximum number of steps to time.
@@ -198,7 +198,7 @@ def _measure(
     from bertkit.training.timing import time_steps, training_to_time
 
     use_matmul_backend(machine)
-    training, validation = setup.recipe.training, data.validation.name
+    training, validation = context.recipe.training, data.validation.name
     # Preparing may add to features, so each measurement changes copies.
     features = {name: [dict(feature) for feature in split] for name, split in rows.features.items()}
     speed = Speed(machine.precision, training.batch_size)
@@ -206,23 +206,23 @@ def _measure(
         with _temporary_cache():
             # 1. Load the model.
             knows_memory = restart_peak_memory(machine.device)
-            model = (load_model(data, setup) if model is None else model).to(machine.device)
+            model = (load_model(data, context) if model is None else model).to(machine.device)
             if training.layer_keys:
                 configure_layers(model, training)
-            checkpoint = Checkpoint(model, data.task, setup, machine)
+            checkpoint = Checkpoint(model, data.task, context, machine)
 
             # 2. Prepare the features. The family may run the encoder once, and then has nothing to train.
             start = time.perf_counter()
-            is_complete = data.task.precompute(model, features, setup, partial(run_part, checkpoint))
+            is_complete = data.task.precompute(model, features, context, partial(run_part, checkpoint))
             preparing = rows.seconds + time.perf_counter() - start
 
             # 3. Train for some steps.
             timed = []
             if is_complete:
-                speed = replace(speed, notes=(f"{setup.recipe.name} trains nothing: it only prepares and evaluates",))
+                speed = replace(speed, notes=(f"{context.recipe.name} trains nothing: it only prepares and evaluates",))
             else:
                 to_time = training_to_time(training, len(features["train"]), steps)
-                trained = replace(data, recipe=setup.recipe.model_copy(update={"training": to_time}))
+                trained = replace(data, recipe=context.recipe.model_copy(update={"training": to_time}))
                 start = time.perf_counter()
                 with training_job(trained, checkpoint, features["train"], lambda model, step: {}) as job:
                     # Teachers predict in this time.

@@ -30,7 +30,7 @@ from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.storage.outputs import claimed
 
-_LEAST_ROWS = 20
+_MIN_ROWS = 20
 _PRECISIONS = (0.9, 0.95, 0.99)
 
 
@@ -93,21 +93,21 @@ def calibrate(
         if coverages or precision:
             _check_sets(saved)
         if not Path(recipe.model).is_dir():
-            what = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
-            raise UsageError(what, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
+            message = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
+            raise UsageError(message, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
         rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).values()))
         digests = digest_rows(rows.rows, columns.gold)
         count = len(np.unique(digests))
-        if count < _LEAST_ROWS:
+        if count < _MIN_ROWS:
             which = "rows" if count == len(rows.rows) else "different rows"
-            raise UsageError(f"{count} {which} are too few to calibrate on", f"give at least {_LEAST_ROWS}")
+            raise UsageError(f"{count} {which} are too few to calibrate on", f"give at least {_MIN_ROWS}")
 
     with claimed(saved.calibration_folder / CALIBRATION_FILE):
         # 2. Predict, without the calibration that the checkpoint may have.
         with stage(f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)
         scored = score_split(checkpoint, rows)
-        labels, decisions = scored.setup.labels, decide(scored.predictions, rows.rows, scored.setup)
+        labels, decisions = scored.context.labels, decide(scored.predictions, rows.rows, scored.context)
         raw, gold, row_indices, per, types = decisions
 
         # 3. Fit. The calibration has a temperature fitted to all rows. What it changes is measured across folds, on
@@ -223,8 +223,8 @@ def _compare_f1(yes: np.ndarray, gold: np.ndarray, fits: Sequence[Fold]) -> dict
     labels = len(fits[0].thresholds)
     chosen = np.zeros_like(gold, dtype=bool)
     for fold in fits:
-        of_fold = yes[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
-        chosen[fold.is_held_out] = of_fold.ravel()
+        fold_answers = yes[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
+        chosen[fold.is_held_out] = fold_answers.ravel()
     by_row, is_gold = (yes >= 0.5).reshape(-1, labels), gold.reshape(-1, labels) == 1
     return {"before": f1_macro(is_gold, by_row), "after": f1_macro(is_gold, chosen.reshape(-1, labels))}
 
@@ -248,7 +248,7 @@ def _check_sets(saved: CheckpointInfo) -> None:
         UsageError: it has not.
     """
     if "set_above" not in saved.task.OPTIONS:
-        what = f"--precision and --coverage are for one label per row, not for {saved.recipe.task}"
-        raise UsageError(what, "leave them out")
+        message = f"--precision and --coverage are for one label per row, not for {saved.recipe.task}"
+        raise UsageError(message, "leave them out")
     if saved.recipe.options.get("multi_label"):
         raise UsageError("--precision and --coverage are for one label per row, not for several", "leave them out")

@@ -116,14 +116,14 @@ def _check_tokens(result: CheckResult, readings: ReadResult, recipe: Recipe, tas
     try:
         with hub.without_weights():
             folder = hub.find_model(recipe.model)
-        setup = TaskContext(recipe, load_tokenizer(folder), readings.labels)
+        context = TaskContext(recipe, load_tokenizer(folder), readings.labels)
     except UnavailableError as error:
         if needs_model:
             raise
-        result.unavailable.append(f"tokens: {error.what}; name an available model with --model")
+        result.unavailable.append(f"tokens: {error.message}; name an available model with --model")
     else:
         with stage("counting tokens", total=1):
-            result.findings.extend(find_lost_tokens(readings.splits, task, setup))
+            result.findings.extend(find_lost_tokens(readings.splits, task, context))
 
 
 def _check_labels(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
@@ -134,7 +134,7 @@ def _check_labels(result: CheckResult, readings: ReadResult, recipe: Recipe, tas
     try:
         found_errors = find_label_errors(readings.splits, task.COLUMNS, Embedder(recipe.model))
     except UnavailableError as error:
-        result.unavailable.append(f"label errors: {error.what}; {error.remedy}")
+        result.unavailable.append(f"label errors: {error.message}; {error.remedy}")
         return
     if found_errors is None:
         result.left_out.append("label errors: the search needs a single label per row or word")

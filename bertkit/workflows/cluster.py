@@ -81,26 +81,26 @@ def cluster(
     _ = source.embedder
     contents = _read_texts(texts)
     # Rows without text have no vector, so all arrays below leave them out.
-    filled = [row for row, text in enumerate(contents) if text]
-    filled_texts = [contents[row] for row in filled]
-    if count is not None and count > len(filled):
-        raise UsageError(f"--clusters {count}, but {len(filled):,} rows have text", "ask for fewer clusters")
+    rows_with_text = [row for row, text in enumerate(contents) if text]
+    texts_with_text = [contents[row] for row in rows_with_text]
+    if count is not None and count > len(rows_with_text):
+        raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "ask for fewer clusters")
     with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
         if output is not None:
             held.enter_context(claimed(output))
         if save is not None:
             held.enter_context(claimed_folder(save))
-        vectors = source.read(filled_texts, np.array(filled), [len(contents)])
+        vectors = source.read(texts_with_text, np.array(rows_with_text), [len(contents)])
         # HDBSCAN finds the number of clusters itself; k-means tries several, unless it is given.
         silhouettes: dict[int, float] = {}
         if method == "kmeans" and count is None:
             count, silhouettes = choose_count(vectors, seed)
         with stage("clustering"):
             clustering, clusters = fit_clusters(vectors, method, count or 0, min_size=min_size, seed=seed)
-            sizes, words = np.bincount(clusters[clusters >= 0]).tolist(), find_words(filled_texts, clusters)
-            examples = find_examples(vectors, clusters, find_centroids(vectors, clusters), filled_texts)
+            sizes, words = np.bincount(clusters[clusters >= 0]).tolist(), find_words(texts_with_text, clusters)
+            examples = find_examples(vectors, clusters, find_centroids(vectors, clusters), texts_with_text)
             topics = [
-                Topic(index, size, words[index], [filled_texts[row] for row in examples[index]])
+                Topic(index, size, words[index], [texts_with_text[row] for row in examples[index]])
                 for index, size in enumerate(sizes)
             ]
         if save is not None:
@@ -110,7 +110,7 @@ def cluster(
             facts = {
                 "method": method,
                 "seed": seed,
-                "rows": len(filled),
+                "rows": len(rows_with_text),
                 "column": texts.column,
                 "model": source.model,
                 "prompt": source.prompt_text,
@@ -118,7 +118,7 @@ def cluster(
                 "vectors": source.describe(),
             }
             save_clusters(staging, SavedClusters(clustering, topics, facts))
-            _write_map(staging, vectors, clusters, filled_texts, topics)
+            _write_map(staging, vectors, clusters, texts_with_text, topics)
         noise = _write_rows(output, texts, contents, clusters, topics)
         return ClusterResult(method, len(contents), topics, noise, silhouettes)
 
@@ -144,15 +144,15 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
     _check_outputs(texts, source, output, None)
     contents = _read_texts(texts)
     if source.model is not None and saved.facts["prompt"] != source.prompt_text:
-        what = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
-        raise UsageError(what, "leave --model out to use the same")
+        message = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
+        raise UsageError(message, "leave --model out to use the same")
 
     with nullcontext() if output is None else claimed(output):
         described = source.describe()
         # Check the model before the vectors are computed, and their dimension afterwards.
         check_same_vectors(saved, described, None, folder)
-        filled = [row for row, text in enumerate(contents) if text]
-        vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)])
+        rows_with_text = [row for row, text in enumerate(contents) if text]
+        vectors = source.read([contents[row] for row in rows_with_text], np.array(rows_with_text), [len(contents)])
         check_same_vectors(saved, described, vectors, folder)
         labels = saved.clustering.assign(vectors)
         sizes = np.bincount(labels[labels >= 0], minlength=len(saved.topics)).tolist()

@@ -161,7 +161,7 @@ def compare(
         task=scorer.recipe.task,
         split=on or systems[0].runs[0].split,
         rows=len(rows),
-        units=count_examples(sides[0].judged[0]),
+        units=count_examples(sides[0].row_scores[0]),
         best_metric=scorer.recipe.best_metric,
         systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, sides, strict=True)],
         differences=corrected,
@@ -181,13 +181,13 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
     single = [system for system in systems if not system.has_seeds]
     if single and len(single) < len(systems):
         several = next(system for system in systems if system.has_seeds)
-        what = f"{single[0].name} is one run, and {several.name} has several seeds"
+        message = f"{single[0].name} is one run, and {several.name} has several seeds"
         remedy = f"train it with --seeds, or name one run: {several.runs[0].name}"
-        raise UsageError(what, remedy)
+        raise UsageError(message, remedy)
     for system in systems:
         if system.has_seeds and len(system.runs) < 2:
-            what = f"only {system.runs[0].name} is finished, and the spread of seeds takes at least two"
-            raise UsageError(what, "repeat the command that trains them", file=system.name)
+            message = f"only {system.runs[0].name} is finished, and the spread of seeds takes at least two"
+            raise UsageError(message, "repeat the command that trains them", file=system.name)
 
 
 def _leave_out_unstored(
@@ -201,14 +201,14 @@ def _leave_out_unstored(
     # A metric may need more than what is stored, as one that reads probabilities does. Scoring each run again tells.
     changed: dict[str, StoredRun] = {}
     for system, side in zip(systems, sides, strict=True):
-        for run, judged in zip(system.runs, side.judged, strict=True):
-            changed |= dict.fromkeys(find_changed_scores(run, scorer.score(judged)), run)
+        for run, row_scores in zip(system.runs, side.row_scores, strict=True):
+            changed |= dict.fromkeys(find_changed_scores(run, scorer.score(row_scores)), run)
     unchanged = [name for name in scorer.recipe.metrics if name not in changed]
     best = scorer.recipe.best_metric
     if best in changed:
-        what = f"the predictions do not have the {best} that the run has recorded: they are not those that it wrote"
+        message = f"the predictions do not have the {best} that the run has recorded: they are not those that it wrote"
         remedy = "score the model again with `bertkit eval --output DIR`, and compare that folder"
-        raise DataError(what, remedy, file=changed[best].file)
+        raise DataError(message, remedy, file=changed[best].file)
     recipe = scorer.recipe.model_copy(update={"metrics": unchanged})
     notes = [f"{', '.join(changed)}: left out, for stored predictions do not determine it."] if changed else []
     return replace(scorer, recipe=recipe), notes
@@ -216,13 +216,13 @@ def _leave_out_unstored(
 
 def _describe_system(scorer: StoredPredictionScorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
     """Collect the scores of a system, with the intervals over rows of a single run."""
-    per_run = [scorer.score(judged) for judged in side.judged]
+    per_run = [scorer.score(row_scores) for row_scores in side.row_scores]
     scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}
     if system.has_seeds:
-        own = {metric: [float(scores[metric]) for scores in per_run] for metric in scores}
-        return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, own)
-    judged = side.judged[0]
-    intervals = find_intervals(scorer.task.METRICS, per_run[0], judged, scorer.score)
+        seed_scores = {metric: [float(scores[metric]) for scores in per_run] for metric in scores}
+        return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, seed_scores)
+    row_scores = side.row_scores[0]
+    intervals = find_intervals(scorer.task.METRICS, per_run[0], row_scores, scorer.score)
     return ComparedSystem(name, [system.runs[0].seed], scores, intervals.ends)
 
 
@@ -234,11 +234,11 @@ def _short_names(names: Sequence[str]) -> list[str]:
     """
     parts = [Path(name).parts for name in names]
     shared = 0
-    while len({of_name[: shared + 1] for of_name in parts}) == 1:
+    while len({name_parts[: shared + 1] for name_parts in parts}) == 1:
         shared += 1
     return [
-        str(Path(*of_name[shared:])) if len(of_name) > shared else name
-        for of_name, name in zip(parts, names, strict=True)
+        str(Path(*name_parts[shared:])) if len(name_parts) > shared else name
+        for name_parts, name in zip(parts, names, strict=True)
     ]
 
 
@@ -296,8 +296,8 @@ def predict_unseen(
     if seen:
         notes.append(f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({counts}).")
     if len(seen) == count:
-        what = f"all {count:,} rows are training rows of one run or another ({counts})"
-        raise DataError(what, "name a file with rows that are new to all of them: --on FILE", file=source)
+        message = f"all {count:,} rows are training rows of one run or another ({counts})"
+        raise DataError(message, "name a file with rows that are new to all of them: --on FILE", file=source)
     predicted = []
     for system, members, read in zip(systems, checkpoints, splits, strict=True):
         runs = [_predict_rows(*parts, seen, labels) for parts in zip(system.runs, members, read, strict=True)]
@@ -317,9 +317,9 @@ def _predict_rows(
     inputs = rows.without(saved.task.COLUMNS.gold)
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
-    features = encode_split(inputs, checkpoint.setup, saved.task.encode)
+    features = encode_split(inputs, checkpoint.context, saved.task.encode)
     outputs, _ = run_model(checkpoint, features, f"scoring {run.name}")
-    predictions = decode_rows(saved.task, outputs, features, inputs.rows, checkpoint.setup)
+    predictions = decode_rows(saved.task, outputs, features, inputs.rows, checkpoint.context)
     records = spool(
         {"id": index, **row, **prediction}
         for index, row, prediction in zip(indices, rows.rows, predictions, strict=True)

@@ -87,16 +87,16 @@ def dedup(
             else:
                 facts["threshold"] = threshold
                 duplicates += found_rows.find_meaning(remaining, vectors, threshold, scanned.fixed)
-        gone = found_rows.resolve(duplicates, scanned.fixed)
+        removed = found_rows.resolve(duplicates, scanned.fixed)
         if report is not None:
-            write_records(group_rows(scanned, gone), report)
+            write_records(group_rows(scanned, removed), report)
         if output is not None and not dry_run:
-            _write_clean(scanned, gone, output)
-        reasons, ends = Counter(duplicate.reason for duplicate in gone.values()), np.cumsum(scanned.totals)
-        kept_in = Counter(int(np.searchsorted(ends, duplicate.kept, side="right")) for duplicate in gone.values())
+            _write_clean(scanned, removed, output)
+        reasons, ends = Counter(duplicate.reason for duplicate in removed.values()), np.cumsum(scanned.totals)
+        kept_in = Counter(int(np.searchsorted(ends, duplicate.kept, side="right")) for duplicate in removed.values())
         return DedupResult(
             rows=scanned.totals[-1],
-            kept=scanned.totals[-1] - len(gone),
+            kept=scanned.totals[-1] - len(removed),
             duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
             of_files={str(file.path): kept_in[index] for index, file in enumerate(scanned.files)},
             written=[str(file) for file in outputs if file != output or not dry_run],
@@ -160,11 +160,11 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[
     return curve
 
 
-def _write_clean(scanned: ScannedRows, gone: Mapping[int, Duplicate], output: Path) -> None:
+def _write_clean(scanned: ScannedRows, removed: Mapping[int, Duplicate], output: Path) -> None:
     """Write the rows that stay; a Parquet file keeps its types, and a csv or tsv file is written as it was."""
     cleaned = scanned.files[-1]
     if cleaned.path.suffix == output.suffix == ".parquet":
-        copy_parquet(cleaned.path, output, [row not in gone for row in range(scanned.fixed, len(scanned.digests))])
+        copy_parquet(cleaned.path, output, [row not in removed for row in range(scanned.fixed, len(scanned.digests))])
         return
-    kept = (row.record for number, row in enumerate(cleaned, scanned.fixed) if number not in gone)
+    kept = (row.record for number, row in enumerate(cleaned, scanned.fixed) if number not in removed)
     write_records(kept, output, follow_source(PLAIN, output, cleaned.path, cleaned.data))

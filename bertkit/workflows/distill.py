@@ -134,13 +134,13 @@ def _find_differences(task: Task, student: EvalOutput, teacher: EvalOutput) -> d
     """Subtract a teacher's scores from the student's, with 95% intervals over the same resampled rows."""
 
     def score(scored: EvalOutput, rows: np.ndarray) -> dict[str, float]:
-        return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
+        return task.score({name: values[rows] for name, values in scored.row_scores.items()}, scored.context)
 
     def subtract(rows: np.ndarray) -> dict[str, float]:
         teacher_scores = score(teacher, rows)
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 
-    rows = len(next(iter(student.compared.values())))  # or queries, of rankings
+    rows = len(next(iter(student.row_scores.values())))  # or queries, of rankings
     return {
         "difference": null_for_nan({name: value - teacher.scores[name] for name, value in student.scores.items()}),
         "difference_intervals": bootstrap_intervals(subtract, rows),

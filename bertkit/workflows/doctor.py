@@ -162,7 +162,7 @@ def check_memory() -> Iterator[Finding]:
         text = f"{free / _GB:,.1f} of {total / _GB:,.1f} GB are free"
         yield judge("memory", "memory", text, fail=fail, warn=warn)
     threads, load = available_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    limit = f" ({threads.why})" if threads.why else ""
+    limit = f" ({threads.reason})" if threads.reason else ""
     text = f"{threads.text}{limit}; in the last minute, {load:.1f} threads of all programs wanted a core"
     remedy = "wait until other programs end" if load > (os.cpu_count() or 1) + 1 else ""
     yield judge("memory", "processors", text, warn=remedy)
@@ -224,7 +224,7 @@ def check_hub() -> Iterator[Finding]:
             with hub.hub_errors():
                 get_session().head(constants.ENDPOINT, timeout=_HUB_TIMEOUT)
         except BertkitError as error:
-            text = f"{constants.ENDPOINT}: {error.what}"
+            text = f"{constants.ENDPOINT}: {error.message}"
             remedy = "check network, proxy and HF_ENDPOINT, or work offline"
     yield judge("hub", "hub", text, warn=remedy)
     yield judge("hub", "token", "a token is set" if get_token() else "no token, which public models do not need")
@@ -268,7 +268,7 @@ def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Fi
     try:
         check(*arguments)
     except BertkitError as error:
-        yield judge("files", "damaged_file", f"{error.what} ({error.file})", fail=error.remedy)
+        yield judge("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)
 
 
 def _examine_run(folder: Path) -> list[Finding]:
@@ -277,7 +277,7 @@ def _examine_run(folder: Path) -> list[Finding]:
         record = runs.read_record(folder) or {}
         state = read_state(folder, record)
     except BertkitError as error:
-        return [judge("files", "damaged_file", f"{error.what} ({error.file})", fail=error.remedy)]
+        return [judge("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)]
     findings = [*_find_damage(folder, record)]
     if state != "finished":
         return [*findings, _describe_state(folder, record, state)]

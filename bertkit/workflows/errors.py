@@ -123,5 +123,5 @@ def _read_training_words(scorer: StoredPredictionScorer, run: StoredRun) -> tupl
                 return words_of(splits["train"].rows, scorer.task.COLUMNS), []
             reason = "there is no train split"
     except BertkitError as error:
-        reason = error.what
+        reason = error.message
     return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {reason}."]

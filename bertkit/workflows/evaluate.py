@@ -12,7 +12,7 @@ from typing import Any
 from bertkit.data.checks import describe_lacking
 from bertkit.data.rows import Split
 from bertkit.data.sources import as_recorded, is_validation, unsplit_file
-from bertkit.evaluation.baselines import judge_baselines, make_result, read_learned
+from bertkit.evaluation.baselines import compare_baselines, make_result, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
 from bertkit.evaluation.folder import begin_evaluation, check_output, finish_evaluation
@@ -189,15 +189,15 @@ def score_splits(
     recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
     output = folder if runs.is_main_process() else None
     record = None if output is None else begin_evaluation(output, saved)
-    results, labels, files = [], list(checkpoint.setup.labels), list[str]()
+    results, labels, files = [], list(checkpoint.context.labels), list[str]()
     for split in splits.values():
         start = time.perf_counter()
         scored, member_tables = _score_split(checkpoint, saved, split)
-        details = task.details(scored.predictions, split.rows, scored.setup)
-        compared_baselines = {} if learned is None else judge_baselines(task, learned, split.rows, scored.setup)
+        details = task.details(scored.predictions, split.rows, scored.context)
+        compared_baselines = {} if learned is None else compare_baselines(task, learned, split.rows, scored.context)
         result = make_result(task, split, scored, details, compared_baselines)
         # Labels of the rows that the model does not have were added to the end, and are never predicted.
-        unknown_labels = scored.setup.labels[len(checkpoint.setup.labels) :]
+        unknown_labels = scored.context.labels[len(checkpoint.context.labels) :]
         warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown_labels) + scored.warnings
         if _was_tuned_on(saved, split):
             warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)

@@ -95,10 +95,10 @@ def explain_chunks(
     from bertkit.insight import explanations
 
     for chunk in chunks:
-        features = checkpoint.task.encode(chunk.rows, checkpoint.setup)
+        features = checkpoint.task.encode(chunk.rows, checkpoint.context)
         with use_progress(SILENT):
             outputs, _ = run_model(checkpoint, features, "")
-        predictions = checkpoint.task.decode(outputs, features, chunk.rows, checkpoint.setup)
+        predictions = checkpoint.task.decode(outputs, features, chunk.rows, checkpoint.context)
         # A row can have several features (windows or choices); only one is explained.
         row_positions: list[list[int]] = [[] for _ in chunk.rows]
         for position, feature in enumerate(features):

@@ -142,7 +142,7 @@ def export(
     names = [
         name
         for name in ("input_ids", "attention_mask", "token_type_ids")
-        if name in before.setup.tokenizer.model_input_names
+        if name in before.context.tokenizer.model_input_names
     ]
     # Rows to score must not determine the ranges of activations: they judge the result.
     reads_rows = getattr(before.model, "reads", "text") == "windows"
@@ -154,7 +154,11 @@ def export(
             from bertkit.modeling.inference.graphs import TextGraph, convert
 
             file = graph_file(to, precision)
-            facts = {"recipe": saved.recipe.name, "task": saved.recipe.task, "labels": json.dumps(before.setup.labels)}
+            facts = {
+                "recipe": saved.recipe.name,
+                "task": saved.recipe.task,
+                "labels": json.dumps(before.context.labels),
+            }
             facts["license"] = find_license(saved.folder) or "unknown"
             path = staging / file
             converted = convert(before.model, names, to, path, calibration=calibration, metadata=facts)
@@ -188,7 +192,7 @@ def find_split(saved: CheckpointInfo, *, required: bool) -> tuple[Split | None, 
     except (DataError, UnavailableError, UsageError) as error:
         if required:
             raise
-        return None, [f"No scores: {error.what} - {error.remedy}; --data names other rows."]
+        return None, [f"No scores: {error.message} - {error.remedy}; --data names other rows."]
 
 
 def _read_training_rows(saved: CheckpointInfo, count: int) -> list[Row]:
@@ -209,9 +213,9 @@ def encode_texts(
     checkpoint: Checkpoint, rows: Sequence[Row], inputs: Sequence[str], *, reads_rows: bool = False
 ) -> list[dict[str, Any]]:
     """Return the texts of rows as a graph reads them, a batch (texts, tokens) per row; with `reads_rows`, the rows."""
-    collate = checkpoint.task.collator(checkpoint.setup)
+    collate = checkpoint.task.collator(checkpoint.context)
     batches = []
-    for feature in checkpoint.task.encode(rows, checkpoint.setup):
+    for feature in checkpoint.task.encode(rows, checkpoint.context):
         batch = collate([{name: value for name, value in feature.items() if name != "labels"}])
         if reads_rows:
             batches.append({name: batch[name] for name in inputs})
@@ -235,8 +239,8 @@ def measure(
         is_timed: Whether to compare the speed.
     """
     assert isinstance(after.model, ExportedModel)
-    graph, limit = after.model.export, int(after.setup.tokenizer.model_max_length)
-    vocabulary = len(after.setup.tokenizer.get_vocab())
+    graph, limit = after.model.export, int(after.context.tokenizer.model_max_length)
+    vocabulary = len(after.context.tokenizer.get_vocab())
     reads_rows = graph.reads == "windows"
     # Random ids of several shapes: a graph that was traced with one shape may be correct for that shape only.
     shapes = [(texts, min(tokens, limit)) for texts, tokens in SHAPES]
@@ -302,8 +306,8 @@ def describe_export(
         file=file,
         precision=precision,
         task=saved.recipe.task,
-        tokenizer=tokenizer_settings(before.setup.tokenizer),
-        options=dict(before.setup.recipe.options),
+        tokenizer=tokenizer_settings(before.context.tokenizer),
+        options=dict(before.context.recipe.options),
         record=take(saved.record, *_IN_RECORD),
         versions=runs.versions(),
     )
@@ -312,7 +316,7 @@ def describe_export(
 def write_supporting_files(folder: Path, saved: CheckpointInfo, before: Checkpoint, *more: str) -> None:
     """Write the tokenizer, the config, the recipe, and the files of the run that scoring needs."""
     # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
-    before.setup.tokenizer.save_pretrained(folder)
+    before.context.tokenizer.save_pretrained(folder)
     shutil.copyfile(saved.folder / "config.json", folder / "config.json")
     copied = [saved.folder / name for name in (*_COPIED, *more)]
     if is_sentence_folder(saved.folder):

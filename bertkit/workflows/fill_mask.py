@@ -57,13 +57,13 @@ def fill_mask(
 
         trained = load_for_pretraining(AutoModelForMaskedLM, folder, load_config(folder))
         if new := get_loading_info(trained).new_weights:
-            what = f"no trained head for masked words (the checkpoint lacks {new[0]})"
-            raise ModelError(what, "name one that was pretrained on masked words", file=folder)
+            message = f"no trained head for masked words (the checkpoint lacks {new[0]})"
+            raise ModelError(message, "name one that was pretrained on masked words", file=folder)
         trained = trained.eval().to(compute_as_stored())
         pipeline = FillMaskPipeline(trained, tokenizer, device=trained.device, tokenizer_kwargs={"truncation": True})
     # Embedding tables may have more rows than the vocabulary has tokens; these rows are not answers.
-    known, rows = {*tokenizer.get_vocab().values()}, trained.get_input_embeddings().num_embeddings
-    options: dict[str, Any] = {"top_k": min(top + rows - len(known), rows)}
+    token_ids, rows = {*tokenizer.get_vocab().values()}, trained.get_input_embeddings().num_embeddings
+    options: dict[str, Any] = {"top_k": min(top + rows - len(token_ids), rows)}
     if target_words:
         options = {"top_k": len(target_words), "targets": tokenizer.convert_ids_to_tokens([*target_words])}
 
@@ -82,7 +82,9 @@ def fill_mask(
             for (text, spelled), result in zip(chunk, [results] if len(chunk) == 1 else results, strict=True):
                 masks = []
                 for mask, likeliest in enumerate(result if isinstance(result[0], list) else [result], start=1):
-                    tokens = [answer for answer in likeliest if answer["token"] in known][: len(target_words) or top]
+                    tokens = [answer for answer in likeliest if answer["token"] in token_ids][
+                        : len(target_words) or top
+                    ]
                     answers = [describe(token, spelled, mask) for token in tokens]
                     masks.append({"mask": mask, "answers": answers})
                 yield {"text": text, "masks": masks}

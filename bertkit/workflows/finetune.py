@@ -104,26 +104,26 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     #    that is drawn in between would change the initial weights.
     with stage(f"loading {recipe.model_name}"):
         set_seed(recipe.training.seed)
-        setup = load_setup(data)
-        checkpoint = Checkpoint(load_model(data, setup), task, setup, run.machine)
-        baselines = score_baselines(data, setup)
+        context = load_setup(data)
+        checkpoint = Checkpoint(load_model(data, context), task, context, run.machine)
+        baselines = score_baselines(data, context)
         if recipe.training.layer_keys:
             configure_layers(checkpoint.model, recipe.training)
 
     # 2. The rows as token ids. Models of vectors can be scored without training, so their untrained encoder is one more
     #    baseline.
-    features = encode_splits(data, setup)
-    truncated = report_truncation(data, setup, features)
+    features = encode_splits(data, context)
+    truncated = report_truncation(data, context, features)
     evaluator = Evaluator(data, checkpoint, features)
     if getattr(checkpoint.model, "reads", "text") in ("texts", "sparse"):
         for name in baselines.scores:
             scored = evaluator.score(name, checkpoint)
-            baselines.judged[name][_UNTRAINED] = scored.compared
+            baselines.baseline_rows[name][_UNTRAINED] = scored.row_scores
             baselines.scores[name][_UNTRAINED] = scored.scores
 
     # 3. Training. `fit` ends with the weights of the best step in the same model. Families with a frozen encoder
     #    compute its vectors once (`precompute`); if their head is only fitted to these, there are no training steps.
-    nothing_to_train = task.precompute(checkpoint.model, features, setup, partial(run_part, checkpoint))
+    nothing_to_train = task.precompute(checkpoint.model, features, context, partial(run_part, checkpoint))
     if nothing_to_train:
         fit_result = untrained()
     else:
@@ -139,7 +139,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     if recipe.training.lora:
         merge_adapters(checkpoint.model, data.plan.folder if is_main_process() else None, recipe.model_name)
     best = scored_splits[data.validation.name]
-    compared = compare(replace(checkpoint, setup=best.setup), best, fit_result.best) if compare else []
+    compared = compare(replace(checkpoint, context=best.context), best, fit_result.best) if compare else []
 
     # 5. The run folder: checkpoint, predictions, scores, report and card. Reports and cards are imported only here.
     from bertkit.workflows.finetune_results import save_results
@@ -149,54 +149,54 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
 
 def load_setup(data: FinetuneData) -> TaskContext:
     """Load the tokenizer, and log if the model reads fewer tokens than the recipe asks for."""
-    setup = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
-    max_length, readable = data.recipe.training.max_length, max_tokens(setup)
+    context = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
+    max_length, readable = data.recipe.training.max_length, max_tokens(context)
     if readable < max_length:
         log_once(f"the model reads {readable:,} tokens, so inputs end there, not at training.max_length {max_length:,}")
-    return setup
+    return context
 
 
-def load_model(data: FinetuneData, setup: TaskContext) -> Model:
+def load_model(data: FinetuneData, context: TaskContext) -> Model:
     """Load the encoder with the head of its task; a student may take layers from its first teacher."""
     if distillation := data.recipe.distillation:
         from bertkit.compression.students import load_student
 
-        return load_student(data.task, data.model_folder, setup, distillation)
-    return data.task.load_model(data.model_folder, setup, new_head=True)
+        return load_student(data.task, data.model_folder, context, distillation)
+    return data.task.load_model(data.model_folder, context, new_head=True)
 
 
-def score_baselines(data: FinetuneData, setup: TaskContext) -> ScoredBaselines:
+def score_baselines(data: FinetuneData, context: TaskContext) -> ScoredBaselines:
     """Fit baselines (most frequent label, linear model over words, ...) to the training rows, and score them."""
     validation = {name: split.rows for name, split in data.splits.items() if is_validation(name)}
-    baselines = fit_and_score(data.task, data.splits["train"].rows, validation, setup)
+    baselines = fit_and_score(data.task, data.splits["train"].rows, validation, context)
     for scores in baselines.scores[data.validation.name].values():
         check_best_metric(data.recipe, scores)
     return baselines
 
 
-def encode_splits(data: FinetuneData, setup: TaskContext) -> dict[str, Features]:
+def encode_splits(data: FinetuneData, context: TaskContext) -> dict[str, Features]:
     """Tokenize the rows of each split, or read them from the cache of features."""
     from bertkit.tokens.feature_cache import encode_split
 
     with stage("tokenizing"):
-        features = {name: encode_split(split, setup, data.task.encode) for name, split in data.splits.items()}
-    report_tokens(setup.tokenizer, features["train"])
+        features = {name: encode_split(split, context, data.task.encode) for name, split in data.splits.items()}
+    report_tokens(context.tokenizer, features["train"])
     return features
 
 
-def report_truncation(data: FinetuneData, setup: TaskContext, features: Mapping[str, Features]) -> dict[str, int]:
+def report_truncation(data: FinetuneData, context: TaskContext, features: Mapping[str, Features]) -> dict[str, int]:
     """Log how many training rows are truncated or read in windows, and return what a run's record keeps of it."""
     from bertkit.tokens.feature_cache import get_lengths, get_max_lengths
 
-    readable, tokenizer_limit, rows = max_tokens(setup), int(setup.tokenizer.model_max_length), data.rows["train"]
+    readable, tokenizer_limit, rows = max_tokens(context), int(context.tokenizer.model_max_length), data.rows["train"]
     train, find_truncated_answers = features["train"], data.task.find_truncated_answers
     validation = features[data.validation.name]
-    lost_gold = find_truncated_answers(validation, data.validation.rows, setup) if find_truncated_answers else ()
+    lost_gold = find_truncated_answers(validation, data.validation.rows, context) if find_truncated_answers else ()
     facts = {"max_tokens": readable, "lost_gold": len(lost_gold), "training_rows": 0}
     # A feature may hold several windows of one text, padded to the longest of them. So its number of windows is its
     # number of tokens divided by that length; both are arrays over features.
     has_choice = "long_text" in data.task.OPTIONS
-    is_windowed = has_choice and reads_windows(setup.recipe)
+    is_windowed = has_choice and reads_windows(context.recipe)
     windows = int((get_lengths(train) // get_max_lengths(train)).sum()) if is_windowed else len(train)
     if windows > rows:
         kind = "sequences" if "questions" in data.task.COLUMNS.optional else "overlapping windows"
@@ -227,7 +227,7 @@ class Evaluator:
         checkpoint = replace(self.checkpoint, model=model)
         # Some families fit their head instead of training it. It is fitted again to the encoder of this step.
         if fit_head := self.data.task.fit_head:
-            fit_head(model, self.features["train"], checkpoint.setup, partial(run_part, checkpoint))
+            fit_head(model, self.features["train"], checkpoint.context, partial(run_part, checkpoint))
         scored = self.score(self.data.validation.name, checkpoint, tune=True)
         if self.best is None or self._rank(scored) > self._rank(self.best[1]):
             self.best = step, scored
@@ -241,7 +241,7 @@ class Evaluator:
         first = self.data.validation.name
         is_scored = self.best is not None and self.best[0] == step
         best = self.best[1] if self.best and is_scored else self.score(first, self.checkpoint, tune=True)
-        tuned = replace(self.checkpoint, setup=best.setup)
+        tuned = replace(self.checkpoint, context=best.context)
         return {first: best, **{name: self.score(name, tuned) for name in names if name != first}}
 
     def score(self, name: str, checkpoint: Checkpoint, *, tune: bool = False) -> EvalOutput:
@@ -272,10 +272,10 @@ def training_job(
     from bertkit.training.losses import gold_terms, scale_targets
     from bertkit.training.trainer import TrainingJob
 
-    recipe, setup, train = data.recipe, checkpoint.setup, data.splits["train"]
+    recipe, context, train = data.recipe, checkpoint.context, data.splits["train"]
     # The gold labels are counted for class weights only.
     loss_terms = gold_terms(data.task, recipe.training, data.labels, train.rows)
-    data_collator = data.task.collator(setup)
+    data_collator = data.task.collator(context)
     with ExitStack() as hooks:
         if recipe.distillation:
             from bertkit.compression.students import learning_from_teachers
@@ -290,7 +290,7 @@ def training_job(
             data_collator = partial(load_custom("collator", recipe.training.collator), collate=data_collator)
         yield TrainingJob(
             model=checkpoint.model,
-            processing_class=setup.tokenizer,
+            processing_class=context.tokenizer,
             train_batches=InMemoryBatches(features, recipe.training),
             data_collator=data_collator,
             loss_terms=scale_targets(checkpoint.model, loss_terms, train.column(data.task.COLUMNS.gold)),

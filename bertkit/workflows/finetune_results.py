@@ -89,30 +89,30 @@ def save_results(
     if not runs.is_main_process():
         return []
     model = checkpoint.model
-    seconds, setup, folder = run.seconds, scored[data.validation.name].setup, run.plan.folder
+    seconds, context, folder = run.seconds, scored[data.validation.name].context, run.plan.folder
     details = {
-        name: data.task.details(split.predictions, data.splits[name].rows, setup) for name, split in scored.items()
+        name: data.task.details(split.predictions, data.splits[name].rows, context) for name, split in scored.items()
     }
 
     # 1. One result per split, which the record, the report, the card and the command all show.
-    outcome = _Outcome(data, fit_result, scored, details, baselines.judged, seconds, compared_models)
+    outcome = _Outcome(data, fit_result, scored, details, baselines.baseline_rows, seconds, compared_models)
     outcome.results.extend(_make_result(outcome, name) for name in scored)
 
     # 2. The checkpoint, predictions and scores. After a kill, the run is still unfinished and writes them again.
-    published = export_model(model, setup.tokenizer, folder)
+    published = export_model(model, context.tokenizer, folder)
     with_rows = [
         file
         for name, split in scored.items()
         for file in write_predictions(folder, data.splits[name], split.predictions, details[name])
     ]
-    write_settings(run, setup.recipe, fit_result, private=[*with_rows, BASELINES_FILE, "report.html"])
+    write_settings(run, context.recipe, fit_result, private=[*with_rows, BASELINES_FILE, "report.html"])
     _write_results(outcome, folder)
     record = finished_record(
         run,
         fit_result,
         round(seconds, 3),
-        tuned=_tuned(data, setup.recipe),
-        tokenizer=tokenizer_settings(setup.tokenizer),
+        tuned=_tuned(data, context.recipe),
+        tokenizer=tokenizer_settings(context.tokenizer),
         baselines=write_learned(folder, baselines.learned),
         results=[without_folder(result) for result in outcome.results],
         predictions=list_files(folder, with_rows),
@@ -134,8 +134,8 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
     recipe, split, metric = data.recipe, data.splits[name], data.recipe.best_metric
     warnings = _find_warnings(data, fit_result) + scored.warnings
     if name == data.validation.name:
-        warnings += warn_of_tuned(_tuned(data, scored.setup.recipe))
-    undefined = why_undefined(data.task.METRICS, scored.scores, scored.compared)
+        warnings += warn_of_tuned(_tuned(data, scored.context.recipe))
+    undefined = why_undefined(data.task.METRICS, scored.scores, scored.row_scores)
     if name == data.validation.name and metric in undefined:
         warnings.append(f"{metric} is undefined ({undefined[metric]}): the step with the lowest loss was chosen.")
     # A score no better than a baseline gets a remedy.
@@ -328,7 +328,7 @@ def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | N
     if find is None or "probabilities" not in scored.predictions[0]:
         return None
     chosen = sample(range(len(rows)), _MAX_EXAMPLES)
-    decisions = find([scored.predictions[n] for n in chosen], [rows[n] for n in chosen], scored.setup)
+    decisions = find([scored.predictions[n] for n in chosen], [rows[n] for n in chosen], scored.context)
     is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
     return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
 
@@ -349,7 +349,7 @@ def _make_card(data: FinetuneData, facts: ReportData, model: Model) -> str:
         auto_class=f"AutoModelFor{head}" if is_of_transformers and getattr(model, "reads", "") != "sparse" else "",
         dataset=name_paths(source or ", ".join(recipe.data.files.values())),
         rows=data.rows,
-        columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
+        columns=[*columns.inputs, *(name for name in columns.optional if name in recipe.data.columns)],
         predict_command=f"bertkit predict . {example_row(data.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
         base_model=None if is_local else hub.split_revision(recipe.model)[0],

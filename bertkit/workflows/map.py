@@ -12,7 +12,7 @@ from bertkit.data.output import write_records
 from bertkit.errors import DataError, UsageError, located
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.map import (
-    LEAST_POINTS,
+    MIN_POINTS,
     Labeling,
     MappedLayer,
     Occurrence,
@@ -112,9 +112,9 @@ def draw_map(
 
     # 2. Read the points.
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
-    if len(points) < (least := max(LEAST_POINTS, settings.clusters or 0)):
+    if len(points) < (minimum := max(MIN_POINTS, settings.clusters or 0)):
         count = f"{len(points)} point{'s' * (len(points) > 1)}"
-        raise DataError(f"{count}, and a map needs {least}", "give more rows", file=source.name)
+        raise DataError(f"{count}, and a map needs {minimum}", "give more rows", file=source.name)
 
     # All files are claimed before the work, so that two maps do not mix their files.
     with ExitStack() as held:
@@ -168,8 +168,8 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
         is_kept = file.exists() or file.is_symlink()
         if is_kept and not replaces and not (file == page and is_own(file)):
             sweep_locks(outputs)
-            what = "the file exists already, and is kept as it is"
-            raise UsageError(what, "name another file, or replace it with --fresh", file=file)
+            message = "the file exists already, and is kept as it is"
+            raise UsageError(message, "name another file, or replace it with --fresh", file=file)
 
 
 def _point_records(

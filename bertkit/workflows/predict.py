@@ -178,12 +178,12 @@ def _answer_chunks(checkpoint: Checkpoint, chunks: Iterable[Chunk], columns: Fil
 def _count_truncation(checkpoint: Checkpoint) -> Truncation:
     from bertkit.tokens.truncation import Truncation
 
-    return Truncation(checkpoint.setup, checkpoint.task.encode)
+    return Truncation(checkpoint.context, checkpoint.task.encode)
 
 
 def _answer_chunk(checkpoint: Checkpoint, chunk: Chunk, columns: FileLayout | None, truncation: Truncation) -> Records:
     """Encode the rows of a chunk, run the model, decode its outputs, and yield a record per row."""
-    features = checkpoint.task.encode(chunk.rows, checkpoint.setup)
+    features = checkpoint.task.encode(chunk.rows, checkpoint.context)
     truncation.add(features, chunk.rows)
     predictions = answer_rows(checkpoint, features, chunk.rows, "predicting")
     answered = zip(chunk.originals, chunk.rows, predictions, strict=True)

@@ -68,7 +68,7 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
         if runs.is_main_process():
             runs.write_record(run.plan.folder, run.record)
     data = data.with_training(run.record.get("budget_settings", {}))
-    setup, recipe = data.setup, data.setup.recipe
+    context, recipe = data.context, data.context.recipe
 
     # 2. The model, whose new weights are drawn from the seed.
     with stage(f"loading {recipe.model or recipe.size}"):
@@ -78,16 +78,16 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
 
     # 3. Training with the Trainer of fine-tuning. The objective brings the batches, the loss and the score that chooses
     #    the best step.
-    batches = PretrainBatches(data.corpus["train"], objective, setup, make_budget(recipe.training))
-    held_out = held_out_features(data.corpus["validation"], objective, setup)
-    collate = objective.collator(setup)
+    batches = PretrainBatches(data.corpus["train"], objective, context, make_budget(recipe.training))
+    held_out = held_out_features(data.corpus["validation"], objective, context)
+    collate = objective.collator(context)
 
     def compute_metrics(model: Model, step: int) -> dict[str, float]:
         return measure(model, held_out, collate, objective, machine.precision)
 
     job = TrainingJob(
         model=model,
-        processing_class=setup.tokenizer,
+        processing_class=context.tokenizer,
         train_batches=batches,
         data_collator=collate,
         loss_terms=LossTerms(objective.LOSS_TERMS, objective.count, objective.losses),
@@ -153,7 +153,7 @@ def _suggest_changes(training: PretrainingConfig, steps: int) -> str:
 
 def _token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:
     """Compute the scores of token frequencies alone; a loss of several terms has no such baseline."""
-    loss = unigram_loss(data.corpus["train"], data.corpus["validation"], data.setup.config.vocab_size)
+    loss = unigram_loss(data.corpus["train"], data.corpus["validation"], data.context.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}
     has_one_term = set(data.objective.LOSS_TERMS) in ({"mlm"}, {"clm"})
     return {"token frequencies": {"loss": loss, **scores} if has_one_term else scores}

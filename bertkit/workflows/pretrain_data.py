@@ -15,7 +15,7 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.sizes import make_config
 from bertkit.modeling.tokenizer import fit_tokenizer, load_tokenizer, read_tokenizer, report_tokens
 from bertkit.pretraining.documents import find_corpus
-from bertkit.pretraining.objectives import Objective, PretrainSetup, load_objective
+from bertkit.pretraining.objectives import Objective, PretrainContext, load_objective
 from bertkit.pretraining.tokenized import TokenizedCorpus, read_corpus
 from bertkit.progress import log, stage
 from bertkit.recipe.records import PretrainRecipe
@@ -41,22 +41,22 @@ class PretrainData:
 
     plan: RunPlan
     objective: Objective
-    setup: PretrainSetup
+    context: PretrainContext
     corpus: Mapping[str, TokenizedCorpus]
     """Splits ``train`` and ``validation``."""
 
     def with_training(self, changes: Mapping[str, Any]) -> PretrainData:
         """Return the same data with other training settings; the identity of the run does not change."""
-        return replace(self, setup=replace(self.setup, recipe=self.setup.recipe.changed("training", **changes)))
+        return replace(self, context=replace(self.context, recipe=self.context.recipe.changed("training", **changes)))
 
     def load_model(self) -> Model:
         """Build or load the model of the run; its new weights are drawn from the seed."""
         from transformers import set_seed
 
-        set_seed(self.setup.recipe.training.seed)
-        model = self.objective.load_model(self.setup)
-        if self.setup.model_folder is not None:
-            report_tokens(self.setup.tokenizer, _first_documents(self.corpus["train"]), "documents")
+        set_seed(self.context.recipe.training.seed)
+        model = self.objective.load_model(self.context)
+        if self.context.model_folder is not None:
+            report_tokens(self.context.tokenizer, _first_documents(self.corpus["train"]), "documents")
         return model
 
 
@@ -85,14 +85,14 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
     source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)
     with stage("loading torch and transformers"):
-        setup = _make_setup(recipe, model_folder, tokenizer_folder)
-    recipe = setup.recipe
-    objective.check(setup)
+        context = _make_setup(recipe, model_folder, tokenizer_folder)
+    recipe = context.recipe
+    objective.check(context)
     from bertkit.training.arguments import check_extra
 
     check_extra(recipe.training)
     # The corpus is read last, because this can take hours: errors in the recipe or the model are reported before.
-    corpus = read_corpus(source, setup.tokenizer)
+    corpus = read_corpus(source, context.tokenizer)
     plan = RunPlan(
         recipe=recipe,
         folder=runs.run_folder(output, recipe.name),
@@ -102,10 +102,10 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
             **_digests(model_folder, tokenizer_folder),
         },
         facts={"model": recipe.model or recipe.size, "commit": model_folder and hub.commit_of(model_folder)},
-        model_type=setup.config.model_type,
-        widths=product_widths(setup.config.to_dict()),
+        model_type=context.config.model_type,
+        widths=product_widths(context.config.to_dict()),
     )
-    return PretrainData(plan, objective, setup, corpus)
+    return PretrainData(plan, objective, context, corpus)
 
 
 def model_digests(recipe: PretrainRecipe) -> dict[str, str]:
@@ -129,7 +129,7 @@ def _digests(model_folder: Path | None, tokenizer_folder: Path) -> dict[str, str
     }
 
 
-def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainSetup:
+def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainContext:
     """Load the tokenizer, and the config of the checkpoint or of the recipe's size."""
     if model_folder is not None:
         read_config(model_folder)
@@ -142,7 +142,7 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
     if tokenizer.mask_token_id is None:
         message = "the tokenizer has no mask token"
         raise ModelError(message, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)
-    return PretrainSetup(_fit_length(recipe, tokenizer.model_max_length), tokenizer, model_folder, config)
+    return PretrainContext(_fit_length(recipe, tokenizer.model_max_length), tokenizer, model_folder, config)
 
 
 def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:

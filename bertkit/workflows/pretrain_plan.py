@@ -72,13 +72,13 @@ def estimate(
     machine.announce()
     use_matmul_backend(machine)
     data = data.with_training(settings := fit_to_budget(data, machine))
-    setup, training = data.setup, data.setup.recipe.training
-    batches = PretrainBatches(data.corpus["train"], data.objective, setup)
+    context, training = data.context, data.context.recipe.training
+    batches = PretrainBatches(data.corpus["train"], data.objective, context)
     restart_peak_memory(machine.device)
     model = data.load_model()
     disk_bytes = _needed_space(data.plan.folder, model, training, batches)
     # The operations of a teacher are not counted.
-    sizes = None if hasattr(model, "teacher") else layer_sizes(setup.config)
+    sizes = None if hasattr(model, "teacher") else layer_sizes(context.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
@@ -119,11 +119,11 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
-    setup, training = data.setup, data.setup.recipe.training
+    context, training = data.context, data.context.recipe.training
     max_batch, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
     if training.budget_seconds is None or is_given or max_batch <= MIN_PRETRAINING_BATCH:
         return {}
-    model, batches = data.load_model(), PretrainBatches(data.corpus["train"], data.objective, setup)
+    model, batches = data.load_model(), PretrainBatches(data.corpus["train"], data.objective, context)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     blocks_per_second = 0.0
 
@@ -156,9 +156,9 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
 
 def _choose_rate(data: PretrainData) -> dict[str, float]:
     """Choose a learning rate and its warm-up; the dictionary is empty if the values of the recipe fit better."""
-    sizes, training = layer_sizes(data.setup.config), data.setup.recipe.training
+    sizes, training = layer_sizes(data.context.config), data.context.recipe.training
     # A high rate would make a checkpoint forget. ELECTRA, whose loss gives one term a high weight, has its own rate.
-    if not sizes or data.setup.model_folder is not None or max(data.objective.LOSS_TERMS.values()) > 1:
+    if not sizes or data.context.model_folder is not None or max(data.objective.LOSS_TERMS.values()) > 1:
         return {}
     is_given = "warmup_ratio" in training.model_fields_set
     warmup = training.warmup_ratio if is_given else max(training.warmup_ratio, PretrainingConfig().warmup_ratio)
@@ -190,8 +190,8 @@ def _time_steps(
     from bertkit.training.timing import time_steps, training_to_time
     from bertkit.training.trainer import TrainingJob
 
-    objective, setup = data.objective, data.setup
+    objective, context = data.objective, data.context
     terms = LossTerms(objective.LOSS_TERMS, objective.count, objective.losses)
-    job = TrainingJob(model, setup.tokenizer, batches, objective.collator(setup), terms)
-    training = training_to_time(setup.recipe.training, batches.sizes[setup.recipe.training.max_length], steps)
+    job = TrainingJob(model, context.tokenizer, batches, objective.collator(context), terms)
+    training = training_to_time(context.recipe.training, batches.sizes[context.recipe.training.max_length], steps)
     return time_steps(job, training, machine, steps=steps)

@@ -52,13 +52,13 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     """Write everything that a finished run folder holds; the record, which marks the run as finished, comes last."""
     if not runs.is_main_process():
         return
-    objective, setup, folder = data.objective, data.setup, run.plan.folder
-    recipe, tokenizer = setup.recipe, setup.tokenizer
+    objective, context, folder = data.objective, data.context, run.plan.folder
+    recipe, tokenizer = context.recipe, context.tokenizer
     # An auxiliary checkpoint, such as the generator of ELECTRA, is not part of the encoder, but a later run continues
     # with it.
-    encoder = objective.encoder(model, setup)
+    encoder = objective.encoder(model, context)
     published = export_model(encoder, tokenizer, folder)
-    for name, auxiliary in objective.auxiliary_checkpoints(model, setup).items():
+    for name, auxiliary in objective.auxiliary_checkpoints(model, context).items():
         published += export_model(auxiliary, tokenizer, folder, name)
     write_settings(run, recipe, fit_result, private=())
     scores = {f"eval_{name}": value for name, value in result.scores.items()}

@@ -96,8 +96,8 @@ def probe(
     reader = LayerReader(recipe.model, max_length, precision)
     train, train_vectors = find_vectors(task.train, reader.read(task.train.rows, task.train.unit))
     test, test_vectors = find_vectors(task.test, reader.read(task.test.rows, task.test.unit))
-    lost = len(task.train) + len(task.test) - len(train) - len(test)
-    notes = [*task.notes, *([f"items of words without a token, left out: {lost:,}"] if lost else [])]
+    left_out = len(task.train) + len(task.test) - len(train) - len(test)
+    notes = [*task.notes, *([f"items of words without a token, left out: {left_out:,}"] if left_out else [])]
     task = replace(task, train=train, test=test, notes=notes)
     unit = "target word" if train.unit == "target" else train.unit
     return ProbeResult(

@@ -127,7 +127,7 @@ def prune(
             sampled = np.sort(generator.permutation(len(train.rows))[:measured_rows])
             measured = load_to_measure(saved, before)
             units = choose(
-                measured, encode_split(train.select(sampled.tolist()), measured.setup, saved.task.encode), shape
+                measured, encode_split(train.select(sampled.tolist()), measured.context, saved.task.encode), shape
             )
         pruned_model, new_weights = _load_as_saved(source, saved, before)
         parameters = pruned_model.num_parameters()
@@ -210,7 +210,7 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
 def _load_as_saved(source: Path, saved: CheckpointInfo | None, before: Checkpoint | None) -> tuple[Model, list[str]]:
     """Load the model as it was saved; return also the names of weights that its checkpoint lacks."""
     if saved is not None and before is not None:
-        return saved.task.load_model(source, replace(before.setup, inference=False), new_head=False), []
+        return saved.task.load_model(source, replace(before.context, inference=False), new_head=False), []
     import transformers
 
     config = load_config(source)

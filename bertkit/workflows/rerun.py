@@ -161,7 +161,7 @@ def _read_finished(folder: Path) -> RunRecord:
     try:
         record = runs.read_record(folder)
     except ResourceError as error:
-        raise ModelError(error.what, "restore the file", file=error.file) from None
+        raise ModelError(error.message, "restore the file", file=error.file) from None
     if record is None:
         raise UsageError("not a run folder", "name one that finetune, distill or pretrain has written", file=folder)
     if record["status"] != "finished":

@@ -192,8 +192,8 @@ def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:
     with stage("summarizing the seeds", total=1):
         splits, warnings, setups = [], list[str](), dict[str, TaskContext]()
         if finished:
-            setup = TaskContext(data.recipe, load_tokenizer(runset.folder / finished[0].name), data.labels)
-            setups = dict.fromkeys(records, setup)
+            context = TaskContext(data.recipe, load_tokenizer(runset.folder / finished[0].name), data.labels)
+            setups = dict.fromkeys(records, context)
         stored = StoredRuns(runset.folder, records, setups, data.task, data.validation)
         described = [replace(run, failure=find_failure(run, stored, metric)) for run in described]
         if finished:

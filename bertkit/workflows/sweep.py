@@ -233,7 +233,7 @@ def _check_trials(job: Sweep) -> None:
         runs.check_claim(plan.folder, plan.identity)
     except UsageError as error:
         remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
-        message = error.what.replace("another run", "trials of another sweep")
+        message = error.message.replace("another run", "trials of another sweep")
         raise UsageError(message, remedy, file=job.folder) from None
 
 

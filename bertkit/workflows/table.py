@@ -169,7 +169,7 @@ def _test_column(column: list[TableCell], first: str) -> tuple[list[TableCell], 
     try:
         return [column[0], *_compare_column(column)], []
     except BertkitError as error:
-        return column, [f"{task}: not tested: {error.what}."]
+        return column, [f"{task}: not tested: {error.message}."]
 
 
 def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
@@ -194,7 +194,7 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     for system in systems:
         aligned = [align(run, reference, scorer.task) for run in system.runs]
         sides.append(Side([run.predictions for run in aligned], [scorer.compare(run, rows) for run in aligned]))
-        for run, arrays in zip(aligned, sides[-1].judged, strict=True):
+        for run, arrays in zip(aligned, sides[-1].row_scores, strict=True):
             # If the predictions do not give the score of the table, their p-value would not belong to it.
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")

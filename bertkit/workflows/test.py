@@ -111,7 +111,7 @@ def _read_rows(test: BehaviorTest, saved: CheckpointInfo, file: object, limit: i
         ).rows
     raw_rows = test.rows or []
     if test.template is not None:
-        raw_rows = fill_template(test, columns.fallback_column.get(columns.given[0], columns.given[0]), limit)
+        raw_rows = fill_template(test, columns.fallback_columns.get(columns.inputs[0], columns.inputs[0]), limit)
     rows = []
     for index, row in enumerate(raw_rows, start=1):
         answered = row if test.answer is None else {**row, columns.gold: test.answer}
@@ -130,8 +130,8 @@ def _check_row(row: Mapping[str, Any], saved: CheckpointInfo, *, needs_answer: b
     for name in row:
         if name not in columns.names:
             raise DataError(f"no column is called {name!r}", did_you_mean(name, columns.names))
-    for name in (*columns.given, *([gold] if needs_answer else [])):
-        if name not in row and columns.fallback_column.get(name) not in row:
+    for name in (*columns.inputs, *([gold] if needs_answer else [])):
+        if name not in row and columns.fallback_columns.get(name) not in row:
             raise DataError(f"the row has no {name!r}", "write it, or an `answer` for all rows of the test")
     named = dict(row)
     # YAML reads labels such as 1 or yes as numbers and truth values.

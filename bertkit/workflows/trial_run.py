@@ -96,14 +96,14 @@ def dry_run(
     model = None
     if left_out:  # the folder cannot be compared with the run either: the weights are part of its identity
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
-        setup = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
+        context = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
     else:
         from bertkit.training.arguments import make_arguments
         from bertkit.training.micro_batches import check_shares
 
         runs.check_unclaimed(folder, data.plan.identity, fresh=fresh)
-        setup = load_setup(data)
-        model = load_model(data, setup)
+        context = load_setup(data)
+        model = load_model(data, context)
         machine = find_machine(data.plan)
         arguments = make_arguments(training, machine, folder, data.rows["train"])
         check_shares(model, training, arguments.world_size)
@@ -112,9 +112,9 @@ def dry_run(
     from bertkit.tokens.truncation import find_long
 
     rows = data.splits["train"].rows[:_LENGTH_ROWS]
-    if long := find_long(rows, data.task.encode, setup)[0]:
+    if long := find_long(rows, data.task.encode, context)[0]:
         many = f"{format_fraction(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
-        log_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` lists what is truncated")
+        log_once(f"{many} are longer than {max_tokens(context):,} tokens: `bertkit check` lists what is truncated")
 
     # 3. The disk. A checkpoint holds two moments for each weight; a fresh run moves the old one aside, which keeps its
     #    space.
@@ -146,7 +146,7 @@ def dry_run(
         return replace(plan, notes=["time and memory are measured by one process alone"])
     from bertkit.workflows.bench import measure_some
 
-    speed = measure_some(data, setup, model)
+    speed = measure_some(data, context, model)
     return replace(
         plan,
         timed_steps=speed.steps,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bertkit.checks import digest_inputs, digest_others, input_columns, read_texts
 from bertkit.data.columns import ColumnSpec
 
-PAIRS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
-SENSES = ColumnSpec(given=("tokens", "target"), gold="sense", lists=("tokens",), fallback_column={"tokens": "text"})
+PAIRS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
+SENSES = ColumnSpec(inputs=("tokens", "target"), gold="sense", lists=("tokens",), fallback_columns={"tokens": "text"})
 
 
 def test_texts_are_read_from_any_columns():

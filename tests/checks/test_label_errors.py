@@ -18,7 +18,7 @@ from bertkit.recipe import load_recipe
 from bertkit.vectors.embedder import Embedder
 from tests.conftest import toy_rows
 
-CLASSES = ColumnSpec(given=("text",), gold="label")
+CLASSES = ColumnSpec(inputs=("text",), gold="label")
 
 
 class Vectors:
@@ -131,7 +131,7 @@ def test_cleanlab_ranks_the_labels_that_are_least_probable(monkeypatch):
     assert [error.row for error in found.ranked] == [8, 21]
 
 
-TAGGED = ColumnSpec(given=("tokens",), gold="tags", lists=("tokens", "tags"))
+TAGGED = ColumnSpec(inputs=("tokens",), gold="tags", lists=("tokens", "tags"))
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_a_refusal_of_a_split():
     assert (finding.level, finding.text, finding.places) == ("fail", "every row has the same label 'a' - needs two", ())
 
 
-CLASSES = ColumnSpec(given=("text",), gold="label")
+CLASSES = ColumnSpec(inputs=("text",), gold="label")
 
 
 def split(labels, name="train", gold="label"):

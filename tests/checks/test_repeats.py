@@ -6,8 +6,8 @@ from bertkit.checks.repeats import find_repeats
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 
-CLASSES = ColumnSpec(given=("text",), gold="label")
-QUESTIONS = ColumnSpec(given=("question", "context"), gold="answers")
+CLASSES = ColumnSpec(inputs=("text",), gold="label")
+QUESTIONS = ColumnSpec(inputs=("question", "context"), gold="answers")
 CONTEXT = (
     "The old bridge over the river was built by monks in the year 1250 and burnt down twice before it was made of "
     "stone. Today only carts may cross it, since no engineer knows how much weight its second arch can still bear."

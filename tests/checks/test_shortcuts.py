@@ -133,7 +133,7 @@ def test_numbers_that_tell_and_numbers_that_do_not():
     assert measure_numbers(noise + np.array(classes)[:, None], classes).accuracy > 0.95
 
 
-CLASSES = ColumnSpec(given=("text",), gold="label")
+CLASSES = ColumnSpec(inputs=("text",), gold="label")
 
 
 def split(letters, name, count=100):

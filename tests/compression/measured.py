@@ -18,4 +18,4 @@ def load_measured(folder: Path, rows: int = 12):
     saved = open_checkpoint(recipe, load_task(recipe), folder)
     checkpoint = load_to_measure(saved, saved.load(ComputeConfig("cpu", "fp32", 1, "")))
     split = splits_to_score(saved, "validation")["validation"].first(rows)
-    return checkpoint, split, saved.task.encode(split.rows, checkpoint.setup)
+    return checkpoint, split, saved.task.encode(split.rows, checkpoint.context)

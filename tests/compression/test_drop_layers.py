@@ -26,7 +26,7 @@ def test_a_first_layer_that_must_stay_does():
 def test_the_loss_is_that_of_all_rows(trained):
     checkpoint, _, features = load_measured(trained)
     measure = loss_with_layers(checkpoint, features)
-    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
+    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.context)
     expected = sum(model(**collate([feature])).loss.item() for feature in features) / len(features)
     assert abs(measure([0, 1]) - expected) < 1e-5
     assert measure([0]) != measure([0, 1])

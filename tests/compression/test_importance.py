@@ -15,7 +15,7 @@ from tests.compression.measured import load_measured
 def test_gradient_scores_are_means_of_absolute_values_over_rows(trained):
     checkpoint, _, features = load_measured(trained)
     found = score_units(checkpoint, features)
-    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
+    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.context)
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
     layers = [*attention_outputs_of(model), *(one.narrow for one in feed_forwards_of(model))]
     states = {}

@@ -34,7 +34,7 @@ def test_modules_are_copied_and_what_is_left_is_noted(tiny_model, tmp_path):
 @pytest.mark.usefixtures("timed_once")
 def test_a_copy_differs_in_nothing(trained, tmp_path):
     measured, split, _ = load_measured(trained)
-    saved = open_checkpoint(measured.setup.recipe, measured.task, trained)
+    saved = open_checkpoint(measured.context.recipe, measured.task, trained)
     copy = shutil.copytree(trained, tmp_path / "copy")
     compared = compare(saved, saved.load(ComputeConfig("cpu", "fp32", 1, ""), inference=True), copy, split)
     assert compared.differences["accuracy"].difference == 0 and compared.differences["accuracy"].p == 1

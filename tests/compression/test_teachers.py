@@ -60,10 +60,10 @@ def teacher_logits(teacher, data, model, **changes):
 
     named = {"model": str(model), "data.source": str(data), "data.cache": False, "distillation.teachers": teacher}
     inputs = read_finetune_data(load_recipe("classify", {**named, **changes}), "nowhere")
-    setup = TaskContext(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    context = TaskContext(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
     split = inputs.splits["train"]
-    features = encode_split(split, setup, inputs.task.encode)
-    student = Checkpoint(None, inputs.task, setup, ComputeConfig("cpu", "fp32", 1, ""))
+    features = encode_split(split, context, inputs.task.encode)
+    student = Checkpoint(None, inputs.task, context, ComputeConfig("cpu", "fp32", 1, ""))
     return teachers.compute_teacher_logits(inputs.teachers, student, split, features)["logits"]
 
 

@@ -13,8 +13,8 @@ from bertkit.data.rows import Split
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig, load_recipe
 
-CLASSES = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
-TAGS = ColumnSpec(given=("tokens",), gold="tags", lists=("tokens",))
+CLASSES = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
+TAGS = ColumnSpec(inputs=("tokens",), gold="tags", lists=("tokens",))
 
 
 def split(rows, name="train"):

@@ -11,8 +11,8 @@ from bertkit.data.rows import canonical_records, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig
 
-COLUMNS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
-WORDS = ColumnSpec(given=("tokens",), gold="tags")
+COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
+WORDS = ColumnSpec(inputs=("tokens",), gold="tags")
 
 
 @pytest.mark.parametrize(("name", "format_name"), [("d.txt", "auto"), ("d.txt.gz", "auto"), ("d", "lines")])
@@ -57,7 +57,7 @@ def test_columns_that_are_not_read_are_kept_with_the_split():
     split = read(DataConfig(split_column="part"))
     assert (split.rows[0]["text_pair"], split.unread) == ("b", ("date", "id"))
     assert read(DataConfig(columns={"text_pair": None})).unread == ("text_pair", "date", "id", "part")
-    split = read(DataConfig(), ColumnSpec(given=("text",), gold="label"))  # a family without pairs
+    split = read(DataConfig(), ColumnSpec(inputs=("text",), gold="label"))  # a family without pairs
     assert ("text_pair" in split.rows[0], split.unread) == (False, ("text_pair", "date", "id", "part"))
 
 
@@ -133,7 +133,7 @@ def test_a_row_without_columns_lacks_them():
         list(canonical_records(iter([(1, {})]), DataConfig(), WORDS, "d.jsonl"))
 
 
-SENTENCES = ColumnSpec(given=("tokens",), gold="tags", lists=("tokens",), fallback_column={"tokens": "text"})
+SENTENCES = ColumnSpec(inputs=("tokens",), gold="tags", lists=("tokens",), fallback_columns={"tokens": "text"})
 
 
 def read_words(rows, columns=SENTENCES, **mapped):
@@ -169,4 +169,4 @@ def test_words_without_a_column_of_sentences_are_refused_unless_they_are_only_pr
     rows = [{"tokens": "word", "tags": "O"}] * 60
     with pytest.raises(DataError, match=r"every row is one word, .* \(d.csv\) - add a column sentence_id"):
         read_words(rows)
-    assert len(read_words(rows, ColumnSpec(given=("tokens",), gold=""))) == 60
+    assert len(read_words(rows, ColumnSpec(inputs=("tokens",), gold=""))) == 60

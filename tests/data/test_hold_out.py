@@ -28,7 +28,7 @@ def split_of(rows: list[dict]) -> Split:
 
 
 DRAWS = ("by_hash", "by_label")
-COLUMNS = ColumnSpec(given=("text",), gold="label")
+COLUMNS = ColumnSpec(inputs=("text",), gold="label")
 WAYS = pytest.mark.parametrize("way", ["by_hash", "by_label"])
 
 
@@ -103,7 +103,7 @@ def test_the_share_of_20_rows_is_as_approximate_as_the_docs_say():
 
 def test_a_column_that_the_model_does_not_read_moves_no_row():
     rows = rows_of(a=60, b=60)
-    columns = replace(COLUMNS, beside=("genre",))
+    columns = replace(COLUMNS, extra=("genre",))
     genres = [{**row, "genre": n % 7} for n, row in enumerate(rows)]
     for way in DRAWS:
         data = DataConfig(hold_out=way)

@@ -238,6 +238,6 @@ def test_a_disk_that_refuses_a_write_is_told_in_one_line_whatever_library_meets_
             write_records(rows, tmp_path / f"a{ending}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert raised.value.what == "File too large"
+    assert raised.value.message == "File too large"
     assert raised.value.remedy.startswith("raise the limit of file sizes (`ulimit -f`), or use another file system")
     assert list(tmp_path.iterdir()) == []

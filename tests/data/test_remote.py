@@ -192,7 +192,7 @@ def read(source, **settings):
     """Read the splits of a source as a new process does."""
     start_again()
     recipe = load_recipe("classify", {"data.source": str(source), **settings})
-    return read_splits(recipe, ColumnSpec(given=("text",), gold="label"), dict, lambda name: name != "all")
+    return read_splits(recipe, ColumnSpec(inputs=("text",), gold="label"), dict, lambda name: name != "all")
 
 
 @pytest.mark.allow_hosts(["127.0.0.1"])

@@ -13,8 +13,8 @@ from bertkit.data.rows import Split, canonical_records, placed, read_number, rea
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig
 
-COLUMNS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
-WORDS = ColumnSpec(given=("tokens",), gold="", lists=("tokens",), fallback_column={"tokens": "text"})
+COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
+WORDS = ColumnSpec(inputs=("tokens",), gold="", lists=("tokens",), fallback_columns={"tokens": "text"})
 
 
 def rows_of(records, data=None, read=dict):
@@ -151,7 +151,7 @@ def test_a_row_of_a_folder_is_known_by_its_file(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.txt").write_text("Oslo is cold.")
         (tmp_path / f"{name}.ann").write_text("T1\tLOC 0 4\tOslo\n")
-    columns = ColumnSpec(given=("tokens",), gold="tags", fallback_column={"tokens": "text"}, spans="spans")
+    columns = ColumnSpec(inputs=("tokens",), gold="tags", fallback_columns={"tokens": "text"}, spans="spans")
     split = read_split("train", read_records(tmp_path, DataConfig()), DataConfig(), columns, dict, tmp_path)
     assert [row["id"] for row in split.rows] == ["one", "two"]
     assert [str(split.place(index)) for index in (0, 1)] == [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
@@ -166,6 +166,6 @@ def test_a_row_of_a_folder_is_known_by_its_file(tmp_path):
 
 def test_rows_with_spans_keep_their_ids_which_need_not_differ():
     rows = [{"id": 7, "text": "Oslo", "spans": []}, {"id": 7, "text": "Rome", "spans": []}]
-    columns = ColumnSpec(given=("tokens",), gold="tags", fallback_column={"tokens": "text"}, spans="spans")
+    columns = ColumnSpec(inputs=("tokens",), gold="tags", fallback_columns={"tokens": "text"}, spans="spans")
     split = read_split("train", enumerate(rows, 1), DataConfig(), columns, dict, "d.jsonl")
     assert [row["id"] for row in split.rows] == [7, 7]

@@ -14,7 +14,7 @@ from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import DataConfig, load_recipe
 from tests.conftest import toy_rows, write_csv
 
-COLUMNS = ColumnSpec(given=("text",), gold="label", optional=("text_pair",))
+COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 
 
 def read(changes: dict, choose=lambda name: name == "train" or is_validation(name), recipe="classify"):

@@ -48,7 +48,7 @@ def test_text_that_ends_inside_a_character_has_the_lines_before(encoding, cut):
     with pytest.raises(DataError) as raised:
         list(lines)
     what = f"the {encoding} text ends inside a character, after {len(content)} bytes"
-    assert (raised.value.what, raised.value.row) == (what, 3)
+    assert (raised.value.message, raised.value.row) == (what, 3)
     assert "data.encoding" not in raised.value.remedy
 
 

@@ -101,17 +101,17 @@ def test_the_lead_over_the_strongest_baseline_is_paired_row_by_row(metric, usual
     hard = rng.random(400) < 0.5  # rows that both get wrong
     sign = 1 if metric == "accuracy" else -1
     model, baseline = (~hard | (rng.random(400) < share) for share in (0.3, 0.1))
-    family = SimpleNamespace(score=lambda judged, _: {metric: float(sign * judged["right"].mean())})
-    scored = SimpleNamespace(compared={"right": model}, scores={metric: sign * model.mean()}, setup=None)
-    judged = {"weak": {"right": baseline & False}, "strong": {"right": baseline}}
-    lead = compare_with_baselines(family, scored, judged, metric)
+    family = SimpleNamespace(score=lambda baseline_rows, _: {metric: float(sign * baseline_rows["right"].mean())})
+    scored = SimpleNamespace(row_scores={"right": model}, scores={metric: sign * model.mean()}, context=None)
+    baseline_rows = {"weak": {"right": baseline & False}, "strong": {"right": baseline}}
+    lead = compare_with_baselines(family, scored, baseline_rows, metric)
     differences = model.astype(float) - baseline
     half = 1.96 * differences.std(ddof=1) / np.sqrt(400)
     assert (lead.baseline, lead.is_clear) == ("strong", True)
     assert lead.difference == pytest.approx(differences.mean())
     assert lead.interval == pytest.approx((lead.difference - half, lead.difference + half), abs=half / 4)
     alike = compare_with_baselines(
-        family, SimpleNamespace(**{**vars(scored), "compared": judged["strong"]}), judged, metric
+        family, SimpleNamespace(**{**vars(scored), "row_scores": baseline_rows["strong"]}), baseline_rows, metric
     )
     assert (alike.difference, alike.is_clear) == (0, False)
     assert compare_with_baselines(family, scored, {}, metric) is None

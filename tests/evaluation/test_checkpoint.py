@@ -95,7 +95,7 @@ def test_the_tokenizer_of_a_run_splits_as_that_of_transformers_which_reads_older
     rows = [{"text": "a good [SEP] film"}, {"text": "bad, " * 200}]
     saved = open_trained(str(trained))
     record = {name: value for name, value in saved.record.items() if name != "tokenizer"}
-    plain, theirs = (one.load(inference=True).setup for one in (saved, replace(saved, record=record)))
+    plain, theirs = (one.load(inference=True).context for one in (saved, replace(saved, record=record)))
     assert isinstance(plain.tokenizer, PlainTokenizer)
     assert not isinstance(theirs.tokenizer, PlainTokenizer)
     assert saved.task.encode(rows, plain) == saved.task.encode(rows, theirs)

@@ -116,9 +116,9 @@ def test_the_rows_of_a_query_are_one_unit(tmp_path):
 
 def test_won_rows_raise_the_score_of_scikit_learn(tmp_path):
     changes, _, _, sides = compare(tmp_path, predict(ROWS, {1, 2, 8}), predict(ROWS, {8, 9}), shown=30)
-    gold = sides[0].judged[0]["gold"]
+    gold = sides[0].row_scores[0]["gold"]
     for row in [*changes.won_rows, *changes.lost_rows]:
-        swapped = sides[0].judged[0]["predicted"].copy()
-        swapped[int(row.id)] = sides[1].judged[0]["predicted"][int(row.id)]
-        rises = matthews_corrcoef(gold, swapped) > matthews_corrcoef(gold, sides[0].judged[0]["predicted"])
+        swapped = sides[0].row_scores[0]["predicted"].copy()
+        swapped[int(row.id)] = sides[1].row_scores[0]["predicted"][int(row.id)]
+        rises = matthews_corrcoef(gold, swapped) > matthews_corrcoef(gold, sides[0].row_scores[0]["predicted"])
         assert rises == (row in changes.won_rows)

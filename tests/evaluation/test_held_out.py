@@ -32,10 +32,10 @@ def test_text_without_an_example_is_refused():
 
 
 def test_measuring_leaves_the_model_as_it_was_and_repeats():
-    setup = make_setup("mlm")
-    model = mlm.load_model(setup).train()
-    features = held_out_features(make_corpus(6), mlm, setup)
-    scores = measure(model, features, mlm.collator(setup), mlm, "fp32")
+    context = make_setup("mlm")
+    model = mlm.load_model(context).train()
+    features = held_out_features(make_corpus(6), mlm, context)
+    scores = measure(model, features, mlm.collator(context), mlm, "fp32")
     assert model.training
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
-    assert measure(model, features, mlm.collator(setup), mlm, "fp32") == scores
+    assert measure(model, features, mlm.collator(context), mlm, "fp32") == scores

@@ -40,10 +40,10 @@ def test_choices_that_a_row_lacks_are_left_out():
 
 def test_several_labels_have_the_mean_of_each():
     recipe = load_recipe("classify", {"options.multi_label": True})
-    task, setup = load_task(recipe), TaskContext(recipe, None, ("a", "b"))
+    task, context = load_task(recipe), TaskContext(recipe, None, ("a", "b"))
     outputs = [{"logits": np.array([0.0, 4.0])}, {"logits": np.array([np.log(3), 4.0])}]
-    combined = task.combine(outputs, {}, setup)
-    assert task.decode([combined], [{}], [{}], setup)[0]["probabilities"]["a"] == pytest.approx(0.625)
+    combined = task.combine(outputs, {}, context)
+    assert task.decode([combined], [{}], [{}], context)[0]["probabilities"]["a"] == pytest.approx(0.625)
 
 
 def test_an_ensemble_is_scored_with_its_members_beside_it(tmp_path, trained):

@@ -88,17 +88,17 @@ def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
     rng = np.random.default_rng(0)
     gold = rng.choice(["bad", "good"], size=60).tolist()
     task, split = load_task(recipe), split_of(gold)
-    setup = TaskContext(recipe, None, ("bad", "good"))
+    context = TaskContext(recipe, None, ("bad", "good"))
     described, records, right = [], {}, []
     for seed in (1, 2, 3):
         predicted = [g if rng.random() < 0.8 else {"bad": "good", "good": "bad"}[g] for g in gold]
         write_run(tmp_path / f"seed-{seed}", predicted)
         records[f"seed-{seed}"] = record_of(None)
-        scores = task.score(task.compare([{"prediction": label} for label in predicted], split.rows, setup), setup)
+        scores = task.score(task.compare([{"prediction": label} for label in predicted], split.rows, context), context)
         records[f"seed-{seed}"]["results"][0]["scores"] = {name: float(value) for name, value in scores.items()}
         described.append(describe_run(tmp_path / f"seed-{seed}", records[f"seed-{seed}"]))
         right.append(np.mean([g == p for g, p in zip(gold, predicted, strict=True)]))
-    stored = StoredRuns(tmp_path, records, dict.fromkeys(records, setup), task, split)
+    stored = StoredRuns(tmp_path, records, dict.fromkeys(records, context), task, split)
     found = summarize_split(described, stored)
     assert found.spreads["accuracy"].mean == pytest.approx(np.mean(right))
     low, high = found.spreads["accuracy"].interval

@@ -25,10 +25,10 @@ def test_a_best_metric_that_is_not_scored_is_refused_with_those_that_are():
 def test_an_interval_is_around_the_score_and_the_same_every_time():
     right = np.arange(200) % 4 > 0
     task = SimpleNamespace(
-        METRICS=["accuracy"], score=lambda compared, setup: {"accuracy": float(compared["right"].mean())}
+        METRICS=["accuracy"], score=lambda row_scores, context: {"accuracy": float(row_scores["right"].mean())}
     )
     scored = SimpleNamespace(
-        compared={"right": right}, setup=None, predictions=right.tolist(), scores={"accuracy": right.mean()}
+        row_scores={"right": right}, context=None, predictions=right.tolist(), scores={"accuracy": right.mean()}
     )
     low, high = find_intervals(task, scored).ends["accuracy"]
     assert 0.65 < low < 0.75 < high < 0.85
@@ -36,9 +36,11 @@ def test_an_interval_is_around_the_score_and_the_same_every_time():
 
 
 def test_what_is_undefined_is_none_with_its_reason():
-    task = SimpleNamespace(METRICS=REGRESSION, score=lambda compared, setup: {"r2": REGRESSION["r2"].compute(compared)})
+    task = SimpleNamespace(
+        METRICS=REGRESSION, score=lambda row_scores, context: {"r2": REGRESSION["r2"].compute(row_scores)}
+    )
     same = {"gold": np.ones(4), "predicted": np.ones(4)}
-    scored = SimpleNamespace(compared=same, setup=None, predictions=[1.0] * 4, scores={"r2": np.nan})
+    scored = SimpleNamespace(row_scores=same, context=None, predictions=[1.0] * 4, scores={"r2": np.nan})
     intervals = find_intervals(task, scored)
     assert (intervals.ends, intervals.methods) == ({"r2": None}, {})
     reasons = {

@@ -124,7 +124,7 @@ def test_predictions_of_another_program_are_refused_with_their_row(recipe, recor
     scorer = find_scorer([system], load_recipe(recipe))
     with pytest.raises(DataError) as caught:
         scorer.compare(system.runs[0], read_rows(system.runs[0], scorer.task))
-    assert message in caught.value.what
+    assert message in caught.value.message
     assert caught.value.row == 2
 
 

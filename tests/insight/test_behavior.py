@@ -13,14 +13,14 @@ from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 
-COLUMNS = ColumnSpec(given=("text",), gold="label")
+COLUMNS = ColumnSpec(inputs=("text",), gold="label")
 RECIPE = load_recipe("classify", {"model": "demo", "labels": ["n", "y"]})
 
 
 class Reader:
     """A checkpoint that answers y to a text that ends in a period, the surer the longer it is."""
 
-    recipe, labels, setup = RECIPE, ("n", "y"), None
+    recipe, labels, context = RECIPE, ("n", "y"), None
 
     def __init__(self):
         self.task = load_task(RECIPE)
@@ -32,14 +32,14 @@ class Reader:
 
 class Loaded:
     def __init__(self, reader):
-        self.task, self.setup, self.reader = self, None, reader
+        self.task, self.context, self.reader = self, None, reader
 
-    def encode(self, rows, setup):
+    def encode(self, rows, context):
         assert all("label" not in row for row in rows)
         self.reader.seen = [row["text"] for row in rows]
         return list(rows)
 
-    def decode(self, outputs, features, rows, setup):
+    def decode(self, outputs, features, rows, context):
         answers = []
         for row in rows:
             sure = min(0.99, 0.5 + len(row["text"]) / 100)
@@ -108,7 +108,7 @@ def test_each_text_is_predicted_once(reader):
 
 def test_words_may_be_added_to_a_list_whose_tags_stay():
     row = {"tokens": ["Anna", "left"], "tags": ["B", "O"]}
-    columns = ColumnSpec(given=("tokens",), gold="tags", lists=("tokens",))
+    columns = ColumnSpec(inputs=("tokens",), gold="tags", lists=("tokens",))
     plan = plan_test(BehaviorTest(name="a", change="add", text="It rained ."), [row], columns, 9)
     assert plan.changed[0]["tokens"] == ["Anna", "left", "It", "rained", "."]
     old = {"prediction": ["B", "O"]}
@@ -160,7 +160,7 @@ def test_answers_that_were_right_or_become_right_are_counted(reader):
 
 
 def test_a_number_is_another_answer_if_it_moves_by_a_tenth_of_the_range(reader, monkeypatch):
-    def measure(self, outputs, features, rows, setup):
+    def measure(self, outputs, features, rows, context):
         return [{"prediction": float(len(row["text"]))} for row in rows]
 
     monkeypatch.setattr(Loaded, "decode", measure)

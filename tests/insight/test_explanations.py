@@ -70,7 +70,7 @@ def test_targets_are_those_of_the_prediction_or_are_named():
     ]
     task = SimpleNamespace(targets=lambda *_: targets)
     checkpoint, answered = (
-        SimpleNamespace(task=task, setup=None),
+        SimpleNamespace(task=task, context=None),
         SimpleNamespace(prediction={}, outputs=[], features=[], row={}),
     )
     assert find_targets(checkpoint, answered, ()) == targets[1:]

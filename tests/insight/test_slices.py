@@ -30,7 +30,7 @@ def read(tmp_path, rows, wrong=(), **recipe):
 
 def test_texts_are_grouped_by_what_they_have(tmp_path):
     scorer, _, rows = read(tmp_path, [{"text": text, "label": "good"} for text in TEXTS])
-    known = words_of([{"text": " ".join(TEXTS[:4])}], ColumnSpec(given=("text",), gold="label"))
+    known = words_of([{"text": " ".join(TEXTS[:4])}], ColumnSpec(inputs=("text",), gold="label"))
     groups = find_slices(scorer, rows, [[n] for n in range(6)], known_words=known, extra={"source": list("aabbcc")})
     assert list(groups["negation"]["yes"]) == [1, 4]
     assert list(groups["names"]["yes"]) == [0]

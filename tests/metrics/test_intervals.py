@@ -116,25 +116,25 @@ def test_wilson_agrees_with_scipy(successes: int, total: int) -> None:
 @pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "f1_micro"])
 @pytest.mark.parametrize(("gold", "predicted"), [([1] * 12, [1] * 12), ([1] * 12, [0] * 11 + [1]), ([0, 1], [1, 0])])
 def test_a_share_has_the_interval_of_wilson_also_at_the_edges(name, gold, predicted):
-    compared, metric = {"gold": np.array(gold), "predicted": np.array(predicted)}, CLASSIFICATION[name]
-    scores = {name: metric.compute(compared)}
-    found = find_intervals(CLASSIFICATION, scores, compared, lambda judged: pytest.fail("no resample is needed"))
+    row_scores, metric = {"gold": np.array(gold), "predicted": np.array(predicted)}, CLASSIFICATION[name]
+    scores = {name: metric.compute(row_scores)}
+    found = find_intervals(CLASSIFICATION, scores, row_scores, lambda row_scores: pytest.fail("no resample is needed"))
     low, high = found.ends[name]
     assert found.methods == {name: "Wilson"}
     assert low <= scores[name] <= high
-    hits, total = metric.counts(compared)
+    hits, total = metric.counts(row_scores)
     assert metric.to_score(hits / total) == pytest.approx(scores[name])
     reference = stats.binomtest(hits, total).proportion_ci(method="wilson")
     assert (low, high) == pytest.approx(tuple(metric.to_score(end) for end in (reference.low, reference.high)))
 
 
 def test_a_threshold_has_no_interval():
-    metrics = {"thresh": Metric(lambda judged: judged["value"][0], is_score=False)}
+    metrics = {"thresh": Metric(lambda row_scores: row_scores["value"][0], is_score=False)}
     found = find_intervals(
         metrics,
         {"thresh": 0.9, "mean": 4.0},
         {"value": np.arange(9)},
-        lambda judged: {"mean": judged["value"].mean(), "thresh": judged["value"][0]},
+        lambda row_scores: {"mean": row_scores["value"].mean(), "thresh": row_scores["value"][0]},
     )
     expected = (None, {"thresh": "it is not a score"}, ["mean"])
     assert (found.ends["thresh"], found.reasons, list(found.methods)) == expected
@@ -149,7 +149,7 @@ def test_a_threshold_has_no_interval():
     ],
 )
 def test_a_score_without_an_interval_says_why(score, rows, reason):
-    found = find_intervals(["score"], {"score": score}, {"value": np.arange(rows)}, lambda judged: {"score": score})
+    found = find_intervals(["score"], {"score": score}, {"value": np.arange(rows)}, lambda row_scores: {"score": score})
     assert (found.ends, found.methods, found.reasons) == ({"score": None}, {}, {"score": reason})
 
 

@@ -25,8 +25,8 @@ from bertkit.metrics.paired import (
 from bertkit.metrics.registry import CLASSIFICATION, accuracy
 
 
-def mean(judged):
-    return {"mean": float(judged["value"].mean())}
+def mean(row_scores):
+    return {"mean": float(row_scores["value"].mean())}
 
 
 def values(rows, seed, shift=0.0):
@@ -80,7 +80,7 @@ def test_the_exact_p_of_a_share_is_that_of_all_assignments_in_a_loop():
     # of the two rows that both answer alike, either assignment is the same
     every = [abs(difference(sides)) for sides in itertools.product([0, 1], repeat=7)]
     expected = sum(value >= abs(difference([0] * 7)) for value in every) / len(every)
-    score = lambda judged: {"accuracy": accuracy(judged["gold"], judged["predicted"])}  # noqa: E731
+    score = lambda row_scores: {"accuracy": accuracy(row_scores["gold"], row_scores["predicted"])}  # noqa: E731
     assert permutation_test(score, first, second)[0]["accuracy"] == expected
 
 
@@ -141,10 +141,10 @@ def test_units_differ_where_any_array_does_and_nan_is_nan():
 
 
 def test_a_metric_that_is_undefined_has_neither_p_nor_interval():
-    def score(judged):
-        return {"undefined": math.nan, "threshold": judged["value"].mean()}
+    def score(row_scores):
+        return {"undefined": math.nan, "threshold": row_scores["value"].mean()}
 
-    metrics = {"threshold": Metric(lambda judged: judged["value"].mean(), is_score=False)}
+    metrics = {"threshold": Metric(lambda row_scores: row_scores["value"].mean(), is_score=False)}
     found = compare_paired(score, *values(6, 0), metrics, samples=16)
     assert set(found) == {"undefined"}
     assert (found["undefined"].p, found["undefined"].interval, found["undefined"].rows_needed) == (None, None, None)

@@ -12,8 +12,8 @@ from benchmarks.paired import reject_seeds
 from bertkit.metrics.paired import compare_seeds
 
 
-def mean(judged):
-    return {"mean": float(judged["value"].mean())}
+def mean(row_scores):
+    return {"mean": float(row_scores["value"].mean())}
 
 
 def draw_systems(seeds, rows, seed=0, spread=0.3):

@@ -96,9 +96,9 @@ def test_numbers(name):
 )
 @pytest.mark.parametrize("name", ["pearsonr", "spearmanr"])
 def test_a_correlation_that_is_undefined_says_why(name, gold, predicted, reason):
-    compared = {"gold": np.array(gold), "predicted": np.array(predicted)}
-    score = metrics.REGRESSION[name].compute(compared)
-    assert math.isnan(score) and why_undefined(metrics.REGRESSION, {name: score}, compared) == {name: reason}
+    row_scores = {"gold": np.array(gold), "predicted": np.array(predicted)}
+    score = metrics.REGRESSION[name].compute(row_scores)
+    assert math.isnan(score) and why_undefined(metrics.REGRESSION, {name: score}, row_scores) == {name: reason}
 
 
 def test_directions_are_those_of_the_records(monkeypatch):

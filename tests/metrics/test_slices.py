@@ -128,8 +128,8 @@ def test_published_intervals_and_small_tables():
     ):
         wrong, inside, other_wrong, others = counts
         errors = np.concatenate([np.arange(inside) < wrong, np.arange(others) < other_wrong]).astype(float)
-        (compared,) = compare_slices(errors, np.ones(len(errors)), [np.arange(inside)])
-        assert compared.interval == pytest.approx(expected, abs=1e-4)
+        (row_scores,) = compare_slices(errors, np.ones(len(errors)), [np.arange(inside)])
+        assert row_scores.interval == pytest.approx(expected, abs=1e-4)
     assert fisher(3, 3, 3, 6) == pytest.approx((1 / 20, 1 / 20))
 
 

@@ -150,7 +150,7 @@ SETUPS = {version: setup_of(version) for version in ("1.1", "2.0")}
 def check_scores(nested: dict, predictions: dict[str, str], odds: dict[str, float] | None = None) -> None:
     """Check each question and all metrics."""
     version = "1.1" if odds is None else "2.0"
-    setup, expected = SETUPS[version], official_raw(nested, predictions, version)
+    context, expected = SETUPS[version], official_raw(nested, predictions, version)
     rows = [row for number, article in enumerate(nested["data"], 1) for row in read_questions(article, number, 0)]
     for row in rows:
         pair = squad.score_answer(row["answers"]["text"], predictions[row["id"]], no_answer=odds is not None)
@@ -159,11 +159,11 @@ def check_scores(nested: dict, predictions: dict[str, str], odds: dict[str, floa
         {"prediction": predictions[row["id"]], **({} if odds is None else {"null_odds": odds[row["id"]]})}
         for row in rows
     ]
-    compared = task.compare(records, rows, setup)
-    assert list(zip(compared["exact"], compared["f1"], strict=True)) == [
+    row_scores = task.compare(records, rows, context)
+    assert list(zip(row_scores["exact"], row_scores["f1"], strict=True)) == [
         pytest.approx(expected[row["id"]]) for row in rows
     ]
-    assert task.score(compared, setup) == pytest.approx(official_scores(nested, predictions, odds), nan_ok=True)
+    assert task.score(row_scores, context) == pytest.approx(official_scores(nested, predictions, odds), nan_ok=True)
 
 
 def nested_of(golds: list[list[str]]) -> dict:
@@ -223,10 +223,10 @@ def test_two_empty_answers_are_alike_only_where_there_may_be_none():
 
 @pytest.mark.parametrize(("f1", "is_share"), [([1.0, 1.0, 0.0], True), ([1.0, 0.5, 0.0], False)])
 def test_a_mean_of_right_and_wrong_answers_is_a_share(f1, is_share):
-    compared = {"exact": np.array([1.0, 0.0, 0.0]), "f1": np.array(f1), "has_answer": np.array([True, True, False])}
-    assert (squad.METRICS["f1"].counts(compared) == (2, 3)) == is_share
+    row_scores = {"exact": np.array([1.0, 0.0, 0.0]), "f1": np.array(f1), "has_answer": np.array([True, True, False])}
+    assert (squad.METRICS["f1"].counts(row_scores) == (2, 3)) == is_share
     exact = squad.METRICS["HasAns_exact"]
-    assert (exact.compute(compared), exact.counts(compared), exact.to_score(0.5)) == (50.0, (1, 2), 50.0)
+    assert (exact.compute(row_scores), exact.counts(row_scores), exact.to_score(0.5)) == (50.0, (1, 2), 50.0)
 
 
 def best_threshold(scores, empty, odds, answerable):

@@ -149,19 +149,19 @@ def test_wrong_words_are_shown_with_how_sure_a_wrong_one_is():
     assert entities.show_wrong_words(words, gold, tags, sure) == ("Ada/B-PER saw/O", "Ada/B-LOC saw/B-PER", False, 0.9)
 
 
-def count_wrong_rows(compared):
-    right, gold, _ = compared["tags"].sum(axis=1).T
+def count_wrong_rows(row_scores):
+    right, gold, _ = row_scores["tags"].sum(axis=1).T
     return int((right < gold).sum()), len(gold)
 
 
 def test_a_metric_of_tags_is_one_entry_of_the_table(monkeypatch):
     monkeypatch.setitem(entities.METRICS, "wrong_rows", ratio_metric(count_wrong_rows, lower_is_better=True))
     recipe = load_recipe("ner", {"metrics": ["f1", "wrong_rows"]})
-    task, setup = load_task(recipe), TaskContext(recipe, None, tuple(recipe.labels))
+    task, context = load_task(recipe), TaskContext(recipe, None, tuple(recipe.labels))
     rows = [{"tokens": ["Rome", "fell"], "tags": ["B-LOC", "O"]}, {"tokens": ["EU"], "tags": ["B-ORG"]}] * 10
-    compared = task.compare([{"prediction": ["B-LOC", "O"]}, {"prediction": ["O"]}] * 10, rows, setup)
-    scores = task.score(compared, setup)
-    found = find_intervals(task.METRICS, scores, compared, lambda drawn: task.score(drawn, setup), samples=20)
+    row_scores = task.compare([{"prediction": ["B-LOC", "O"]}, {"prediction": ["O"]}] * 10, rows, context)
+    scores = task.score(row_scores, context)
+    found = find_intervals(task.METRICS, scores, row_scores, lambda drawn: task.score(drawn, context), samples=20)
     assert scores["wrong_rows"] == 0.5
     assert found.methods == {"f1": "bootstrap", "wrong_rows": "Wilson"}
     assert found.ends["wrong_rows"] == wilson_interval(10, 20)

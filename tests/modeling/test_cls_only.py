@@ -133,8 +133,8 @@ def test_a_rotary_layer_is_computed_for_the_token_that_the_head_reads(model_type
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "electra"])
 @pytest.mark.parametrize("cls_only", [False, True])
 def test_a_left_to_right_model_reads_a_text_to_its_last_token(tmp_path, model_type, cls_only):
-    setup = make_setup("clm", model_type)
-    clm.load_model(setup).save_pretrained(tmp_path)
+    context = make_setup("clm", model_type)
+    clm.load_model(context).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     model = load_head(
         "AutoModelForSequenceClassification", tmp_path, ["a", "b"], new_head=True, cls_only=cls_only

@@ -65,8 +65,8 @@ def load_head(
     """Load a checkpoint without a tokenizer by `load_pretrained`."""
     padding = json.loads((folder / "config.json").read_text()).get("pad_token_id")
     recipe = load_recipe("classify", {"training.cls_only_last_layer": cls_only})
-    setup: Any = TaskContext(recipe, SimpleNamespace(pad_token_id=padding), tuple(labels))
-    return load_pretrained(head, folder, setup, labels=labels, new_head=new_head, **options)
+    context: Any = TaskContext(recipe, SimpleNamespace(pad_token_id=padding), tuple(labels))
+    return load_pretrained(head, folder, context, labels=labels, new_head=new_head, **options)
 
 
 def make_tiny_batch(lengths: tuple[int, ...] = LENGTHS) -> dict[str, torch.Tensor]:

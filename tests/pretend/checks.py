@@ -99,7 +99,7 @@ def train(*cases: str) -> None:
 
     CallbackHandler.on_step_begin = begin
     speed._ROUNDS, speed._MIN_SECONDS = 1, 0.0
-    finetune_workflow.score_baselines = lambda data, setup: ScoredBaselines({}, {}, {data.validation.name: {}})
+    finetune_workflow.score_baselines = lambda data, context: ScoredBaselines({}, {}, {data.validation.name: {}})
     finetune_results.save_results = lambda data, run, fit_result, checkpoint, scored, *others: keep(
         {f"{split}_{name}": score for split, each in scored.items() for name, score in each.scores.items()}
     )

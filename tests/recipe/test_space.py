@@ -74,7 +74,7 @@ def test_a_logarithmic_range_has_as_many_points_in_each_order_of_magnitude():
 def test_what_is_no_space_is_refused(method, space, trials, what):
     with pytest.raises(UsageError) as refused:
         parse_sweep_space(method, space, trials)
-    assert what in refused.value.what and refused.value.remedy
+    assert what in refused.value.message and refused.value.remedy
 
 
 def test_a_range_of_few_different_numbers_has_an_end():

@@ -42,7 +42,7 @@ def rows_to_predict(recipe: str, changes: list[str], file: Path, count: int = 12
 
     loaded = load_recipe(recipe, {**parse_changes(changes), "model": "demo", "data.source": "demo"})
     columns = load_task(loaded).COLUMNS
-    names = [*columns.given, *columns.optional]  # a second text is read wherever it stands
+    names = [*columns.inputs, *columns.optional]  # a second text is read wherever it stands
     rows = [{name: row[name] for name in names if name in row} for row in demo_rows(loaded, "test", count)]
     for number, row in enumerate(rows):
         for name in ("text", "context", "passage", "positive"):

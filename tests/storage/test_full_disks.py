@@ -99,7 +99,7 @@ def test_a_disk_that_is_too_small_is_refused(here):
     files.check_space(here / "not" / "yet", 2_000_000)
     with pytest.raises(ResourceError) as raised:
         files.check_space(here / "run", 2_000_001)
-    assert raised.value.what == "the disk is too small: 2.0 MB are free, up to 2.0 MB are needed"
+    assert raised.value.message == "the disk is too small: 2.0 MB are free, up to 2.0 MB are needed"
     assert raised.value.remedy == "free some space, choose another --output, or set BERTKIT_SKIP_DISK_CHECK=1"
 
 

@@ -30,7 +30,7 @@ from bertkit.tasks import (
     read_option,
 )
 
-COLUMNS = ColumnSpec(given=("text",), gold="label")
+COLUMNS = ColumnSpec(inputs=("text",), gold="label")
 METRICS: tuple[str, ...] = ("mean_absolute_error", "accuracy", "spearmanr")
 OPTIONS: Mapping[str, Any] = {"highest": Option(5, minimum=2)}
 
@@ -47,51 +47,53 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "label": stars}
 
 
-def load_model(folder: Path, setup: TaskContext, *, new_head: bool) -> Any:
+def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Any:
     head, labels = "AutoModelForSequenceClassification", ("stars",)
-    return load_pretrained(head, folder, setup, labels=labels, new_head=new_head, problem_type="regression")
+    return load_pretrained(head, folder, context, labels=labels, new_head=new_head, problem_type="regression")
 
 
-def encode(rows: Sequence[Row], setup: TaskContext) -> list[Feature]:
-    features = encode_texts(rows, setup)
+def encode(rows: Sequence[Row], context: TaskContext) -> list[Feature]:
+    features = encode_texts(rows, context)
     for row, feature in zip(rows, features, strict=True):
         if "label" in row:
             feature["labels"] = float(row["label"])
     return features
 
 
-def collator(setup: TaskContext) -> Collator:
-    return padding_collator(setup, label_type="float32")
+def collator(context: TaskContext) -> Collator:
+    return padding_collator(context, label_type="float32")
 
 
 def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: TaskContext
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], context: TaskContext
 ) -> list[Prediction]:
     numbers = [float(output["logits"][0]) for output in outputs]
-    return [{"prediction": min(max(round(number), 1), highest(setup.recipe)), "_number": number} for number in numbers]
+    return [
+        {"prediction": min(max(round(number), 1), highest(context.recipe)), "_number": number} for number in numbers
+    ]
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: TaskContext) -> RowScores:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], context: TaskContext) -> RowScores:
     return {
         "gold": np.array([row["label"] for row in rows]),
         "predicted": np.array([record["prediction"] for record in predictions]),
     }
 
 
-def score(compared: RowScores, setup: TaskContext) -> dict[str, float]:
-    return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
+def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
+    return compute_metrics(context.recipe, row_scores["gold"], row_scores["predicted"])
 
 
-def fit_baselines(training: Sequence[Row], setup: TaskContext) -> dict[str, Any]:
+def fit_baselines(training: Sequence[Row], context: TaskContext) -> dict[str, Any]:
     ((frequent, _),) = Counter(row["label"] for row in training).most_common(1)
     return {"stars": frequent}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], context: TaskContext) -> dict[str, list[Prediction]]:
     return {"most frequent": [{"prediction": learned["stars"]} for _ in rows]}
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: TaskContext) -> TaskReport:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], context: TaskContext) -> TaskReport:
     pairs = [(row["label"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
     return TaskReport(answers=[Answer(f"{gold} stars", f"{stars} stars", gold == stars) for gold, stars in pairs])
 

@@ -74,10 +74,10 @@ def test_texts_are_numbered_for_batches_and_margins_padded():
     ]
     one, two = (feature["texts"] for feature in task.encode(rows, setup_of()))
     assert (one[0], one[1], one[2]) == (two[1], two[0], two[2])
-    setup = setup_of(**MARGINS)
-    features = task.encode(rows, setup)
+    context = setup_of(**MARGINS)
+    features = task.encode(rows, context)
     assert "texts" not in features[0]
-    batch = task.collator(setup)(features)
+    batch = task.collator(context)(features)
     assert batch["labels"].tolist() == [[1.0, 0.0], [2.0, 3.0]]
     assert batch["input_ids"].shape[:2] == (2, 4)
 
@@ -107,8 +107,8 @@ def test_scores_are_those_of_a_loop():
         "triple_accuracy": sum(wins) / len(wins),
     }
     assert 0.1 < expected["recall@1"] < 0.95
-    setup = setup_of()
-    assert task.score(task.compare(predictions, rows, setup), setup) == pytest.approx(expected)
+    context = setup_of()
+    assert task.score(task.compare(predictions, rows, context), context) == pytest.approx(expected)
     details = task.details(predictions, rows, setup_of(**{"options.dimensions": [8]}))
     assert details.tables["by dimension"][0]["mrr@10"] == pytest.approx(expected["mrr@10"])
     assert [answer.right for answer in details.answers] == [rank == 1 for rank in ranks]
@@ -116,14 +116,18 @@ def test_scores_are_those_of_a_loop():
 
 def test_baselines_guess_and_count_words():
     rows = [{"anchor": f"film {n}", "positive": f"a film {n}", "negative": ["song"]} for n in range(30)]
-    setup = setup_of()
-    found = task.baselines({}, rows, setup)
-    chance, words = (task.score(task.compare(found[name], rows, setup), setup) for name in ("chance", "shared words"))
+    context = setup_of()
+    found = task.baselines({}, rows, context)
+    chance, words = (
+        task.score(task.compare(found[name], rows, context), context) for name in ("chance", "shared words")
+    )
     assert chance["recall@1"] < 0.3 and 0.2 < chance["triple_accuracy"] < 0.8
     assert words["recall@1"] == words["triple_accuracy"] == 1
     pairs = [{"anchor": "a", "positive": "b"}] * 2
     assert np.isnan(
-        task.score(task.compare(task.baselines({}, pairs, setup)["chance"], pairs, setup), setup)["triple_accuracy"]
+        task.score(task.compare(task.baselines({}, pairs, context)["chance"], pairs, context), context)[
+            "triple_accuracy"
+        ]
     )
 
 
@@ -154,10 +158,10 @@ def test_a_run_keeps_prompts_and_dimensions_and_predicts_with_them(tiny_model, t
 
 
 def test_margins_are_learned_as_dot_products(tiny_model):
-    setup = setup_of(**MARGINS)
-    model = task.load_model(tiny_model, setup, new_head=True)
+    context = setup_of(**MARGINS)
+    model = task.load_model(tiny_model, context, new_head=True)
     assert (model.sentence.similarity, model.loss.name) == ("dot", "margin_mse")
     vectors = np.arange(24.0).reshape(3, 8)
     row = {"anchor": "a", "positive": "b", "negative": ["c"]}
-    (record,) = task.decode([{"vectors": vectors}], [], [row], setup)
+    (record,) = task.decode([{"vectors": vectors}], [], [row], context)
     assert (record["prediction"], record["negative_scores"]) == (vectors[0] @ vectors[1], [vectors[0] @ vectors[2]])

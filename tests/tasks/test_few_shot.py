@@ -43,11 +43,11 @@ def test_rows_and_settings_that_are_refused(label, changes, error, message):
 
 
 def test_a_pair_is_read_together():
-    setup = setup_of()
-    (feature,) = task.encode([{"text": "good film", "text_pair": "bad film", "label": "good"}], setup)
-    assert feature["input_ids"] == [setup.tokenizer("good film", "bad film")["input_ids"]]
+    context = setup_of()
+    (feature,) = task.encode([{"text": "good film", "text_pair": "bad film", "label": "good"}], context)
+    assert feature["input_ids"] == [context.tokenizer("good film", "bad film")["input_ids"]]
     assert feature["labels"] == 1
-    batch = task.collator(setup)([feature, feature])
+    batch = task.collator(context)([feature, feature])
     assert batch["input_ids"].shape == (2, 1, 7) and batch["labels"].tolist() == [1, 1]
 
 

@@ -32,8 +32,8 @@ def test_scores_are_those_of_a_loop():
     vectors[np.arange(5) >= lengths[..., None]] = 0  # padding
     real = [[vectors[row, text, : lengths[row, text]] for text in range(3)] for row in range(30)]
     rows = [{"anchor": f"a{n}", "positive": f"p{n}", "negative": ["x"][: n % 2]} for n in range(30)]
-    setup = setup_of()
-    predictions = task.decode([{"vectors": row} for row in vectors], [], rows, setup)
+    context = setup_of()
+    predictions = task.decode([{"vectors": row} for row in vectors], [], rows, context)
     ranks, wins = [], []
     for number, (query, positive, negative) in enumerate(real):
         scores = [score_by_loop(query, other[1]) for other in real]
@@ -49,10 +49,10 @@ def test_scores_are_those_of_a_loop():
         "triple_accuracy": sum(wins) / len(wins),
     }
     assert 0.1 < expected["recall@1"] < 0.95
-    assert task.score(task.compare(predictions, rows, setup), setup) == pytest.approx(expected)
-    assert [answer.gold for answer in task.details(predictions, rows, setup).answers] == ["1"] * 30
-    chance = task.baselines({}, rows, setup)["chance"]
-    assert task.score(task.compare(chance, rows, setup), setup)["recall@1"] < 0.5
+    assert task.score(task.compare(predictions, rows, context), context) == pytest.approx(expected)
+    assert [answer.gold for answer in task.details(predictions, rows, context).answers] == ["1"] * 30
+    chance = task.baselines({}, rows, context)["chance"]
+    assert task.score(task.compare(chance, rows, context), context)["recall@1"] < 0.5
 
 
 def test_options_reach_the_model_and_other_models_are_refused(tiny_model):

@@ -163,9 +163,9 @@ def test_every_choice_is_cut_to_the_window():
 
 
 def test_rows_are_padded_to_equally_many_choices():
-    setup = setup_of()
-    features = task.encode(UNEQUAL, setup)
-    batch = task.collator(setup)(features)
+    context = setup_of()
+    features = task.encode(UNEQUAL, context)
+    batch = task.collator(context)(features)
     longest = max(len(ids) for feature in features for ids in feature["input_ids"])
     assert {name: tuple(values.shape) for name, values in batch.items() if name != "labels"} == {
         name: (3, 4, longest) for name in batch if name != "labels"
@@ -177,8 +177,8 @@ def test_rows_are_padded_to_equally_many_choices():
     for row, feature in enumerate(features):
         for number, ids in enumerate(feature["input_ids"]):
             assert batch["input_ids"][row, number, : len(ids)].tolist() == ids
-    unlabelled = task.encode([{"context": "a", "choices": ["b", "c"]}], setup)
-    assert "labels" not in task.collator(setup)([*features, *unlabelled])
+    unlabelled = task.encode([{"context": "a", "choices": ["b", "c"]}], context)
+    assert "labels" not in task.collator(context)([*features, *unlabelled])
 
 
 def row_alone(feature):
@@ -196,15 +196,15 @@ def row_alone(feature):
 @pytest.mark.parametrize("segments", [False, True])
 def test_a_batch_of_unequal_rows_is_what_each_row_is_alone(tiny_model, tmp_path, segments):
     tokenizer = BertTokenizerFast(vocab=TOKENIZER.get_vocab(), model_max_length=64) if segments else TOKENIZER
-    setup = TaskContext(load_recipe("choose"), tokenizer, ())
-    assert ("token_type_ids" in task.encode(UNEQUAL, setup)[0]) == segments
+    context = TaskContext(load_recipe("choose"), tokenizer, ())
+    assert ("token_type_ids" in task.encode(UNEQUAL, context)[0]) == segments
     torch.manual_seed(1)
-    model = task.load_model(tiny_model, setup, new_head=True).eval()
+    model = task.load_model(tiny_model, context, new_head=True).eval()
     torch.nn.init.normal_(model.classifier.weight)
     model.save_pretrained(tmp_path)
     plain = AutoModelForMultipleChoice.from_pretrained(tmp_path).eval()
-    features = task.encode(UNEQUAL, setup)
-    collate = task.collator(setup)
+    features = task.encode(UNEQUAL, context)
+    collate = task.collator(context)
     output = model(**collate(features))
     output.loss.backward()
     alone = [plain(**row_alone(feature)) for feature in features]
@@ -221,7 +221,7 @@ def test_a_batch_of_unequal_rows_is_what_each_row_is_alone(tiny_model, tmp_path,
         torch.testing.assert_close(parameter.grad, gradients[name].grad, atol=1e-5, rtol=1e-3)
     outputs, loss = forward(model, features, collate, precision="fp32")
     assert loss == pytest.approx(mean.item(), abs=1e-5)
-    answers = task.decode(outputs, features, UNEQUAL, setup)
+    answers = task.decode(outputs, features, UNEQUAL, context)
     for answer, each in zip(answers, alone, strict=True):
         assert answer["choice_probabilities"] == pytest.approx(each.logits[0].softmax(dim=0).tolist(), abs=1e-5)
 
@@ -246,16 +246,16 @@ def test_accuracy_is_that_of_scikit_learn():
 
 
 def test_scores_and_details_by_hand():
-    setup = setup_of()
+    context = setup_of()
     rows = [{"choices": ["a", "b", "c"][:n], "label": label} for n, label in ((2, 1), (2, 0), (3, 2), (3, 0))]
     answers = [
         {"prediction": n, "choice": row["choices"][n], "choice_probabilities": [0.2] * n + [0.8]}
         for n, row in zip((1, 1, 2, 0), rows, strict=True)
     ]
-    compared = task.compare(answers, rows, setup)
-    assert (compared["gold"].tolist(), compared["predicted"].tolist()) == ([1, 0, 2, 0], [1, 1, 2, 0])
-    assert task.score(compared, setup) == {"accuracy": 0.75}
-    details = task.details(answers, rows, setup)
+    row_scores = task.compare(answers, rows, context)
+    assert (row_scores["gold"].tolist(), row_scores["predicted"].tolist()) == ([1, 0, 2, 0], [1, 1, 2, 0])
+    assert task.score(row_scores, context) == {"accuracy": 0.75}
+    details = task.details(answers, rows, context)
     assert details.tables["by number of choices"] == [
         {"choices": "2", "accuracy": 0.5, "by chance": 0.5, "rows": 2},
         {"choices": "3", "accuracy": 1.0, "by chance": pytest.approx(1 / 3), "rows": 2},

@@ -198,9 +198,9 @@ def output_of(starts: dict[int, float], ends: dict[int, float], null: tuple[floa
     return output
 
 
-def decode(outputs, setup, rows=None):
+def decode(outputs, context, rows=None):
     rows = rows or [row_of()]
-    return task.decode(outputs, task.encode(rows, setup), rows, setup)
+    return task.decode(outputs, task.encode(rows, context), rows, context)
 
 
 def test_the_best_span_is_the_answer_whatever_the_beginning_says():
@@ -245,13 +245,13 @@ def test_nothing_valid_is_an_empty_answer():
 
 
 def test_windows_compete_for_the_answer():
-    setup = setup_of(max_length=10, overlap=2)
+    context = setup_of(max_length=10, overlap=2)
     outputs = [
         output_of({1: 3}, {1: 3}, size=10),
         output_of({0: 4}, {0: 3}, size=10),
         output_of({2: 3}, {2: 3.5}, size=8),
     ]
-    (record,) = decode(outputs, setup)
+    (record,) = decode(outputs, context)
     assert (record["prediction"], record["start"], record["end"], record["score"]) == ("good", 13, 17, 7.0)
     assert [span["text"] for span in spans_of(record)[:3]] == ["good", "bad", "film"]
 
@@ -276,13 +276,13 @@ def test_the_threshold_decides_whether_there_is_an_answer(threshold, prediction)
 
 
 def test_the_window_surest_of_an_answer_speaks_for_no_answer():
-    setup = setup_of("squad2", max_length=10, overlap=2)
+    context = setup_of("squad2", max_length=10, overlap=2)
     outputs = [
         output_of({1: 3}, {1: 3}, null=(5, 5), size=10),
         output_of({0: 1}, {0: 1}, null=(1, 2), size=10),
         output_of({2: 1}, {2: 1}, null=(4, 4), size=8),
     ]
-    (record,) = decode(outputs, setup)
+    (record,) = decode(outputs, context)
     assert (record["prediction"], record["null_odds"]) == ("film", -3.0)
 
 
@@ -292,13 +292,13 @@ def test_the_window_surest_of_an_answer_speaks_for_no_answer():
 def some_decoded(count: int, seed: int, lean: float = 0.0, **changes) -> tuple[list[dict], list[dict], TaskContext]:
     """Rows with random logits that lean towards the truth, and as asked towards no answer."""
     rng = np.random.default_rng(seed)
-    setup = setup_of("squad2", **changes)
+    context = setup_of("squad2", **changes)
     rows, outputs = [], []
     for number in range(count):
         start, end = WORDY[rng.integers(len(WORDY))]
         answers = answer(CONTEXT[start:end], start) if rng.random() < 0.6 else {"text": [], "answer_start": []}
         rows.append(row_of(answers, question="what film?"[int(rng.integers(2)) * 5 :], id=f"q{number}"))
-    for feature in task.encode(rows, setup):
+    for feature in task.encode(rows, context):
         output = {}
         for name in ("start", "end"):
             logits = rng.normal(size=len(feature["input_ids"])) * 2
@@ -306,7 +306,7 @@ def some_decoded(count: int, seed: int, lean: float = 0.0, **changes) -> tuple[l
             logits[0] += lean
             output[f"{name}_logits"] = logits.astype(np.float32)
         outputs.append(output)
-    return task.decode(outputs, task.encode(rows, setup), rows, setup), rows, setup
+    return task.decode(outputs, task.encode(rows, context), rows, context), rows, context
 
 
 def nested_of(rows: list[dict]) -> dict:
@@ -333,7 +333,7 @@ def scores_of_files(nested: dict, files: dict, names) -> dict:
 @pytest.mark.parametrize("lean", [-2.0, 0.0, 4.0])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_tuned_threshold_is_that_of_the_official_evaluation(seed, lean):
-    predictions, rows, setup = some_decoded(60, seed, lean)
+    predictions, rows, context = some_decoded(60, seed, lean)
     surest = {row["id"]: spans_of(each)[0]["text"] for row, each in zip(rows, predictions, strict=True)}
     odds = {row["id"]: each["null_odds"] for row, each in zip(rows, predictions, strict=True)}
     f1 = {name: pair[1] for name, pair in official_raw(nested_of(rows), surest, "2.0").items()}
@@ -342,24 +342,24 @@ def test_the_tuned_threshold_is_that_of_the_official_evaluation(seed, lean):
     if best == 100 * sum(not has_answer for has_answer in answerable.values()) / len(rows):
         assert threshold == 0.0  # its search is of probabilities; odds may be negative, and then 0 answers questions
         threshold = min(odds.values()) - 1
-    assert task.tune(predictions, rows, setup) == {"null_threshold": threshold}
-    tuned, rows, setup = some_decoded(60, seed, lean, null_threshold=threshold)
+    assert task.tune(predictions, rows, context) == {"null_threshold": threshold}
+    tuned, rows, context = some_decoded(60, seed, lean, null_threshold=threshold)
     tuned_texts = {row["id"]: each["prediction"] for row, each in zip(rows, tuned, strict=True)}
-    f1 = task.score(task.compare(tuned, rows, setup), setup)["f1"]
+    f1 = task.score(task.compare(tuned, rows, context), context)["f1"]
     assert f1 == pytest.approx(official_scores(nested_of(rows), tuned_texts, odds)["f1"])
     assert f1 >= best - 1e-9  # "the" for no answer is right, though the search for the threshold calls it wrong
-    assert task.tune(tuned, rows, setup) == {}
+    assert task.tune(tuned, rows, context) == {}
 
 
 def test_a_threshold_that_answers_nothing_is_found_where_that_is_best():
     rows = [row_of({"text": [], "answer_start": []}, id=f"q{number}") for number in range(3)]
     rows.append(row_of(answer("good", 13), id="q3"))
     outputs = [output_of({8: 5}, {8: 5}, null=(1, 1))] * 4  # sure of a wrong answer: all odds are negative
-    setup = setup_of("squad2")
-    tuned = task.tune(decode(outputs, setup, rows), rows, setup)
+    context = setup_of("squad2")
+    tuned = task.tune(decode(outputs, context, rows), rows, context)
     assert tuned["null_threshold"] < -8
-    setup = setup_of("squad2", **tuned)
-    scores = task.score(task.compare(decode(outputs, setup, rows), rows, setup), setup)
+    context = setup_of("squad2", **tuned)
+    scores = task.score(task.compare(decode(outputs, context, rows), rows, context), context)
     assert (scores["f1"], scores["best_f1"], scores["best_f1_thresh"]) == (75.0, 75.0, tuned["null_threshold"])
 
 
@@ -367,8 +367,8 @@ def test_a_threshold_that_answers_nothing_is_found_where_that_is_best():
 def test_the_best_scores_do_not_depend_on_the_threshold_in_force(threshold):
     scores = []
     for changes in ({}, {"null_threshold": threshold}):
-        predictions, rows, setup = some_decoded(60, 1, **changes)
-        scored = task.score(task.compare(predictions, rows, setup), setup)
+        predictions, rows, context = some_decoded(60, 1, **changes)
+        scored = task.score(task.compare(predictions, rows, context), context)
         scores.append({name: value for name, value in scored.items() if name.startswith("best")})
     assert scores[0] == scores[1]
 
@@ -380,10 +380,10 @@ def test_nothing_is_tuned_where_every_question_has_an_answer():
 
 @pytest.mark.parametrize("threshold", [None, 2.0])
 def test_the_files_are_those_of_the_official_evaluation(threshold):
-    predictions, rows, setup = some_decoded(40, 3, **({} if threshold is None else {"null_threshold": threshold}))
+    predictions, rows, context = some_decoded(40, 3, **({} if threshold is None else {"null_threshold": threshold}))
     rows = rows[::-1]
     predictions = predictions[::-1]
-    files = json.loads(json.dumps(task.details(predictions, rows, setup).files))
+    files = json.loads(json.dumps(task.details(predictions, rows, context).files))
     assert sorted(files) == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
     names = [row["id"] for row in rows]
     assert all(list(content) == names for content in files.values())
@@ -400,7 +400,7 @@ def test_the_files_are_those_of_the_official_evaluation(threshold):
         one, other = (span["start_logit"] + span["end_logit"] for span in (silence, surest))
         assert odds == pytest.approx(one - other)
         assert files["predictions.json"][name] == (surest["text"] if odds <= (threshold or 0) else "")
-    scores = task.score(task.compare(predictions, rows, setup), setup)
+    scores = task.score(task.compare(predictions, rows, context), context)
     assert scores == pytest.approx(scores_of_files(nested_of(rows), files, scores))
 
 
@@ -412,10 +412,10 @@ def test_a_frequent_first_word_has_one_line():
 
 
 def test_the_files_of_questions_that_all_have_answers():
-    setup = setup_of("squad")
+    context = setup_of("squad")
     rows = [row_of(answer("good", 13)), row_of(answer("bad", 35))]
-    predictions = decode([output_of({3: 5}, {3: 5}), output_of({1: 5}, {1: 5})], setup, rows)
-    details = task.details(predictions, rows, setup)
+    predictions = decode([output_of({3: 5}, {3: 5}), output_of({1: 5}, {1: 5})], context, rows)
+    details = task.details(predictions, rows, context)
     assert details.files["predictions.json"] == {"0": "good", "1": "film"}
     assert sorted(details.files) == ["nbest_predictions.json", "predictions.json"]
     assert all(span["text"] for span in details.files["nbest_predictions.json"]["0"])
@@ -428,9 +428,9 @@ def test_the_files_of_questions_that_all_have_answers():
 
 
 def test_saying_nothing_is_the_baseline():
-    _, rows, setup = some_decoded(30, 1)
+    _, rows, context = some_decoded(30, 1)
     share = 100 * sum(not row["answers"]["text"] for row in rows) / 30
-    scores = task.score(task.compare(task.baselines({}, rows, setup)["no answer"], rows, setup), setup)
+    scores = task.score(task.compare(task.baselines({}, rows, context)["no answer"], rows, context), context)
     assert (scores["exact_match"], scores["f1"]) == (pytest.approx(share), pytest.approx(share))
 
 

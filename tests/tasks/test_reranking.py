@@ -78,9 +78,9 @@ def test_anything_else_is_refused(relevance, message):
 
 
 def test_graded_relevance_is_a_share_of_the_highest():
-    setup = setup_of(**{"data.label_range": [0, 3]})
-    rows = [task.read(row, setup.recipe) for row in rows_of([3, 0, 1.5])]
-    batch = task.collator(setup)(task.encode(rows, setup))
+    context = setup_of(**{"data.label_range": [0, 3]})
+    rows = [task.read(row, context.recipe) for row in rows_of([3, 0, 1.5])]
+    batch = task.collator(context)(task.encode(rows, context))
     assert batch["labels"].tolist() == [[1.0], [0.0], [0.5]]
 
 
@@ -91,16 +91,16 @@ def test_a_range_of_relevance_begins_at_0():
 
 
 def test_a_list_has_the_passages_of_one_query_wherever_they_are():
-    setup = setup_of("listwise")
+    context = setup_of("listwise")
     rows = rows_of([0, 1, 0], [1, 0])
-    single, lists = task.encode(rows, setup_of()), task.encode(rows, setup)
+    single, lists = task.encode(rows, setup_of()), task.encode(rows, context)
     assert [feature["labels"] for feature in lists] == [[0, 1, 0], [1, 0]]
     assert lists[0]["input_ids"] == [single[number]["input_ids"] for number in (0, 2, 4)]
-    batch = task.collator(setup)(lists)
+    batch = task.collator(context)(lists)
     assert batch["input_ids"].shape[:2] == (2, 3) == batch["labels"].shape
     assert batch["attention_mask"][1, 2].sum() == 1 and batch["labels"][1].tolist() == [1, 0, 0]
     outputs = [{"logits": np.array([1, 3, 5], np.float32)}, {"logits": np.array([2, 4, -9e9], np.float32)}]
-    assert [record["prediction"] for record in task.decode(outputs, lists, rows, setup)] == [1, 2, 3, 4, 5]
+    assert [record["prediction"] for record in task.decode(outputs, lists, rows, context)] == [1, 2, 3, 4, 5]
 
 
 def test_rows_to_predict_are_no_lists():
@@ -123,14 +123,14 @@ def test_scores_are_those_of_scikit_learn_query_by_query():
     relevance = rng.integers(0, 3, (20, 8))
     relevance[:, 0] = 1
     scores = rng.normal(size=(20, 8))
-    setup = setup_of()
+    context = setup_of()
     rows = rows_of(*relevance.tolist())
     predictions = [{"prediction": scores[int(row["query"][1:]), int(row["passage"][1])]} for row in rows]
-    compared = task.compare(predictions, rows, setup)
-    assert compared["ndcg@10"] == pytest.approx(
+    row_scores = task.compare(predictions, rows, context)
+    assert row_scores["ndcg@10"] == pytest.approx(
         [ndcg_score(*pair, k=10) for pair in zip(relevance[:, None], scores[:, None], strict=True)]
     )
-    found = task.score(compared, setup)
+    found = task.score(row_scores, context)
     assert found["map"] == pytest.approx(
         np.mean([average_precision_score(gold > 0, of_query) for gold, of_query in zip(relevance, scores, strict=True)])
     )
@@ -140,35 +140,35 @@ def test_scores_are_those_of_scikit_learn_query_by_query():
 
 def test_intervals_are_over_queries_and_not_over_rows():
     # one relevant passage of ten in each of 16 queries: first in half of them, last in the others
-    setup, rows = setup_of(), rows_of(*[[1] + [0] * 9] * 16)
+    context, rows = setup_of(), rows_of(*[[1] + [0] * 9] * 16)
     predictions = [{"prediction": (1.0 if int(row["query"][1:]) % 2 else -1.0) * row["relevance"]} for row in rows]
-    compared = task.compare(predictions, rows, setup)
-    scores = task.score(compared, setup)
-    low, high = find_intervals(task, EvalOutput(predictions, [], compared, scores, None, setup)).ends["mrr@10"]
+    row_scores = task.compare(predictions, rows, context)
+    scores = task.score(row_scores, context)
+    low, high = find_intervals(task, EvalOutput(predictions, [], row_scores, scores, None, context)).ends["mrr@10"]
     assert scores["mrr@10"] == pytest.approx(0.55)
-    error = compared["mrr@10"].std() / 4  # of a mean over 16 queries
+    error = row_scores["mrr@10"].std() / 4  # of a mean over 16 queries
     assert high - low == pytest.approx(2 * 2.13 * error, rel=0.2)
 
 
 def test_equal_scores_count_against_a_model_and_queries_without_relevant_passages_not_at_all():
-    setup, rows = setup_of(), rows_of([1, 0, 0], [0, 0])
+    context, rows = setup_of(), rows_of([1, 0, 0], [0, 0])
     predictions = [{"prediction": 0.5}] * len(rows)
-    assert task.compare(predictions, rows, setup)["mrr@10"].tolist() == [pytest.approx(1 / 3)]
-    details = task.details(predictions, rows, setup)
+    assert task.compare(predictions, rows, context)["mrr@10"].tolist() == [pytest.approx(1 / 3)]
+    details = task.details(predictions, rows, context)
     assert details.warnings == ["1 of 2 queries have no relevant passage and are not scored."]
     with pytest.raises(DataError, match="no query has a relevant passage"):
-        task.compare(predictions[:2], rows_of([0, 0]), setup)
+        task.compare(predictions[:2], rows_of([0, 0]), context)
 
 
 def test_baselines_rank_by_shared_words_and_by_the_given_order_unless_it_is_that_of_relevance():
-    setup, rows = setup_of(), toy_rows(30, seed=3)
-    learned = task.fit_baselines(rows, setup)
-    predicted = task.baselines(learned, rows, setup)
+    context, rows = setup_of(), toy_rows(30, seed=3)
+    learned = task.fit_baselines(rows, context)
+    predicted = task.baselines(learned, rows, context)
     assert list(predicted) == ["random order", "order of the rows", "shared words", "passages alone"]
-    scored = {name: task.score(task.compare(records, rows, setup), setup) for name, records in predicted.items()}
+    scored = {name: task.score(task.compare(records, rows, context), context) for name, records in predicted.items()}
     assert scored["shared words"]["map"] == 1 and scored["random order"]["map"] < 0.8
     first = sorted(rows, key=lambda row: -row["relevance"])
-    assert "order of the rows" not in task.baselines(learned, first, setup)
+    assert "order of the rows" not in task.baselines(learned, first, context)
 
 
 @pytest.mark.parametrize(("loss", "relevance"), [("pointwise", [[1, 1], [1]]), ("listwise", [[1, 1], [0, 0], [1]])])

@@ -65,11 +65,11 @@ def test_scores_are_those_of_scipy():
 def test_each_trained_dimension_has_its_scores():
     vectors = np.random.default_rng(0).normal(size=(9, 2, 8))
     rows = [{"text": "a", "text_pair": "b", "label": float(number)} for number in range(9)]
-    setup = setup_of(**{"options.dimensions": [2, 8]})
-    predictions = task.decode([{"vectors": pair} for pair in vectors], [], rows, setup)
-    table = task.details(predictions, rows, setup).tables["by dimension"]
+    context = setup_of(**{"options.dimensions": [2, 8]})
+    predictions = task.decode([{"vectors": pair} for pair in vectors], [], rows, context)
+    table = task.details(predictions, rows, context).tables["by dimension"]
     assert [line["dimension"] for line in table] == ["8", "2"]
-    assert table[0]["spearmanr"] == task.score(task.compare(predictions, rows, setup), setup)["spearmanr"]
+    assert table[0]["spearmanr"] == task.score(task.compare(predictions, rows, context), context)["spearmanr"]
     short = [pair[0, :2] @ pair[1, :2] / np.prod(np.linalg.norm(pair[:, :2], axis=1)) for pair in vectors]
     assert table[1]["spearmanr"] == pytest.approx(spearmanr(range(9), short).statistic)
 

@@ -30,8 +30,8 @@ def test_scores_are_those_of_a_loop():
     vectors = (rng.random((40, 4, 30)) * (rng.random((40, 4, 30)) > 0.7)).astype(np.float32)
     vectors[:, 1] += 0.6 * vectors[:, 0]
     rows = [{"anchor": f"a{n}", "positive": f"p{n}", "negative": ["x", "y"][: n % 3]} for n in range(40)]
-    setup = setup_of()
-    predictions = task.decode([as_output(row) for row in vectors], [], rows, setup)
+    context = setup_of()
+    predictions = task.decode([as_output(row) for row in vectors], [], rows, context)
     ranks, wins = [], []
     for number, row in enumerate(rows):
         products = [float(vectors[number, 0] @ vectors[other, 1]) for other in range(40)]
@@ -50,11 +50,11 @@ def test_scores_are_those_of_a_loop():
         "document_active_dims": (vectors[:, 1] > 0).sum() / 40,
     }
     assert 0.1 < expected["recall@1"] < 0.95
-    assert task.score(task.compare(predictions, rows, setup), setup) == pytest.approx(expected)
-    answers = task.details(predictions, rows, setup).answers
+    assert task.score(task.compare(predictions, rows, context), context) == pytest.approx(expected)
+    answers = task.details(predictions, rows, context).answers
     assert [answer.right for answer in answers] == [rank == 1 for rank in ranks]
-    chance = task.baselines({}, rows, setup)["chance"]
-    assert np.isnan(task.score(task.compare(chance, rows, setup), setup)["query_active_dims"])
+    chance = task.baselines({}, rows, context)["chance"]
+    assert np.isnan(task.score(task.compare(chance, rows, context), context)["query_active_dims"])
 
 
 def test_a_model_that_makes_no_sparse_vectors_is_refused(tiny_model):
@@ -66,7 +66,7 @@ def test_a_model_that_makes_no_sparse_vectors_is_refused(tiny_model):
 
 def test_an_encoder_without_a_head_for_masked_tokens_is_named(tiny_model, caplog):
     caplog.set_level("INFO", "bertkit")
-    setup = setup_of(**{"options.query_weight": 0.5, "options.mini_batch": 4})
-    model = task.load_model(tiny_model, setup, new_head=True)
+    context = setup_of(**{"options.query_weight": 0.5, "options.mini_batch": 4})
+    model = task.load_model(tiny_model, context, new_head=True)
     assert "the model has no head of a masked language model" in caplog.text
     assert (model.loss.query_weight, model.loss.document_weight, model.texts_at_once) == (0.5, 3e-5, 4)

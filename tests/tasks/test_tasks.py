@@ -44,7 +44,7 @@ def recipe(tmp_path):
 
 
 @pytest.fixture
-def setup(recipe):
+def context(recipe):
     return TaskContext(recipe, make_tokenizer(), ())
 
 
@@ -65,30 +65,30 @@ def test_the_family_below_imports_nothing_of_bertkit_but_the_door():
     assert {module for module in modules if module.startswith("bertkit")} == {"bertkit.tasks"}
 
 
-def test_a_family_of_ones_own_goes_from_rows_to_scores(recipe, setup):
+def test_a_family_of_ones_own_goes_from_rows_to_scores(recipe, context):
     task = load_task(recipe)
     rows = [task.read({"text": text, "label": label}, recipe) for text, label in (("good", "3"), ("bad film", 1))]
     with pytest.raises(DataError, match="'4' is not a number of stars"):
         task.read({"text": "good", "label": "4"}, recipe)
-    features = task.encode(rows, setup)
+    features = task.encode(rows, context)
     assert [(feature["row"], feature["labels"]) for feature in features] == [(0, 3.0), (1, 1.0)]
-    batch = task.collator(setup)(features)
+    batch = task.collator(context)(features)
     assert batch["input_ids"].shape == (2, 4) and batch["labels"].tolist() == [3.0, 1.0]
     outputs = [{"logits": np.array([9.0])}, {"logits": np.array([1.6])}]
-    predictions = task.decode(outputs, features, rows, setup)
+    predictions = task.decode(outputs, features, rows, context)
     assert [drop_private_keys(record) for record in predictions] == [{"prediction": 3}, {"prediction": 2}]
-    compared = task.compare(predictions, rows, setup)
-    assert task.score(compared, setup) == {"mean_absolute_error": 0.5, "accuracy": 0.5}
-    learned = task.fit_baselines([{"label": 2}, {"label": 1}, {"label": 2}], setup)
-    assert task.baselines(learned, rows, setup) == {"most frequent": [{"prediction": 2}] * 2}
-    assert [answer.right for answer in task.details(predictions, rows, setup).answers] == [True, False]
+    row_scores = task.compare(predictions, rows, context)
+    assert task.score(row_scores, context) == {"mean_absolute_error": 0.5, "accuracy": 0.5}
+    learned = task.fit_baselines([{"label": 2}, {"label": 1}, {"label": 2}], context)
+    assert task.baselines(learned, rows, context) == {"most frequent": [{"prediction": 2}] * 2}
+    assert [answer.right for answer in task.details(predictions, rows, context).answers] == [True, False]
 
 
-def test_a_family_of_ones_own_loads_a_model_with_its_head(recipe, setup, tiny_model):
+def test_a_family_of_ones_own_loads_a_model_with_its_head(recipe, context, tiny_model):
     task = load_task(recipe)
-    model = task.load_model(tiny_model, setup, new_head=True)
+    model = task.load_model(tiny_model, context, new_head=True)
     assert (model.config.id2label, model.config.problem_type) == ({0: "stars"}, "regression")
-    batch = task.collator(setup)(task.encode([{"text": "good", "label": 3}], setup))
+    batch = task.collator(context)(task.encode([{"text": "good", "label": 3}], context))
     assert model(**batch).loss.item() > 0
 
 
@@ -117,15 +117,15 @@ def test_what_the_family_does_not_have_is_refused(recipe, tmp_path, changes, mes
 def test_a_family_may_leave_out_what_it_does_not_need(recipe, monkeypatch):
     for name in ("fit_baselines", "details"):
         monkeypatch.delattr(own_family, name)
-    task, setup = load_task(recipe), TaskContext(recipe, None, ())
-    assert task.fit_baselines([], setup) == task.tune([], [], setup) == {}
-    assert task.precompute(None, {}, setup, None) is False
-    assert task.details([], [], setup).answers is None
+    task, context = load_task(recipe), TaskContext(recipe, None, ())
+    assert task.fit_baselines([], context) == task.tune([], [], context) == {}
+    assert task.precompute(None, {}, context, None) is False
+    assert task.details([], [], context).answers is None
 
 
-def test_options_are_added_to_a_setup(setup):
-    assert with_options(setup, {"more": 1}).recipe.options == {"highest": 3, "more": 1}
-    assert setup.recipe.options == {"highest": 3}
+def test_options_are_added_to_a_setup(context):
+    assert with_options(context, {"more": 1}).recipe.options == {"highest": 3, "more": 1}
+    assert context.recipe.options == {"highest": 3}
 
 
 @pytest.mark.parametrize("name", task_names())

@@ -97,10 +97,10 @@ def test_labels_become_ids_or_indicators():
     rows = [{"text": "good film", "label": "good"}, {"text": "bad"}]
     features = task.encode(rows, setup_of())
     assert features[0]["labels"] == 1 and "labels" not in features[1]
-    setup = setup_of(("joy", "fear", "anger"), **SEVERAL)
-    features = task.encode([{"text": "a", "label": ["anger", "joy"]}, {"text": "a", "label": []}], setup)
+    context = setup_of(("joy", "fear", "anger"), **SEVERAL)
+    features = task.encode([{"text": "a", "label": ["anger", "joy"]}, {"text": "a", "label": []}], context)
     assert [feature["labels"] for feature in features] == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
-    assert task.collator(setup)(features)["labels"].dtype.is_floating_point
+    assert task.collator(context)(features)["labels"].dtype.is_floating_point
 
 
 def test_the_most_probable_label_is_chosen():
@@ -120,8 +120,8 @@ def test_all_labels_of_at_least_one_half_are_chosen():
 def decide(logits, way, **changes):
     """The prediction and the probabilities of a row with these logits, (windows, labels), in a wider batch."""
     padded = np.concatenate([logits, np.full((2, len(logits[0])), np.nan)])
-    setup = setup_of("abc", **{"options.long_text": way, **changes})
-    [record] = task.decode([{"logits": padded, "windows": np.float32(len(logits))}], [], [], setup)
+    context = setup_of("abc", **{"options.long_text": way, **changes})
+    [record] = task.decode([{"logits": padded, "windows": np.float32(len(logits))}], [], [], context)
     return record["prediction"], list(record["probabilities"].values())
 
 
@@ -143,28 +143,28 @@ def test_windows_of_a_row_with_several_labels_are_combined_label_by_label():
 
 @pytest.mark.parametrize(("way", "axes"), [("windows_mean", 3), ("hierarchical", 3), ("tail", 2)])
 def test_a_batch_of_windows_has_an_axis_for_them(way, axes):
-    setup = setup_of(**{"options.long_text": way, "training.max_length": 8})
-    features = task.encode([{"text": "good film " * 9, "label": "good"}, {"text": "bad", "label": "bad"}], setup)
-    batch = task.collator(setup)(features)
+    context = setup_of(**{"options.long_text": way, "training.max_length": 8})
+    features = task.encode([{"text": "good film " * 9, "label": "good"}, {"text": "bad", "label": "bad"}], context)
+    batch = task.collator(context)(features)
     assert batch["input_ids"].dim() == axes and batch["labels"].tolist() == [1, 0]
 
 
 def test_ids_are_compared_in_the_order_of_the_recipe():
-    setup = setup_of(("good", "bad"), labels=["bad", "good"], metrics=["f1"], best_metric="f1")
+    context = setup_of(("good", "bad"), labels=["bad", "good"], metrics=["f1"], best_metric="f1")
     rows = [{"label": "good"}, {"label": "bad"}, {"label": "good"}]
     predictions = [{"prediction": "good"}, {"prediction": "good"}, {"prediction": "good"}]
-    compared = task.compare(predictions, rows, setup)
-    assert (compared["gold"].tolist(), compared["predicted"].tolist()) == ([1, 0, 1], [1, 1, 1])
-    assert task.score(compared, setup) == {"f1": pytest.approx(0.8)}
+    row_scores = task.compare(predictions, rows, context)
+    assert (row_scores["gold"].tolist(), row_scores["predicted"].tolist()) == ([1, 0, 1], [1, 1, 1])
+    assert task.score(row_scores, context) == {"f1": pytest.approx(0.8)}
 
 
 def test_scores_of_names_are_those_of_scikit_learn():
     names = ("bad", "good")
     draw = np.random.default_rng(0)
     gold, predicted = (draw.choice(names, 40).tolist() for _ in range(2))
-    setup = setup_of(("good", "bad"), labels=list(names), metrics=list(CLASSIFICATION), best_metric="f1")
+    context = setup_of(("good", "bad"), labels=list(names), metrics=list(CLASSIFICATION), best_metric="f1")
     rows, records = [{"label": name} for name in gold], [{"prediction": name} for name in predicted]
-    scores = task.score(task.compare(records, rows, setup), setup)
+    scores = task.score(task.compare(records, rows, context), context)
     of_second = {"pos_label": "good", "average": "binary"}
     assert scores == pytest.approx(
         {
@@ -183,13 +183,13 @@ def test_scores_of_names_are_those_of_scikit_learn():
 
 
 def test_several_labels_are_compared_as_indicators():
-    setup = setup_of(("joy", "fear"), **SEVERAL)
-    compared = task.compare([{"prediction": ["fear"]}], [{"label": ["joy", "fear"]}], setup)
-    assert (compared["gold"].tolist(), compared["predicted"].tolist()) == ([[1, 1]], [[0, 1]])
+    context = setup_of(("joy", "fear"), **SEVERAL)
+    row_scores = task.compare([{"prediction": ["fear"]}], [{"label": ["joy", "fear"]}], context)
+    assert (row_scores["gold"].tolist(), row_scores["predicted"].tolist()) == ([[1, 1]], [[0, 1]])
 
 
-def predict(training, rows, setup):
-    found = task.baselines(task.fit_baselines(training, setup), rows, setup)
+def predict(training, rows, context):
+    found = task.baselines(task.fit_baselines(training, context), rows, context)
     return {name: [record["prediction"] for record in records] for name, records in found.items()}
 
 
@@ -235,9 +235,9 @@ def test_baselines_know_the_labels_only_or_the_words_too():
 def test_models_of_an_ensemble_are_combined_window_by_window():
     one, other = (np.log([[0.9, 0.05, 0.05], [0.2, 0.6, 0.2], [np.nan] * 3]), np.log([[0.5, 0.25, 0.25]] * 3))
     outputs = [{"logits": logits, "windows": np.float32(2)} for logits in (one, other)]
-    setup = setup_of("abc", **{"options.long_text": "windows_mean"})
-    combined = task.combine(outputs, {}, setup)
-    [record] = task.decode([combined], [], [], setup)
+    context = setup_of("abc", **{"options.long_text": "windows_mean"})
+    combined = task.combine(outputs, {}, context)
+    [record] = task.decode([combined], [], [], context)
     assert list(record["probabilities"].values()) == pytest.approx([0.525, 0.2875, 0.1875])
 
 

@@ -230,8 +230,8 @@ def test_in_a_long_row_every_word_is_labelled_once(max_length):
     rng = random.Random(0)
     words = rng.choices(["film", "book", "unheard", "cab", "\u200b"], k=300)
     tags = [NER[1] if word in ("cab", "unheard") else NER[0] for word in words]
-    setup = setup_of(**{"training.max_length": max_length})
-    features = task.encode([{"tokens": ["so"], "tags": ["O"]}, {"tokens": words, "tags": tags}], setup)
+    context = setup_of(**{"training.max_length": max_length})
+    features = task.encode([{"tokens": ["so"], "tags": ["O"]}, {"tokens": words, "tags": tags}], context)
     assert [feature["row"] for feature in features] == [0, *[1] * (len(features) - 1)]
     assert len(features) > 2
     assert all(len(feature["input_ids"]) <= min(max_length, 64) for feature in features)
@@ -250,8 +250,8 @@ def test_a_window_that_leaves_hardly_any_room_is_refused():
 
 def test_batches_are_padded_with_labels_that_are_ignored():
     rows = [{"tokens": ["film"], "tags": ["O"]}, {"tokens": ["film", "book"], "tags": ["O", "B-PER"]}]
-    setup = setup_of()
-    batch = task.collator(setup)(task.encode(rows, setup))
+    context = setup_of()
+    batch = task.collator(context)(task.encode(rows, context))
     assert batch["labels"].tolist() == [[-100, 0, -100, -100], [-100, 0, 1, -100]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
 
@@ -264,18 +264,18 @@ def outputs_for(features, labels, seed=0):
     return [{"logits": rng.normal(size=(len(each["input_ids"]), len(labels)), scale=3)} for each in features]
 
 
-def decode(rows, setup, seed=0):
-    features = task.encode(rows, setup)
-    return task.decode(outputs_for(features, setup.labels, seed), features, rows, setup)
+def decode(rows, context, seed=0):
+    features = task.encode(rows, context)
+    return task.decode(outputs_for(features, context.labels, seed), features, rows, context)
 
 
 @given(st.lists(some_words, min_size=1, max_size=3), st.sampled_from(["greedy", "repair", "constrained"]))
 @settings(deadline=None)
 def test_every_word_has_a_tag_whatever_it_is(rows, decoding):
-    setup = setup_of(sorted(NER), decoding=decoding, **{"training.max_length": 16})
+    context = setup_of(sorted(NER), decoding=decoding, **{"training.max_length": 16})
     rows = [{"tokens": words} for words in rows]
-    read = {(each["row"], word) for each in task.encode(rows, setup) for word in each["words"]}
-    for number, (row, answer) in enumerate(zip(rows, decode(rows, setup), strict=True)):
+    read = {(each["row"], word) for each in task.encode(rows, context) for word in each["words"]}
+    for number, (row, answer) in enumerate(zip(rows, decode(rows, context), strict=True)):
         assert len(answer["prediction"]) == len(answer["word_probabilities"]) == len(row["tokens"])
         for word, (tag, probability) in enumerate(zip(answer["prediction"], answer["word_probabilities"], strict=True)):
             assert (probability is not None) == ((number, word) in read)
@@ -309,10 +309,10 @@ def test_entities_of_a_text_lie_in_the_text(text):
 
 def decode_logits(logits, decoding):
     words = ["film"] * len(logits)
-    setup = setup_of(decoding=decoding)
-    features = task.encode([{"tokens": words}], setup)
+    context = setup_of(decoding=decoding)
+    features = task.encode([{"tokens": words}], context)
     padded = np.pad(np.array(logits, dtype=np.float32), ((1, 1), (0, 0)))
-    return task.decode([{"logits": padded}], features, [{"tokens": words}], setup)[0]
+    return task.decode([{"logits": padded}], features, [{"tokens": words}], context)[0]
 
 
 def test_three_ways_to_decode():
@@ -359,18 +359,18 @@ def tagged_rows(draw, labels, *, valid):
     return [entities.repair(each) for each in gold] if valid else gold, predicted
 
 
-def compared(gold, predicted, setup):
+def row_scores(gold, predicted, context):
     rows = [{"tokens": ["film"] * len(tags), "tags": tags} for tags in gold]
-    return task.compare([{"prediction": tags} for tags in predicted], rows, setup)
+    return task.compare([{"prediction": tags} for tags in predicted], rows, context)
 
 
 @given(tagged_rows(NER, valid=True))
 @settings(deadline=None)
 def test_entity_scores_are_those_of_seqeval(rows):
     gold, predicted = rows
-    setup = setup_of(metrics=ALL_METRICS.split())
+    context = setup_of(metrics=ALL_METRICS.split())
     strict = {"mode": "strict", "scheme": IOB2, "zero_division": 0}
-    assert task.score(compared(gold, predicted, setup), setup) == pytest.approx(
+    assert task.score(row_scores(gold, predicted, context), context) == pytest.approx(
         {
             "f1": f1_score(gold, predicted, zero_division=0),
             "precision": precision_score(gold, predicted, zero_division=0),
@@ -443,9 +443,9 @@ def test_the_table_of_types_is_the_report_of_seqeval(rows):
 @settings(deadline=None)
 def test_scores_of_plain_tags_are_those_of_scikit_learn(rows):
     gold, predicted = rows
-    setup = setup_of(POS, **PLAIN)
+    context = setup_of(POS, **PLAIN)
     one, other = ([tag for tags in side for tag in tags] for side in rows)
-    assert task.score(compared(gold, predicted, setup), setup) == pytest.approx(
+    assert task.score(row_scores(gold, predicted, context), context) == pytest.approx(
         {
             "accuracy": sklearn_metrics.accuracy_score(one, other),
             "f1_macro": sklearn_metrics.f1_score(one, other, average="macro", zero_division=0),
@@ -454,32 +454,32 @@ def test_scores_of_plain_tags_are_those_of_scikit_learn(rows):
 
 
 def test_words_without_a_tag_are_not_scored():
-    setup = setup_of(metrics=["accuracy", "f1"])
+    context = setup_of(metrics=["accuracy", "f1"])
     gold, predicted = [["O", None, "B-PER", None]], [["O", "B-LOC", "B-PER", "I-PER"]]
-    assert task.score(compared(gold, predicted, setup), setup) == {"accuracy": 1.0, "f1": 1.0}
+    assert task.score(row_scores(gold, predicted, context), context) == {"accuracy": 1.0, "f1": 1.0}
 
 
 def test_resampled_rows_are_scored_like_rows():
     gold, predicted = [["B-PER", "O"], ["B-LOC", "I-LOC"]], [["B-PER", "B-LOC"], ["B-LOC", "O"]]
-    setup = setup_of(metrics=ALL_METRICS.split())
-    twice = {name: counts[[1, 1, 0]] for name, counts in compared(gold, predicted, setup).items()}
-    again = compared([gold[1], gold[1], gold[0]], [predicted[1], predicted[1], predicted[0]], setup)
-    assert task.score(twice, setup) == task.score(again, setup)
+    context = setup_of(metrics=ALL_METRICS.split())
+    twice = {name: counts[[1, 1, 0]] for name, counts in row_scores(gold, predicted, context).items()}
+    again = row_scores([gold[1], gold[1], gold[0]], [predicted[1], predicted[1], predicted[0]], context)
+    assert task.score(twice, context) == task.score(again, context)
 
 
 def test_entity_metrics_of_plain_tags_are_refused():
-    plain = compared([["ADJ"]], [["NOUN"]], setup_of(POS, **PLAIN))
+    plain = row_scores([["ADJ"]], [["NOUN"]], setup_of(POS, **PLAIN))
     with pytest.raises(RecipeError, match=r"for entity tags \(B-PER, I-PER, O\) alone: f1"):
         task.score(plain, setup_of(POS))
 
 
 def test_the_most_frequent_tag_and_that_of_each_word_are_the_baselines():
-    setup = setup_of(("O", "B-PER"))
+    context = setup_of(("O", "B-PER"))
     training = [
         {"tokens": ["Ada", "ran", "Ada"], "tags": ["B-PER", "O", None]},
         {"tokens": ["a", "b"], "tags": ["O", "O"]},
     ]
-    found = task.baselines(task.fit_baselines(training, setup), [{"tokens": ["new", "Ada"]}], setup)
+    found = task.baselines(task.fit_baselines(training, context), [{"tokens": ["new", "Ada"]}], context)
     assert found == {
         "most frequent tag": [{"prediction": ["O", "O"]}],
         "most frequent tag of each word": [{"prediction": ["O", "B-PER"]}],
@@ -748,12 +748,12 @@ def test_windows_without_any_label_leave_the_loss_finite(run, tiny_model, tmp_pa
 
 
 def test_the_mean_loss_leaves_out_windows_without_any_label(tiny_model):
-    setup = setup_of()
-    model = task.load_model(tiny_model, setup, new_head=True)
+    context = setup_of()
+    model = task.load_model(tiny_model, context, new_head=True)
     rows = [{"tokens": ["film"] * 150, "tags": ["O", *[None] * 149]}, {"tokens": ["book"], "tags": ["O"]}]
-    features = task.encode(rows, setup)
+    features = task.encode(rows, context)
     assert sum(not {*each["labels"]} - {-100} for each in features) >= 2
-    collate = task.collator(setup)
+    collate = task.collator(context)
     _, loss = forward(model, features, collate, precision="fp32")
     labelled = [each for each in features if {*each["labels"]} - {-100}]
     alone = [model.eval()(**collate([each])).loss.item() for each in labelled]
@@ -844,8 +844,8 @@ def test_subwords_are_the_tokens_of_the_text(tiny_model):
 def test_labels_of_spans_are_those_of_tags_in_both_forms_of_unicode():
     composed, decomposed = (reading({"text": "Oslo", "spans": [[0, 4, name]]}) for name in ("caf\u00e9", "cafe\u0301"))
     assert composed["spans"] == decomposed["spans"] and composed["tags"] == decomposed["tags"]
-    setup = setup_of(["O", "B-caf\u00e9"], metrics=["f1"])
-    assert task.score(task.compare([{"prediction": ["B-caf\u00e9"]}], [decomposed], setup), setup) == {"f1": 1}
+    context = setup_of(["O", "B-caf\u00e9"], metrics=["f1"])
+    assert task.score(task.compare([{"prediction": ["B-caf\u00e9"]}], [decomposed], context), context) == {"f1": 1}
 
 
 def test_gold_spans_that_no_words_match_are_counted():
@@ -885,23 +885,23 @@ SYLLABLES = ["red", "blue", "cat", "dog", "/", "-", " ", " "]
 @settings(deadline=None)
 def test_spans_are_scored_by_characters(texts, data):
     # The reference is a loop over the spans that a prediction of the same texts has.
-    setup = setup_of(["O", "B-X", "I-X"], metrics=["f1", "precision", "recall"])
+    context = setup_of(["O", "B-X", "I-X"], metrics=["f1", "precision", "recall"])
     rows, right, gold, found = [], 0, 0, 0
     for parts in texts:
         places = zip(parts, itertools.accumulate(map(len, parts), initial=0), strict=False)
         spans = [(at, at + len(part), "X") for part, at in places if part.isalpha() and data.draw(st.booleans())]
         rows.append(reading({"text": "".join(parts), "spans": spans}))
     plain = [reading({"text": row["text"]}) for row in rows]
-    answers = decode(plain, setup, seed=data.draw(st.integers(0, 99)))
+    answers = decode(plain, context, seed=data.draw(st.integers(0, 99)))
     for row, answer in zip(rows, answers, strict=True):
         expected = {tuple(span) for span in row["spans"]}
         predicted = {(span["start"], span["end"], span["label"]) for span in answer["spans"]}
         right, gold, found = right + len(expected & predicted), gold + len(expected), found + len(predicted)
-    scores = task.score(task.compare(answers, rows, setup), setup)
+    scores = task.score(task.compare(answers, rows, context), context)
     assert scores == pytest.approx(
         {"f1": 2 * right / max(1, gold + found), "precision": right / max(1, found), "recall": right / max(1, gold)}
     )
-    shown = task.details(answers, rows, setup).answers
+    shown = task.details(answers, rows, context).answers
     assert [answer.right for answer in shown] == [
         {tuple(span) for span in row["spans"]}
         == {(span["start"], span["end"], span["label"]) for span in answer["spans"]}
@@ -919,16 +919,16 @@ def test_gold_spans_come_back_to_the_letter_from_windows(parts, has_spaces):
         spans += [(len(text), len(text) + len(part), "PER")] if is_named else []
         text += part + (" " if has_spaces else ",")
     text += "."
-    setup = setup_of(overlap=4, word_split="punctuation", **{"training.max_length": 12})
-    row = task.read({"text": text, "spans": spans}, setup.recipe)
-    features = task.encode([row], setup)
+    context = setup_of(overlap=4, word_split="punctuation", **{"training.max_length": 12})
+    row = task.read({"text": text, "spans": spans}, context.recipe)
+    features = task.encode([row], context)
     outputs = []
     for feature in features:
         logits = np.zeros((len(feature["input_ids"]), len(NER)))
         for word, position in zip(feature["words"], feature["positions"], strict=True):
             logits[position, NER.index(row["tags"][word])] = 9
         outputs.append({"logits": logits})
-    (answer,) = task.decode(outputs, features, [row], setup)
+    (answer,) = task.decode(outputs, features, [row], context)
     assert [(span["start"], span["end"], span["label"]) for span in answer["spans"]] == spans
     assert all(0.9 < span["score"] <= 1 for span in answer["spans"])
 
@@ -1020,13 +1020,15 @@ def count_words(gold, predicted):
 def test_metrics_of_libraries_get_lists_of_labeled_tags_and_have_no_interval(tag_script):
     metrics = ["f1", f"evaluate:{tag_script.parent}", f"{__name__}.count_words"]
     recipe = load_recipe("ner", {"metrics": metrics})
-    family, setup = load_task(recipe), TaskContext(recipe, None, tuple(recipe.labels))
+    family, context = load_task(recipe), TaskContext(recipe, None, tuple(recipe.labels))
     rows = [{"tokens": ["EU", "says", "no"], "tags": ["B-ORG", None, "O"]}, {"tokens": ["Rome"], "tags": ["B-LOC"]}]
     predictions = [{"prediction": ["B-ORG", "B-LOC", "O"]}, {"prediction": ["O"]}]
-    compared = family.compare(predictions, rows, setup)
-    scores = family.score(compared, setup)
+    row_scores = family.compare(predictions, rows, context)
+    scores = family.score(row_scores, context)
     assert scores == {"f1": pytest.approx(2 / 3), "right": pytest.approx(2 / 3), f"{__name__}.count_words": 3}
-    found = find_intervals(family.METRICS, scores, compared, lambda judged: family.score(judged, setup), samples=20)
+    found = find_intervals(
+        family.METRICS, scores, row_scores, lambda row_scores: family.score(row_scores, context), samples=20
+    )
     assert found.ends["right"] is None and found.reasons["right"] == "metrics of libraries are not resampled"
     with pytest.raises(RecipeError, match="best_metric 'right' is not among the metrics with an interval"):
         load_task(recipe.model_copy(update={"best_metric": "right"}))

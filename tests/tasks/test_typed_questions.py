@@ -90,14 +90,14 @@ def test_the_order_of_labels_changes_nothing_that_is_read():
 
 
 def test_a_long_state_is_cut_and_a_long_question_is_refused():
-    setup = setup_of(**{"training.max_length": 24})
+    context = setup_of(**{"training.max_length": 24})
     question = {"kind": {"type": "choice", "criteria": ["dull", "fine"]}}
-    [feature] = task.encode([row_of("the film " * 40, questions=question)], setup)
+    [feature] = task.encode([row_of("the film " * 40, questions=question)], context)
     assert len(feature["input_ids"]) == 24
     assert [words_of(feature["input_ids"])[place] for place in feature["places"]] == ["[MASK]"] * 2
     many = {"kind": {"type": "choice", "criteria": [f"{a} {b}" for a in WORDS["filler"][:5] for b in ("good", "bad")]}}
     with pytest.raises(DataError, match="question 'kind' and its options take 34 of 21 tokens"):
-        task.encode([row_of(questions=many)], setup)
+        task.encode([row_of(questions=many)], context)
 
 
 def test_a_state_may_be_empty():
@@ -119,25 +119,25 @@ def test_questions_come_from_the_row_or_the_recipe():
 def answers_of(states_answers):
     """Predict by logits that are the same for all rows: ln 1, ln 2, ln 3 of the options in their order."""
     rows = [row_of(state, answers) for state, answers in states_answers]
-    setup = setup_of()
-    features = task.encode(rows, setup)
+    context = setup_of()
+    features = task.encode(rows, context)
     outputs = []
     for feature in features:
         logits = np.zeros((len(feature["input_ids"]), 1))
         logits[feature["places"], 0] = np.log(np.arange(len(feature["places"])) + 1)
         outputs.append({"logits": logits})
-    return rows, task.decode(outputs, features, rows, setup), setup
+    return rows, task.decode(outputs, features, rows, context), context
 
 
 def test_answers_of_logits_by_hand():
-    [row], [answer], setup = answers_of([("the film", {"liked": True, "kind": "dull", "stars": 0})])
+    [row], [answer], context = answers_of([("the film", {"liked": True, "kind": "dull", "stars": 0})])
     assert answer["prediction"] == {"liked": True, "kind": "very good", "stars": 2}
     decisions = answer["decisions"]
     assert decisions["liked"]["probability"] == pytest.approx(2 / 3)
     assert decisions["kind"]["probabilities"] == pytest.approx({"dull": 1 / 6, "fine": 2 / 6, "very good": 3 / 6})
     assert decisions["kind"]["confidence"] == pytest.approx(1 / 2)
     assert decisions["stars"]["expected"] == pytest.approx(0 / 6 + 2 / 6 + 2 * 3 / 6)
-    found = task.gold_probabilities([answer], [row], setup)
+    found = task.gold_probabilities([answer], [row], context)
     assert (found.gold.tolist(), found.rows.tolist(), found.per) == ([1, 0, 0], [0, 0, 0], "question")
     np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
 
@@ -150,8 +150,8 @@ def test_scores_are_those_of_scikit_learn_and_of_levels_by_hand():
     ]
     rows, predictions, _ = answers_of([("the film", answers) for answers in gold])
     metrics = ["accuracy", "f1_macro", "mean_absolute_error", "ranked_probability_score"]
-    setup = setup_of(metrics=metrics)
-    scores = task.score(task.compare(predictions, rows, setup), setup)
+    context = setup_of(metrics=metrics)
+    scores = task.score(task.compare(predictions, rows, context), context)
     pairs = [
         (f"{name}={right[name]}", f"{name}={answer['prediction'][name]}")
         for right, answer in zip(gold, predictions, strict=True)
@@ -163,14 +163,14 @@ def test_scores_are_those_of_scikit_learn_and_of_levels_by_hand():
     assert scores["mean_absolute_error"] == pytest.approx(np.mean([abs(expected - each["stars"]) for each in gold]))
     ranked = [sum((sum(levels[: n + 1]) - (n >= each["stars"])) ** 2 for n in range(3)) / 2 for each in gold]
     assert scores["ranked_probability_score"] == pytest.approx(np.mean(ranked))
-    wrong, asked = task.count_errors(task.compare(predictions, rows, setup))
+    wrong, asked = task.count_errors(task.compare(predictions, rows, context))
     assert wrong.sum() / asked.sum() == pytest.approx(1 - scores["accuracy"])
 
 
 def test_scores_of_levels_have_no_value_without_levels():
     rows, predictions, _ = answers_of([("the film", {"liked": True})])
-    setup = setup_of(metrics=["accuracy", "mean_absolute_error"])
-    assert np.isnan(task.score(task.compare(predictions, rows, setup), setup)["mean_absolute_error"])
+    context = setup_of(metrics=["accuracy", "mean_absolute_error"])
+    assert np.isnan(task.score(task.compare(predictions, rows, context), context)["mean_absolute_error"])
 
 
 def test_the_baseline_is_the_most_frequent_answer_to_each_question():
@@ -186,10 +186,10 @@ def test_an_option_of_a_calibration_may_be_given_for_each_type():
     """A type that is left out has no promise: all of its answers are abstained from, and a set has all its labels."""
     rows = [row_of("the film")]
     by_type = {"temperature": {"choice": 2.0}, "abstain_below": {"choice": 0.4}, "set_above": {"choice": 0.4}}
-    setup = setup_of(options={**by_type, "questions": None})
-    features = task.encode(rows, setup)
+    context = setup_of(options={**by_type, "questions": None})
+    features = task.encode(rows, context)
     outputs = [{"logits": np.log(np.arange(len(each["input_ids"]))[:, None] + 1.0)} for each in features]
-    [answer] = task.decode(outputs, features, rows, setup)
+    [answer] = task.decode(outputs, features, rows, context)
     for feature, (name, question) in zip(features, ASKED.items(), strict=True):
         weights = np.array([place + 1.0 for place in feature["places"]]) ** (0.5 if name == "kind" else 1)
         decision, likely = answer["decisions"][name], weights / weights.sum()

@@ -54,16 +54,18 @@ def test_scores_are_those_of_a_loop():
         assert predictions[number]["prediction"] == pytest.approx(cosines[number])
     expected = {"mrr@10": sum(1 / rank for rank in ranks if rank <= 10) / 40}
     expected |= {f"recall@{k}": sum(rank <= k for rank in ranks) / 40 for k in (1, 10)}
-    setup = setup_of()
+    context = setup_of()
     assert 0.1 < expected["recall@1"] < 0.95
-    assert task.score(task.compare(predictions, rows, setup), setup) == pytest.approx(expected)
+    assert task.score(task.compare(predictions, rows, context), context) == pytest.approx(expected)
 
 
 def test_baselines_rank_the_second_halves():
     rows = [{"text": f"film{number} was so film{number}"} for number in range(30)]
-    setup = setup_of()
-    found = task.baselines({}, rows, setup)
-    chance, words = (task.score(task.compare(found[name], rows, setup), setup) for name in ("chance", "shared words"))
+    context = setup_of()
+    found = task.baselines({}, rows, context)
+    chance, words = (
+        task.score(task.compare(found[name], rows, context), context) for name in ("chance", "shared words")
+    )
     assert chance["recall@1"] < 0.3 and words["recall@1"] == 1
 
 

@@ -184,11 +184,11 @@ def test_targets_that_are_refused(row, message):
 
 def test_only_senses_of_the_word_compete():
     row = reading(tokens=["film", "book"], target=0)
-    setup = setup_of()
-    features = task.encode([row], setup)
+    context = setup_of()
+    features = task.encode([row], context)
     logits = np.zeros((4, 6), dtype=np.float32)
     logits[1] = [9, 9, 0, np.log(2), 0, 9]
-    (answer,) = task.decode([{"logits": logits}], features, [row], setup)
+    (answer,) = task.decode([{"logits": logits}], features, [row], context)
     assert answer["prediction"] == "film/fine"
     scores = {"film/bad": 0.25, "film/fine": 0.5, "film/good": 0.25}
     assert answer["sense_scores"] == pytest.approx(scores)
@@ -208,13 +208,13 @@ senses = st.sampled_from(LABELS)
 @settings(deadline=None)
 def test_scores_are_those_of_scikit_learn_word_by_word(pair):
     gold, predicted = pair
-    setup = setup_of(metrics=["accuracy", "f1_macro", "accuracy_by_word"], best_metric="accuracy")
+    context = setup_of(metrics=["accuracy", "f1_macro", "accuracy_by_word"], best_metric="accuracy")
     rows = [{"sense": sense} for sense in gold]
-    compared = task.compare([{"prediction": sense} for sense in predicted], rows, setup)
+    row_scores = task.compare([{"prediction": sense} for sense in predicted], rows, context)
     words = sorted({sense.split("/")[0] for sense in gold})
     groups = [[(g, f) for g, f in zip(gold, predicted, strict=True) if g.split("/")[0] == word] for word in words]
     by_word = [list(zip(*part, strict=True)) for part in groups]
-    assert task.score(compared, setup) == pytest.approx(
+    assert task.score(row_scores, context) == pytest.approx(
         {
             "accuracy": accuracy_score(gold, predicted),
             "accuracy_by_word": np.mean([accuracy_score(*pair) for pair in by_word]),
@@ -222,7 +222,7 @@ def test_scores_are_those_of_scikit_learn_word_by_word(pair):
         }
     )
     records = [{"prediction": sense, "sense_scores": {sense: 1.0}} for sense in predicted]
-    table = task.details(records, rows, setup).tables["words"]
+    table = task.details(records, rows, context).tables["words"]
     assert [each["word"] for each in table] == words
     assert [each["accuracy"] for each in table] == pytest.approx([accuracy_score(*pair) for pair in by_word])
     assert [each["rows"] for each in table] == [len(group) for group in groups]
@@ -231,8 +231,8 @@ def test_scores_are_those_of_scikit_learn_word_by_word(pair):
 def test_the_baseline_is_the_most_frequent_sense_of_the_word():
     training = [{"sense": sense} for sense in ("film/good", "film/good", "film/bad", "book/bad")]
     rows = [{"sense": "film/bad"}, {"sense": "book/good"}]
-    setup = setup_of()
-    (predicted,) = task.baselines(task.fit_baselines(training, setup), rows, setup).values()
+    context = setup_of()
+    (predicted,) = task.baselines(task.fit_baselines(training, context), rows, context).values()
     assert predicted == [{"prediction": "film/good"}, {"prediction": "book/bad"}]
 
 
@@ -393,15 +393,15 @@ def test_a_finished_run_without_training_is_not_begun_again(run, nearest, data, 
 
 @pytest.mark.parametrize("layers", ["embeddings", "last", "concat_last_four"])
 def test_other_layers_to_compare(tiny_model, layers):
-    setup = setup_of(**{"options.method": "nearest", "options.layers": layers})
-    model = task.load_model(tiny_model, setup, new_head=True)
+    context = setup_of(**{"options.method": "nearest", "options.layers": layers})
+    model = task.load_model(tiny_model, context, new_head=True)
     rows = [reading(tokens=["film", kind], target=0, sense=kind) for kind in ("good", "bad", "fine")]
-    features = task.encode(rows, setup)
+    features = task.encode(rows, context)
 
     def run_part(module, expected):
-        return forward(module, expected, task.collator(setup), precision="fp32")[0]
+        return forward(module, expected, task.collator(context), precision="fp32")[0]
 
-    assert task.precompute(model, {"train": features}, setup, run_part) is True
-    answers = task.decode(run_part(model, features), features, rows, setup)
+    assert task.precompute(model, {"train": features}, context, run_part) is True
+    answers = task.decode(run_part(model, features), features, rows, context)
     if layers != "embeddings":  # which know no context
         assert [each["prediction"] for each in answers] == ["film/good", "film/bad", "film/fine"]

@@ -122,9 +122,9 @@ def test_options_that_are_refused(name, value, remedy):
 
 
 def test_it_is_not_trained(tiny_model):
-    setup = TaskContext(load_recipe("classify", ZERO), make_tokenizer(), ("bad", "good"))
+    context = TaskContext(load_recipe("classify", ZERO), make_tokenizer(), ("bad", "good"))
     with pytest.raises(RecipeError, match="the task family zero_shot trains nothing"):
-        task.load_model(tiny_model, setup, new_head=True)
+        task.load_model(tiny_model, context, new_head=True)
 
 
 def test_the_command_takes_any_recipe_of_labels(run, vector_model):

@@ -238,14 +238,14 @@ def planted(feature, name: str):
 @given(row=answered(), max_length=st.sampled_from([24, 40, 64, 500]), overlap=st.sampled_from([0, 4, 8, 128]))
 @settings(deadline=None)
 def test_an_answer_in_whole_words_comes_back_as_it_was(name, row, max_length, overlap):
-    setup = setup_of(name, max_length, overlap)
-    row = task.read(row, setup.recipe)
-    features = task.encode([row], setup)
-    context = row["context"]
+    context = setup_of(name, max_length, overlap)
+    row = task.read(row, context.recipe)
+    features = task.encode([row], context)
+    text = row["context"]
     for feature in features:
         offsets = feature["offsets"]
         assert (offsets >= 0).all()
-        assert (offsets <= len(context)).all()
+        assert (offsets <= len(text)).all()
         assert (offsets[:, 0] <= offsets[:, 1]).all()
         assert (np.diff(offsets[:, 0]) >= 0).all()
         assert (np.diff(offsets[:, 1]) >= 0).all()
@@ -256,10 +256,10 @@ def test_an_answer_in_whole_words_comes_back_as_it_was(name, row, max_length, ov
         {"start_logits": planted(feature, "start_positions"), "end_logits": planted(feature, "end_positions")}
         for feature in features
     ]
-    (answer,) = task.decode(outputs, features, [row], setup)
+    (answer,) = task.decode(outputs, features, [row], context)
     assert answer["prediction"] == row["answers"]["text"][0]
-    assert context[answer["start"] : answer["end"]] == answer["prediction"]
-    assert context.split() == [word for word in re.split(r"\s+", context) if word]  # both know the same spaces
+    assert text[answer["start"] : answer["end"]] == answer["prediction"]
+    assert text.split() == [word for word in re.split(r"\s+", text) if word]  # both know the same spaces
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -270,10 +270,10 @@ def test_an_answer_in_whole_words_comes_back_as_it_was(name, row, max_length, ov
 )
 @settings(deadline=None)
 def test_every_token_is_in_a_window_and_no_window_is_too_long(name, row, question_words, max_length):
-    setup = setup_of(name, max_length, 4)
+    context = setup_of(name, max_length, 4)
     row["question"] = " ".join(question_words) or "?"
-    features = task.encode([row], setup)
-    (whole,) = tokenize_texts(setup.tokenizer, [row["context"]])
+    features = task.encode([row], context)
+    (whole,) = tokenize_texts(context.tokenizer, [row["context"]])
     seen: list[int] = []
     for feature in features:
         size = len(feature["offsets"])
@@ -290,10 +290,10 @@ def test_every_token_is_in_a_window_and_no_window_is_too_long(name, row, questio
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("max_length", [9, 16])
 def test_a_question_longer_than_the_window_is_truncated(name, max_length):
-    setup = setup_of(name, max_length, 128)
+    context = setup_of(name, max_length, 128)
     row = {"question": "good film " * 100, "context": "the book is bad"}
-    features = task.encode([row], setup)
-    (whole,) = tokenize_texts(setup.tokenizer, [row["context"]])
+    features = task.encode([row], context)
+    (whole,) = tokenize_texts(context.tokenizer, [row["context"]])
     assert all(len(feature["input_ids"]) <= max_length for feature in features)
     seen = {tuple(pair) for feature in features for pair in feature["offsets"].tolist()}
     assert seen == set(whole.offsets)

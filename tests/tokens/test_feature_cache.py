@@ -104,9 +104,9 @@ class Counting:
         self.encode, self.calls = task.encode, 0
         self.__module__ = task.__name__
 
-    def __call__(self, rows, setup):
+    def __call__(self, rows, context):
         self.calls += 1
-        return self.encode(rows, setup)
+        return self.encode(rows, context)
 
 
 def every_family():
@@ -119,11 +119,11 @@ def family(name: str):
 
 @pytest.mark.parametrize("name", every_family())
 def test_kept_features_are_those_that_were_encoded(name, folder):
-    task, split, setup = family(name)
-    fresh = task.encode(split.rows, setup)
+    task, split, context = family(name)
+    fresh = task.encode(split.rows, context)
     encode = Counting(task)
     for _ in range(2):
-        cached = encode_split(split, setup, encode)
+        cached = encode_split(split, context, encode)
         assert isinstance(cached, FeatureColumns)
         assert as_lists(cached) == as_lists(fresh)
         assert [type(value) for value in cached[0].values() if not isinstance(value, np.ndarray)] == [
@@ -137,35 +137,35 @@ def test_kept_features_are_those_that_were_encoded(name, folder):
 
 @pytest.mark.parametrize("name", every_family())
 def test_kept_features_make_the_same_batches_and_predictions(name):
-    task, split, setup = family(name)
-    fresh, cached = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
-    collate = task.collator(setup)
+    task, split, context = family(name)
+    fresh, cached = task.encode(split.rows, context), encode_split(split, context, task.encode)
+    collate = task.collator(context)
     expected, batch = collate(fresh), collate(list(cached))
     assert expected.keys() == batch.keys()
     for key, values in expected.items():
         assert values.dtype == batch[key].dtype
         assert torch.equal(values, batch[key])
     random = np.random.default_rng(0)
-    outputs = [make_outputs(feature, setup, random) for feature in fresh]
+    outputs = [make_outputs(feature, context, random) for feature in fresh]
     predictions = [
-        [json.dumps(prediction, default=str) for prediction in task.decode(outputs, features, split.rows, setup)]
+        [json.dumps(prediction, default=str) for prediction in task.decode(outputs, features, split.rows, context)]
         for features in (fresh, cached)
     ]
     assert predictions[0] == predictions[1]
 
 
-def make_outputs(feature, setup, random):
+def make_outputs(feature, context, random):
     """Make random outputs of any head for a feature."""
     ids = feature["input_ids"]
-    shape = (len(ids), len(setup.labels)) if "positions" in feature else (len(setup.labels) or 9,)
+    shape = (len(ids), len(context.labels)) if "positions" in feature else (len(context.labels) or 9,)
     spans = {name: random.standard_normal(len(ids)) for name in ("start_logits", "end_logits")}
     return {"logits": random.standard_normal(shape), "vectors": random.standard_normal((len(ids), 8)), **spans}
 
 
 @pytest.mark.parametrize("name", ["cola", "squad", "swag"])
 def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
-    task, split, setup = prepared(name)
-    fresh, cached = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
+    task, split, context = prepared(name)
+    fresh, cached = task.encode(split.rows, context), encode_split(split, context, task.encode)
     monkeypatch.setattr(FeatureColumns, "__getitem__", None)
     for features in (fresh, cached):
         assert get_lengths(features).tolist() == [count_tokens(feature) for feature in fresh]
@@ -173,8 +173,8 @@ def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
 
 
 def test_rows_are_found_as_in_a_list():
-    task, split, setup = prepared("cola")
-    cached = encode_split(split, setup, task.encode)
+    task, split, context = prepared("cola")
+    cached = encode_split(split, context, task.encode)
     assert [each["row"] for each in cached[3:9:2]] == [3, 5, 7]
     assert cached[-1]["row"] == cached[np.int64(23)]["row"] == 23
     with pytest.raises(IndexError):
@@ -182,8 +182,8 @@ def test_rows_are_found_as_in_a_list():
 
 
 def test_a_key_is_added_to_all_features_or_none():
-    task, split, setup = prepared("cola")
-    for features in (task.encode(split.rows, setup), encode_split(split, setup, task.encode)):
+    task, split, context = prepared("cola")
+    for features in (task.encode(split.rows, context), encode_split(split, context, task.encode)):
         add_values(features, "double", [2 * number for number in range(24)])
         assert features[5]["double"] == 10
     with pytest.raises(TypeError):
@@ -196,12 +196,12 @@ def test_a_key_is_added_to_all_features_or_none():
 @pytest.mark.parametrize("name", ["cola", "squad", "swag"])
 @pytest.mark.parametrize("cache", [True, False])
 def test_features_of_many_rows_are_those_of_one_tokenizer_call(name, cache, folder, monkeypatch):
-    task, split, setup = prepared(name, **{"data.cache": cache})
-    fresh = task.encode(split.rows, setup)
+    task, split, context = prepared(name, **{"data.cache": cache})
+    fresh = task.encode(split.rows, context)
     monkeypatch.setattr(feature_cache, "IN_MEMORY", 7)
     encode = Counting(task)
     for calls in (4, 4 if cache else 8):
-        cached = encode_split(split, setup, encode)
+        cached = encode_split(split, context, encode)
         assert isinstance(cached, FeatureColumns) and encode.calls == calls
         assert as_lists(cached) == as_lists(cached[index] for index in range(len(cached))) == as_lists(fresh)
         assert rows_of(cached).tolist() == rows_of(fresh).tolist() == [feature["row"] for feature in fresh]
@@ -211,42 +211,42 @@ def test_features_of_many_rows_are_those_of_one_tokenizer_call(name, cache, fold
 
 
 def test_texts_become_what_the_tokenizer_makes_of_each(monkeypatch):
-    _, split, setup = prepared("cola")
+    _, split, context = prepared("cola")
     monkeypatch.setattr(feature_cache, "IN_MEMORY", 5)
-    features = encode_split(split, setup, load_task(setup.recipe).encode)
+    features = encode_split(split, context, load_task(context.recipe).encode)
     for row, feature in zip(split.rows, features, strict=True):
         assert feature["input_ids"].tolist() == TOKENIZER(row["text"], truncation=True, max_length=64)["input_ids"]
 
 
 def test_a_killed_tokenization_goes_on_at_its_last_file(folder, monkeypatch):
-    task, split, setup = prepared("cola")
+    task, split, context = prepared("cola")
     monkeypatch.setattr(feature_cache, "IN_MEMORY", 6)
     encode, killed = Counting(task), Counting(task)
 
-    def stop(rows, setup):
+    def stop(rows, context):
         if killed.calls == 2:
             raise KeyboardInterrupt
-        return killed(rows, setup)
+        return killed(rows, context)
 
     stop.__module__ = task.__name__
     with pytest.raises(KeyboardInterrupt):
-        encode_split(split, setup, stop)
+        encode_split(split, context, stop)
     assert len(parts_in(folder)) == 2
-    assert as_lists(encode_split(split, setup, encode)) == as_lists(task.encode(split.rows, setup))
+    assert as_lists(encode_split(split, context, encode)) == as_lists(task.encode(split.rows, context))
     assert encode.calls == 2
 
 
 def test_encoded_rows_are_no_python_lists():
     """Rows take what their numbers take, and not the six kilobytes a row of lists in dictionaries."""
-    _, _, setup = prepared("cola")
+    _, _, context = prepared("cola")
     words = ["the", "same", "that", "this", "near", "behind", "some", "these"]
-    rows = [{"text": " ".join(words[number % 7 :]), "label": setup.labels[number % 2]} for number in range(2_000)]
+    rows = [{"text": " ".join(words[number % 7 :]), "label": context.labels[number % 2]} for number in range(2_000)]
     split = Split("train", "here", rows, range(2_000))
-    encode = load_task(setup.recipe).encode
-    encode(rows[:2], setup)
+    encode = load_task(context.recipe).encode
+    encode(rows[:2], context)
     tracemalloc.start()
     try:
-        features = encode_split(split, setup, encode)
+        features = encode_split(split, context, encode)
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -266,41 +266,41 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_settings_change_the_key(name):
-    _, split, setup = prepared("ner")
+    _, split, context = prepared("ner")
     other = load_recipe("ner", {"data.source": "demo", **CHANGES[name]})
-    assert content_key(split, setup) != content_key(split, replace(setup, recipe=other))
+    assert content_key(split, context) != content_key(split, replace(context, recipe=other))
 
 
 def test_rows_labels_and_family_change_the_key():
-    _, split, setup = prepared("ner")
-    tagged = setup.recipe.model_copy(update={"task": "word_sense"})
+    _, split, context = prepared("ner")
+    tagged = context.recipe.model_copy(update={"task": "word_sense"})
     keys = {
-        content_key(split, setup),
-        content_key(replace(split, rows=split.rows[1:]), setup),
-        content_key(replace(split, rows=split.rows[::-1]), setup),
-        content_key(split, replace(setup, labels=setup.labels[::-1])),
-        content_key(split, replace(setup, recipe=tagged)),
+        content_key(split, context),
+        content_key(replace(split, rows=split.rows[1:]), context),
+        content_key(replace(split, rows=split.rows[::-1]), context),
+        content_key(split, replace(context, labels=context.labels[::-1])),
+        content_key(split, replace(context, recipe=tagged)),
     }
     assert len(keys) == 5
 
 
 def test_another_tokenizer_changes_the_key():
-    _, split, setup = prepared("ner")
-    keys = {content_key(split, setup)}
+    _, split, context = prepared("ner")
+    keys = {content_key(split, context)}
     cased, shorter, left, more = (make_tokenizer() for _ in range(4))
     cased.backend_tokenizer.normalizer = type(cased.backend_tokenizer.normalizer)(lowercase=False)
     shorter.model_max_length = 63
     left.truncation_side = "left"
     more.add_tokens(["superfilm"])
     for tokenizer in (cased, shorter, left, more):
-        keys.add(content_key(split, replace(setup, tokenizer=tokenizer)))
+        keys.add(content_key(split, replace(context, tokenizer=tokenizer)))
     assert len(keys) == 5
 
 
 @pytest.mark.parametrize("what", ["__version__", "_SCHEMA", "package_fingerprint", "tokenizers", "transformers"])
 def test_other_code_changes_the_key(what, monkeypatch):
-    _, split, setup = prepared("ner")
-    before = content_key(split, setup)
+    _, split, context = prepared("ner")
+    before = content_key(split, context)
     version = feature_cache.metadata.version
     if what == "__version__":
         monkeypatch.setattr(bertkit, what, "99")
@@ -310,15 +310,15 @@ def test_other_code_changes_the_key(what, monkeypatch):
         monkeypatch.setattr(feature_cache, what, lambda: "other")
     else:
         monkeypatch.setattr(feature_cache.metadata, "version", lambda name: "99" if name == what else version(name))
-    assert content_key(split, setup) != before
+    assert content_key(split, context) != before
 
 
 def test_what_the_tokenizer_did_last_and_where_rows_lie_does_not_change_the_key():
-    _, split, setup = prepared("ner")
-    before = content_key(split, setup)
+    _, split, context = prepared("ner")
+    before = content_key(split, context)
     TOKENIZER(["a good film"] * 2, truncation=True, max_length=5, padding=True)
-    moved = setup.recipe.model_copy(update={"data": setup.recipe.data.model_copy(update={"source": "elsewhere"})})
-    assert content_key(replace(split, source="elsewhere"), replace(setup, recipe=moved)) == before
+    moved = context.recipe.model_copy(update={"data": context.recipe.data.model_copy(update={"source": "elsewhere"})})
+    assert content_key(replace(split, source="elsewhere"), replace(context, recipe=moved)) == before
 
 
 # --- files that are not what they were, or cannot be
@@ -327,9 +327,9 @@ def test_what_the_tokenizer_did_last_and_where_rows_lie_does_not_change_the_key(
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "missing", "foreign", "no manifest"])
 def test_damaged_features_are_noticed_and_encoded_again(damage, folder, caplog):
     caplog.set_level(logging.INFO, "bertkit")
-    task, split, setup = prepared("cola")
+    task, split, context = prepared("cola")
     encode = Counting(task)
-    expected = as_lists(encode_split(split, setup, encode))
+    expected = as_lists(encode_split(split, context, encode))
     (part,) = parts_in(folder)
     file = part / ("manifest.json" if damage == "no manifest" else "input_ids.1.npy")
     content = bytearray(file.read_bytes())
@@ -337,10 +337,10 @@ def test_damaged_features_are_noticed_and_encoded_again(damage, folder, caplog):
     file.unlink()  # other features are mapped from it
     if damage in ("cut", "flipped", "empty", "foreign"):
         file.write_bytes({"cut": content[:-100], "flipped": content, "foreign": b"x" * 5000}.get(damage, b""))
-    assert as_lists(encode_split(split, setup, encode)) == expected
+    assert as_lists(encode_split(split, context, encode)) == expected
     line = f"the numbers in {part} are damaged and are computed again"
     assert caplog.messages == [line] * (damage != "no manifest")
-    assert as_lists(encode_split(split, setup, encode)) == expected
+    assert as_lists(encode_split(split, context, encode)) == expected
     assert encode.calls == 2
 
 
@@ -348,9 +348,9 @@ def test_a_folder_that_cannot_be_written_costs_the_cache_and_one_line(tmp_path, 
     caplog.set_level(logging.INFO, "bertkit")
     (tmp_path / "file").touch()
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file"))
-    task, split, setup = prepared("cola")
+    task, split, context = prepared("cola")
     for each in (split, replace(split, rows=split.rows[1:])):
-        assert as_lists(encode_split(each, setup, task.encode)) == task.encode(each.rows, setup)
+        assert as_lists(encode_split(each, context, task.encode)) == task.encode(each.rows, context)
     assert len(caplog.records) == 1
     assert caplog.records[0].message.startswith("features are not cached: ")
     assert caplog.records[0].message.endswith("; set BERTKIT_CACHE to use another folder")
@@ -364,12 +364,12 @@ def test_a_full_disk_costs_the_cache_until_there_is_room(folder, monkeypatch):
             raise OSError(28, "No space left on device")
         append(writer, name, values)
 
-    task, split, setup = prepared("cola")
+    task, split, context = prepared("cola")
     with monkeypatch.context() as patched:
         patched.setattr(ArrayWriter, "append", full)
-        assert as_lists(encode_split(split, setup, task.encode)) == task.encode(split.rows, setup)
+        assert as_lists(encode_split(split, context, task.encode)) == task.encode(split.rows, context)
     assert parts_in(folder) == []
-    assert as_lists(encode_split(split, setup, task.encode)) == task.encode(split.rows, setup)
+    assert as_lists(encode_split(split, context, task.encode)) == task.encode(split.rows, context)
     assert len(parts_in(folder)) == 1
 
 
@@ -383,14 +383,14 @@ def ids(count: int):
     ids=str,
 )
 def test_what_a_file_cannot_hold_stays_as_it_is(odd, folder):
-    _, split, setup = prepared("cola")
+    _, split, context = prepared("cola")
     for features in ([{**each, "odd": odd} for each in ids(3)], [*ids(2), {**ids(1)[0], "odd": 1}]):
 
-        def encode(rows, setup, features=features):
+        def encode(rows, context, features=features):
             return features
 
         encode.__module__ = "bertkit.tasks.odd"
-        assert all(kept is each for kept, each in zip(encode_split(split, setup, encode), features, strict=True))
+        assert all(kept is each for kept, each in zip(encode_split(split, context, encode), features, strict=True))
     assert not folder.exists()
 
 
@@ -412,36 +412,36 @@ PAIRS = [np.zeros((0, 2), np.int64), np.arange(4).reshape(2, 2)]
     ids=str,
 )
 def test_every_number_comes_back(values):
-    _, split, setup = prepared("cola")
+    _, split, context = prepared("cola")
 
-    def encode(rows, setup):
+    def encode(rows, context):
         return [{**each, "values": value} for each, value in zip(ids(2), values, strict=True)]
 
     encode.__module__ = "bertkit.tasks.odd"
-    cached = encode_split(split, setup, encode)
+    cached = encode_split(split, context, encode)
     assert isinstance(cached, FeatureColumns)
     assert [plain(each["values"]) for each in cached] == plain(values)
     assert [np.shape(each["values"]) for each in cached] == [np.shape(value) for value in values]
 
 
 def test_no_features_at_all_are_no_file(folder):
-    _, split, setup = prepared("cola")
+    _, split, context = prepared("cola")
 
-    def encode(rows, setup):
+    def encode(rows, context):
         return []
 
     encode.__module__ = "bertkit.tasks.odd"
-    assert encode_split(split, setup, encode) == []
+    assert encode_split(split, context, encode) == []
     assert not folder.exists()
 
 
 def test_nothing_is_kept_of_small_splits_of_foreign_families_or_where_it_is_not_wanted(folder, monkeypatch):
-    task, split, setup = prepared("cola")
+    task, split, context = prepared("cola")
     unwanted = prepared("cola", **{"data.cache": False})[2]
     assert isinstance(encode_split(split, unwanted, task.encode), FeatureColumns)
-    assert isinstance(encode_split(split, setup, lambda rows, setup: task.encode(rows, setup)), list)
+    assert isinstance(encode_split(split, context, lambda rows, context: task.encode(rows, context)), list)
     monkeypatch.setattr(feature_cache, "_MIN_ROWS", len(split.rows) + 1)
-    assert isinstance(encode_split(split, setup, task.encode), list)
+    assert isinstance(encode_split(split, context, task.encode), list)
     assert not folder.exists()
 
 

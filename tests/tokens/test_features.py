@@ -68,41 +68,41 @@ def test_texts_are_tokenized_whole_and_special_tokens_are_text():
 def test_the_shorter_limit_truncates(recipe, model, expected):
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = model
-    setup = make_setup(tokenizer, max_length=recipe)
-    assert max_tokens(setup) == expected
-    (feature,) = encode_texts([{"text": "good " * 200}], setup)
+    context = make_setup(tokenizer, max_length=recipe)
+    assert max_tokens(context) == expected
+    (feature,) = encode_texts([{"text": "good " * 200}], context)
     assert len(feature["input_ids"]) == expected
     assert feature["input_ids"][-1] == tokenizer.sep_token_id
 
 
 def test_pairs_are_encoded_together_and_keep_the_number_of_their_row():
-    setup = make_setup(bert_tokenizer())
-    features = encode_texts([{"text": "good", "text_pair": "bad"}, {"text": "so", "text_pair": "a b"}], setup)
+    context = make_setup(bert_tokenizer())
+    features = encode_texts([{"text": "good", "text_pair": "bad"}, {"text": "so", "text_pair": "a b"}], context)
     assert [feature["row"] for feature in features] == [0, 1]
     assert features[1] == {
         "row": 1,
-        **find_template(setup.tokenizer, pair=True).fill(
-            *(tokenize_texts(setup.tokenizer, [text])[0].ids for text in ("so", "a b"))
+        **find_template(context.tokenizer, pair=True).fill(
+            *(tokenize_texts(context.tokenizer, [text])[0].ids for text in ("so", "a b"))
         ),
     }
 
 
 def test_the_budget_is_what_special_tokens_leave():
-    setup = make_setup(max_length=10)
-    assert token_budget(setup, find_template(setup.tokenizer, pair=True)) == 7
+    context = make_setup(max_length=10)
+    assert token_budget(context, find_template(context.tokenizer, pair=True)) == 7
     with pytest.raises(RecipeError, match="max_length 5 leaves 3 tokens for text - give at least 6"):
-        token_budget(make_setup(max_length=5), find_template(setup.tokenizer, pair=False))
+        token_budget(make_setup(max_length=5), find_template(context.tokenizer, pair=False))
 
 
 def test_a_batch_is_padded_to_its_longest_row():
-    setup = make_setup()
+    context = make_setup()
     features = [{"input_ids": [2, 9, 3], "labels": 1}, {"input_ids": np.array([2, 3]), "labels": 0}]
-    batch = padding_collator(setup)(features)
-    pad = setup.tokenizer.pad_token_id
+    batch = padding_collator(context)(features)
+    pad = context.tokenizer.pad_token_id
     assert batch["input_ids"].tolist() == [[2, 9, 3], [2, 3, pad]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["labels"].tolist() == [1, 0]
-    assert "labels" not in padding_collator(setup)([features[0], {"input_ids": [2, 3]}])
+    assert "labels" not in padding_collator(context)([features[0], {"input_ids": [2, 3]}])
 
 
 @pytest.mark.parametrize(

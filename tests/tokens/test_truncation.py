@@ -42,21 +42,21 @@ def flat(feature: dict) -> dict:
 @pytest.mark.parametrize("pair", [False, True])
 def test_what_fits_is_encoded_as_ever(way, pair):
     rows = [{"text": text(n), **({"text_pair": text(12 - n, 1)} if pair else {})} for n in (0, 1, 5, 12)]
-    setup = setup_of(way)
-    features = truncation.encode_long(rows, setup)
+    context = setup_of(way)
+    features = truncation.encode_long(rows, context)
     if way not in truncation.SHORTENED:
         features = [flat(feature) for feature in features]
-    assert features == encode_texts(rows, setup)
+    assert features == encode_texts(rows, context)
 
 
 @pytest.mark.parametrize("budget", [4, 5, 13])
 def test_pairs_are_shortened_to_the_sizes_of_the_tokenizers_library(budget):
-    setup = setup_of("head", budget + 3)
+    context = setup_of("head", budget + 3)
     sizes = [(first, second) for first in range(0, 20, 3) for second in range(0, 20, 2)]
     rows = [{"text": text(first), "text_pair": text(second, 1)} for first, second in sizes]
     whole = [(ids(row["text"]), ids(row["text_pair"])) for row in rows]
     kept = [truncation.shorten_texts(pair, budget, lambda tokens, size: tokens[:size]) for pair in whole]
-    encoded = encode_texts(rows, setup)
+    encoded = encode_texts(rows, context)
     assert [[2, *first, 3, *second, 3] for first, second in kept] == [feature["input_ids"] for feature in encoded]
 
 

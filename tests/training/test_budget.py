@@ -87,7 +87,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
 @pytest.mark.parametrize("given", [{"training.batch_size": 32}, {"training.learning_rate": 1e-3}, {}])
 def test_a_batch_or_a_rate_that_the_user_gave_is_kept(given):
     recipe = load_pretrain_recipe("mlm", {**given, **({"training.budget": "2s"} if given else {})})
-    inputs = SimpleNamespace(setup=SimpleNamespace(recipe=recipe))  # there is nothing to time
+    inputs = SimpleNamespace(context=SimpleNamespace(recipe=recipe))  # there is nothing to time
     assert fit_to_budget(inputs, None) == {}
 
 

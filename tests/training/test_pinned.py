@@ -33,7 +33,7 @@ def test_settings_may_differ(pinned):
 def test_what_differs_is_named_and_gives_the_exit_code(pinned, changed, error, name):
     with pytest.raises(error) as caught:
         check_pinned(IDENTITY | changed, pinned)
-    assert name in caught.value.what
+    assert name in caught.value.message
 
 
 def test_versions_are_pinned_too(pinned, monkeypatch):

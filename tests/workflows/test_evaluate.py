@@ -229,7 +229,7 @@ def test_an_ensemble_lacks_the_labels_that_its_members_lack(trained, rows):
     ensemble = replace(checkpoint, members=(checkpoint, checkpoint))
     scored, members = score_ensemble(ensemble, split)
     single = score_split(checkpoint, split)
-    assert single.setup.labels == ("bad", "good", "mixed") and single.loss is None
+    assert single.context.labels == ("bad", "good", "mixed") and single.loss is None
     assert scored.scores == pytest.approx(single.scores) == members[0].scores
     assert single.scores["accuracy"] <= 20 / 21
 

@@ -23,7 +23,7 @@ def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
     calibration = SavedCalibration(fingerprint(trained), recipe.task, "validation", "rows", 20, 1.5)
     write_calibration(trained, calibration)
     try:
-        before = SimpleNamespace(setup=TaskContext(recipe, load_tokenizer(trained), saved.labels))
+        before = SimpleNamespace(context=TaskContext(recipe, load_tokenizer(trained), saved.labels))
         converted = SimpleNamespace(reads="text", inputs=(), outputs=(), probabilities=False)
         write_supporting_files(tmp_path, saved, before)
         described = describe_export(saved, before, converted, "model.onnx", backend="onnx", precision="fp32")
@@ -41,7 +41,7 @@ def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
 def test_words_of_training_rows_are_copied_on_request_only(trained, tmp_path):
     recipe = load_recipe(str(trained / "recipe.yaml"), {"model": str(trained)})
     saved = open_checkpoint(recipe, load_task(recipe), trained)
-    before = SimpleNamespace(setup=TaskContext(recipe, load_tokenizer(trained), saved.labels))
+    before = SimpleNamespace(context=TaskContext(recipe, load_tokenizer(trained), saved.labels))
     learned = (trained / "baselines.json").read_bytes()
     for with_baselines in (False, True):
         folder = tmp_path / str(with_baselines)

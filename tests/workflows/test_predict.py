@@ -318,8 +318,8 @@ def test_special_tokens_in_a_text_are_text(run, trained):
     from bertkit.recipe import load_recipe
     from bertkit.tokens.features import TaskContext, encode_texts
 
-    setup = TaskContext(load_recipe("classify"), load_tokenizer(trained), ("bad", "good"))
-    (feature,) = encode_texts([{"text": marked["text"]}], setup)
+    context = TaskContext(load_recipe("classify"), load_tokenizer(trained), ("bad", "good"))
+    (feature,) = encode_texts([{"text": marked["text"]}], context)
     assert [token for token in feature["input_ids"] if token in (2, 3, 4)] == [2, 3]
 
 

@@ -117,7 +117,7 @@ def test_texts_longer_than_the_model_reads_are_refused(read):
 def test_a_shipped_length_gives_way_to_a_model_that_reads_less(here, caplog):
     (here / "text.txt").write_text("".join(f"The cat number {n} sleeps. It is old.\n\n" for n in range(60)))
     settings = {"model": "demo", "data.source": "text.txt"}
-    training = read_pretrain_data(load_pretrain_recipe("bert", settings), None).setup.recipe.training
+    training = read_pretrain_data(load_pretrain_recipe("bert", settings), None).context.recipe.training
     assert (training.max_length, training.short_length) == (128, None)
     assert "the model reads 128 tokens, so training.max_length is 128, not 512" in caplog.text
     with pytest.raises(RecipeError, match=r"training\.max_length 200 exceeds the model's 128 - --max-length 128"):

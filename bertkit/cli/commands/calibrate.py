@@ -73,8 +73,8 @@ def print_calibration(result: CalibrationResult) -> None:
     for name in result.before:
         sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
         table.append({"measure": name, **{side: format_scored(of["value"], of["interval"]) for side, of in sides}})
-    of_each = "" if result.per == "row" else f"of each {result.per}, "
-    print_table(f"{of_each}on rows that the temperature was not fitted to (95% CI over rows)", table)
+    scope = "" if result.per == "row" else f"of each {result.per}, "
+    print_table(f"{scope}on rows that the temperature was not fitted to (95% CI over rows)", table)
     if result.f1_macro is not None:
         # Thresholds only of families that decide label by label: the others take the likeliest label.
         kept = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
@@ -82,18 +82,18 @@ def print_calibration(result: CalibrationResult) -> None:
         print_text(f"  f1_macro {before:.4f} at 0.5, {after:.4f} at thresholds that were tuned to other rows")
         print_table("thresholds", kept) if kept else print_text("  thresholds stay at 0.5, since others are no better")
     # "not shown": no threshold reaches that precision with 95% confidence, which is no claim that none would.
-    shown = [
+    table_rows = [
         {
-            "type": asked.get("type", ""),
-            "precision": asked["asked"],
-            "abstain below": asked.get("threshold", "not shown"),
-            "answered": asked.get("coverage", ""),
-            "right": asked.get("precision", ""),
+            "type": entry.get("type", ""),
+            "precision": entry["asked"],
+            "abstain below": entry.get("threshold", "not shown"),
+            "answered": entry.get("coverage", ""),
+            "right": entry.get("precision", ""),
         }
-        for asked in result.abstention
+        for entry in result.abstention
     ]
-    if shown:
-        print_table("thresholds that have a precision, with 95% confidence", shown)
+    if table_rows:
+        print_table("thresholds that have a precision, with 95% confidence", table_rows)
         print_table("risk and coverage", result.risk_coverage)
     sets = [
         {

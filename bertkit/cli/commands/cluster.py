@@ -70,16 +70,16 @@ def command(
 
     # Clusters that are assigned exist already: what would make others is refused.
     if assign is not None:
-        given = {"--clusters": clusters, "--save": save}
-        check_unused_options(given, "with --assign", "the clusters are those of the folder; leave it out")
+        new_cluster_options = {"--clusters": clusters, "--save": save}
+        check_unused_options(new_cluster_options, "with --assign", "the clusters are those of the folder; leave it out")
     data = read_data_options(column, changes)
     files = () if vectors is None else (expand_path(vectors),)
     source = VectorSource(model, files, prompt, prompt_text)
     texts = TextFile.open(file, column, data)
     rows_file = None if output is None else expand_path(output)
     if assign is not None:
-        known = source if model or files or prompt or prompt_text else None
-        grouped = assign_rows(texts, known, expand_path(assign), output=rows_file)
+        named_source = source if model or files or prompt or prompt_text else None
+        grouped = assign_rows(texts, named_source, expand_path(assign), output=rows_file)
     else:
         grouped = cluster(
             texts,

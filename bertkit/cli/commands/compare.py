@@ -147,21 +147,22 @@ def _print_comparison(compared: Comparison) -> None:
     print_table("settings that differ", compared.settings, max_rows=40)
 
 
-def describe_power(found: Difference, compared: Comparison) -> str:
+def describe_power(difference: Difference, compared: Comparison) -> str:
     """Say how many rows, or seeds, would show the difference of the best metric."""
     unit = "rows" if compared.rows == compared.units else "queries"
-    if found.detectable is None:
+    if difference.detectable is None:
         return f"power: unknown, for the {compared.best_metric} of resampled {unit} does not differ"
-    least = f"power .8: {compared.units:,} {unit} show a difference of {found.detectable:.4f} in {compared.best_metric}"
-    if not found.difference:
-        return least
-    this = f"one of {abs(found.difference):.4f}"
-    if found.rows_needed is not None:
-        least += f"; {this} takes {found.rows_needed:,} {unit}"
-        return least + (" with these seeds" if "seeds" in found.test else "")
-    if found.seeds_needed is not None:
-        return f"{least}; {this} takes {found.seeds_needed:,} seeds, for more {unit} would not do"
-    return f"{least}; {this} takes more seeds and more {unit}"
+    power = f"power .8: {compared.units:,} {unit} show a difference of {difference.detectable:.4f} "
+    power += f"in {compared.best_metric}"
+    if not difference.difference:
+        return power
+    this = f"one of {abs(difference.difference):.4f}"
+    if difference.rows_needed is not None:
+        power += f"; {this} takes {difference.rows_needed:,} {unit}"
+        return power + (" with these seeds" if "seeds" in difference.test else "")
+    if difference.seeds_needed is not None:
+        return f"{power}; {this} takes {difference.seeds_needed:,} seeds, for more {unit} would not do"
+    return f"{power}; {this} takes more seeds and more {unit}"
 
 
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:

@@ -92,8 +92,8 @@ def print_duplicates(result: DedupResult) -> None:
         for name in ("text", "text_pair"):
             if name in step:
                 print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")
-    gone = sum(result.duplicates.values())
-    print_text(f"{format_rows(result.rows)}: {gone:,} repeat others, {result.kept:,} stay")
+    removed = sum(result.duplicates.values())
+    print_text(f"{format_rows(result.rows)}: {removed:,} repeat others, {result.kept:,} stay")
     names = {"exact": "the same words", "near": "nearly the same words", "meaning": "the same meaning"}
     for reason, count in result.duplicates.items():
         at = f" (cosine {result.threshold:g} and more)" if reason == "meaning" and result.threshold is not None else ""

@@ -53,7 +53,7 @@ def command(
     print_result(mistakes, lambda _: _print_mistakes(mistakes, rows), page=output, write=write_mistakes)
 
 
-def _print_mistakes(result: Mistakes, shown: int) -> None:
+def _print_mistakes(result: Mistakes, max_shown: int) -> None:
     from bertkit.metrics.registry import with_direction
 
     units = format_rows(result.rows) + ("" if result.units == result.rows else f", {result.units:,} queries")
@@ -82,9 +82,9 @@ def _print_mistakes(result: Mistakes, shown: int) -> None:
     ]
     print_table("slices", table)
 
-    if result.mistakes and shown:
-        print_text(f"  wrong rows: the first {min(shown, len(result.mistakes)):,} of {len(result.mistakes):,}")
-    for answer in result.mistakes[:shown]:
+    if result.mistakes and max_shown:
+        print_text(f"  wrong rows: the first {min(max_shown, len(result.mistakes)):,} of {len(result.mistakes):,}")
+    for answer in result.mistakes[:max_shown]:
         confidence = "" if answer.confidence is None else f"; confidence {answer.confidence:.3f}"
         size = "" if answer.error == 1 else f"; error {answer.error:.4g}"
         print_text(f"    {answer.id}: {answer.text}")

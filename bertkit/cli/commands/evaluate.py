@@ -81,7 +81,7 @@ def command(
 
     A checkpoint may be any Hugging Face model that has a trained head for the task. Options override the recipe.
     """
-    run, model = _settle_run(run, model)
+    run, model = _choose_run(run, model)
     recipe, checkpoint = find_trained(run, model)
     settings: dict[str, Any] = {"model": checkpoint, "task": zero_shot_task(recipe) if zero_shot else None}
     settings |= {**read_requirements(require or []), "gates.confident": confident or None}
@@ -147,7 +147,7 @@ def _print_and_exit(
     print_gated(printed, show, gates)
 
 
-def _settle_run(run: str | None, model: str | None) -> tuple[str, str | None]:
+def _choose_run(run: str | None, model: str | None) -> tuple[str, str | None]:
     """Return the run and the model to score; a model that brings its recipe along is a run."""
     from bertkit.storage.hub.models import has_recipe
 
@@ -264,6 +264,8 @@ def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[s
     """Yield why there is no number; where a metric is undefined, so are its interval and its baseline."""
     scores = undefined.get("scores", {})
     for part, of in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
-        others = {name: why for name, why in undefined.get(part, {}).items() if part == "scores" or name not in scores}
-        for reason, names in group_by_reason(others).items():
+        reasons = {
+            name: reason for name, reason in undefined.get(part, {}).items() if part == "scores" or name not in scores
+        }
+        for reason, names in group_by_reason(reasons).items():
             yield f"n/a: {of}{', '.join(names)} ({reason})"

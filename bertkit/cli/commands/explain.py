@@ -70,10 +70,10 @@ def command(
     from bertkit.workflows import explain
 
     single = parse_row(text, row)
-    given = [single, data, mistakes]
-    if given.count(None) != 2:
+    sources = [single, data, mistakes]
+    if sources.count(None) != 2:
         message = "nothing to explain"
-        if given.count(None) < 2:
+        if sources.count(None) < 2:
             message = "more than one of --text or --row, --data, --mistakes"
         raise UsageError(message, "give --text, --row column=value, --data FILE or --mistakes N")
     if data is None:

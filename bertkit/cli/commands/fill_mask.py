@@ -29,8 +29,8 @@ def command(
     from bertkit.recipe.records import DataConfig
 
     if (file is None) == (not texts):
-        what = "no text" if file is None else "texts and a --file"
-        raise UsageError(what, 'give e.g. "The [MASK] sleeps.", or --file')
+        message = "no text" if file is None else "texts and a --file"
+        raise UsageError(message, 'give e.g. "The [MASK] sleeps.", or --file')
     if file is not None:
         texts = [
             record["text"] for _, record in read_records(file, DataConfig(format="lines")) if record["text"].strip()

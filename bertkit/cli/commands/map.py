@@ -83,8 +83,8 @@ def print_map(result: MapResult) -> None:
     from bertkit.insight.map import layer_rows
     from bertkit.workflows.map import METHODS
 
-    what = "texts" if result.unit == "text" else "words in their texts"
-    print_text(f"{result.points:,} {what} by {METHODS[result.reduce]}")
+    unit = "texts" if result.unit == "text" else "words in their texts"
+    print_text(f"{result.points:,} {unit} by {METHODS[result.reduce]}")
     labels = list(result.labels.items())[:_SHOWN_LABELS]
     print_notes(f"{name}: {count:,} ({count / result.points:.1%})" for name, count in labels)
     if len(result.labels) > _SHOWN_LABELS:
@@ -93,7 +93,7 @@ def print_map(result: MapResult) -> None:
     if result.most_frequent is not None:
         title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"
     print_table(title, layer_rows(result.layers, are_clusters=result.are_clusters))
-    compared = next((one.separation.points for one in result.layers if one.separation), result.points)
+    compared = next((layer.separation.points for layer in result.layers if layer.separation), result.points)
     if compared < result.points:
         print_text(f"  labels are compared on {compared:,} points")
     if result.shown.points < result.points:

@@ -84,8 +84,8 @@ def build_index(
     If a build is killed, the same command resumes it.
     """
     if not passages:
-        given = {"--passage-tokens": passage_tokens, "--overlap": overlap}
-        check_unused_options(given, "without --passages", "add --passages")
+        passage_options = {"--passage-tokens": passage_tokens, "--overlap": overlap}
+        check_unused_options(passage_options, "without --passages", "add --passages")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import build

@@ -43,8 +43,10 @@ def command(
     if report is not None:
         from bertkit.reports.cases import write_cases
 
-        of_rows = [case for result in tested.results for case in result.list_cases()]
-        write_cases(report, f"behavior of {tested.run}", of_rows if report.suffix.lower() == ".xml" else tested.gates)
+        cases_by_row = [case for result in tested.results for case in result.list_cases()]
+        write_cases(
+            report, f"behavior of {tested.run}", cases_by_row if report.suffix.lower() == ".xml" else tested.gates
+        )
     print_gated(tested, _print_tested, tested.gates if cases else [])
 
 

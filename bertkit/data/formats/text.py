@@ -158,7 +158,7 @@ def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[
         try:
             text = read_document(file, data)
         except DataError as error:
-            if error.what != empty_file("").what:
+            if error.message != empty_file("").message:
                 raise
             empty.append(str(file.relative_to(folder)))
             continue

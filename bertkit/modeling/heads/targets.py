@@ -90,7 +90,9 @@ def vector_target(first: int, *, dot: bool) -> Target:
     return Target("similarity", score, "dot product" if dot else "cosine")
 
 
-def tag_targets(prediction: Record, outputs: Records, features: Features, row: Row, setup: TaskContext) -> list[Target]:
+def tag_targets(
+    prediction: Record, outputs: Records, features: Features, row: Row, context: TaskContext
+) -> list[Target]:
     """Build one target per word that the model reads, for the tag of the word.
 
     Targets of the prediction are the first words of its entities. Without entities, the target is the word with the
@@ -104,7 +106,7 @@ def tag_targets(prediction: Record, outputs: Records, features: Features, row: R
     targets = []
     for index, feature in enumerate(features):
         for word, position in zip(feature["words"], feature["positions"], strict=True):
-            label = setup.labels.index(tags[word])
+            label = context.labels.index(tags[word])
 
             def score(outputs: Outputs, position: int = position, label: int = label) -> Tensor:
                 return log_odds(outputs["logits"][:, position], label)
@@ -115,7 +117,7 @@ def tag_targets(prediction: Record, outputs: Records, features: Features, row: R
 
 
 def span_targets(
-    prediction: Record, outputs: Records, features: Features, row: Row, setup: TaskContext
+    prediction: Record, outputs: Records, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Build the target of an answer: the log-probability of its start plus the log-probability of its end.
 
@@ -135,8 +137,8 @@ def span_targets(
             logit = float(output["start_logits"][first] + output["end_logits"][last])
             spans.append((logit, index, int(first), int(last)))
     _, index, first, last = (max if prediction["start"] is not None else min)(spans)
-    context, length = features[index]["context"], len(features[index]["offsets"])
-    tokens = [0, *range(context, context + length)]
+    first_token, length = features[index]["context"], len(features[index]["offsets"])
+    tokens = [0, *range(first_token, first_token + length)]
 
     def score(outputs: Outputs) -> Tensor:
         start, end = (outputs[name][:, tokens].float().log_softmax(-1) for name in ("start_logits", "end_logits"))
@@ -145,7 +147,7 @@ def span_targets(
     return [Target(prediction["prediction"] or "no answer", score, LOG_PROBABILITY, feature=index)]
 
 
-def targets_of_logits(outputs: Sequence[Mapping[str, Any]], setup: TaskContext, task: str) -> list[Target]:
+def targets_of_logits(outputs: Sequence[Mapping[str, Any]], context: TaskContext, task: str) -> list[Target]:
     """Build targets for a task family without the function `targets`: the highest of the logits of each input.
 
     Raises:
@@ -155,7 +157,7 @@ def targets_of_logits(outputs: Sequence[Mapping[str, Any]], setup: TaskContext, 
     if len(outputs) != 1 or logits is None or logits.ndim != 1 or not len(logits):
         message = f"the task family {task} does not define explanation targets"
         raise RecipeError(message, "give it the function `targets`; see docs/own-task.md")
-    names = setup.labels if len(setup.labels) == len(logits) else [f"output {n}" for n in range(len(logits))]
+    names = context.labels if len(context.labels) == len(logits) else [f"output {n}" for n in range(len(logits))]
     if len(logits) == 1:
         return [Target("value", lambda outputs: outputs["logits"][:, 0].float(), "value")]
     return label_targets(names, [names[int(logits.argmax())]], class_score)

@@ -259,14 +259,14 @@ class SentenceClassifier(SentenceHead):
 
 
 def load_sentence_classifier(
-    folder: Path, modules: SentenceModules, setup: TaskContext, loss: VectorLoss | None = None, *, new_head: bool
+    folder: Path, modules: SentenceModules, context: TaskContext, loss: VectorLoss | None = None, *, new_head: bool
 ) -> Model:
     """Load the encoder of a model folder in float32 with a linear layer over its vectors, one logit per label.
 
     Args:
         folder: Folder of any encoder, or of sentence-transformers.
         modules: Pooling and what follows it; they are saved with the model.
-        setup: Setup of the task, whose labels are in the order of the logits.
+        context: Task context, whose labels are in the order of the logits.
         loss: Loss of training, or None if the model is not trained.
         new_head: Whether the linear layer can be new; `fit_logistic` or `set_head` has to fill it.
 
@@ -278,8 +278,8 @@ def load_sentence_classifier(
         message = f"its vectors come from several poolings: {', '.join(modules.pooling)}"
         raise ModelError(message, "choose one: --set options.pooling=mean", file=folder)
     find_class = partial(with_head, SentenceClassifier, ending="ForTextClassification")
-    labels, problem = setup.labels, "single_label_classification"
-    model = load_pretrained(find_class, folder, setup, labels=labels, new_head=new_head, problem_type=problem)
+    labels, problem = context.labels, "single_label_classification"
+    model = load_pretrained(find_class, folder, context, labels=labels, new_head=new_head, problem_type=problem)
     set_up(model, replace(modules, dimension=None), loss)  # The layer reads all components.
     # A new layer is fitted, or set, before it computes anything, so nothing starts from random weights.
     if get_loading_info(model).head == "new":

@@ -50,19 +50,19 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
-def modules_of(folder: Path, setup: TaskContext, model_format: str = DENSE) -> SentenceModules:
+def modules_of(folder: Path, context: TaskContext, model_format: str = DENSE) -> SentenceModules:
     """Return the settings of a folder for vectors, replaced by the options of the recipe."""
-    recipe, modules = setup.recipe, read_format(folder, model_format)
+    recipe, modules = context.recipe, read_format(folder, model_format)
     pooling, normalize = (read_option(OPTIONS, recipe, name) for name in ("pooling", "normalize"))
     modules = with_options(modules, pooling=pooling, normalize=normalize, prompt=None)
-    length = min(max_tokens(setup), modules.max_length or 10**9)
+    length = min(max_tokens(context), modules.max_length or 10**9)
     prompts = {**modules.prompts, **read_option(OPTIONS, recipe, "prompts")}
     return replace(modules, prompts=prompts, max_length=length)
 
 
 def encode_rows(
     rows: Sequence[Sequence[str]],
-    setup: TaskContext,
+    context: TaskContext,
     roles: tuple[str, str] | None = None,
     *,
     pairs: Sequence[str] | None = None,
@@ -72,7 +72,7 @@ def encode_rows(
 
     Args:
         rows: Texts of each row.
-        setup: Setup with the tokenizer of the model folder.
+        context: Context with the tokenizer of the model folder.
         roles: Names of the prompts of a row's first text and of its other texts. Without roles, or if the model lacks a
             prompt, its default prompt is used.
         pairs: Second texts of rows with one text, which the encoder reads together with it.
@@ -81,8 +81,8 @@ def encode_rows(
     Raises:
         ModelError: If the model excludes the tokens of prompts from its pooling.
     """
-    folder = Path(setup.tokenizer.name_or_path)
-    modules = modules_of(folder, setup, model_format)
+    folder = Path(context.tokenizer.name_or_path)
+    modules = modules_of(folder, context, model_format)
     default = modules.prompts.get(modules.default_prompt or "", "")
     first, second = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
     if (first or second) and not modules.include_prompt:
@@ -91,7 +91,7 @@ def encode_rows(
     prompted = [[f"{second if index else first}{text}" for index, text in enumerate(texts)] for texts in rows]
     if modules.lowercase:
         prompted = [[text.lower() for text in texts] for texts in prompted]
-    shortened = replace(setup, recipe=setup.recipe.changed("training", max_length=modules.max_length))
+    shortened = replace(context, recipe=context.recipe.changed("training", max_length=modules.max_length))
     several = [[{"text": text} for text in texts] for texts in prompted]
     for (text,), pair in zip(several, pairs or (), strict=True) if pairs else ():
         text["text_pair"] = pair.lower() if modules.lowercase else pair
@@ -99,13 +99,13 @@ def encode_rows(
 
 
 def load_encoder(
-    folder: Path, setup: TaskContext, *, new_head: bool, loss: str, learned_texts: int | None = None
+    folder: Path, context: TaskContext, *, new_head: bool, loss: str, learned_texts: int | None = None
 ) -> Model:
     """Load an encoder to train with a loss of `bertkit.modeling.sentence.losses`, or a trained sentence encoder.
 
     Args:
         folder: Folder of any encoder, or of sentence-transformers.
-        setup: Setup with the recipe for vectors and training.
+        context: Context with the recipe for vectors and training.
         new_head: Whether the encoder will be trained.
         loss: Name of the loss.
         learned_texts: Number of a row's texts that ``simcse`` learns from, or None for all texts.
@@ -122,7 +122,7 @@ def load_encoder(
     if not new_head:
         check_format(folder, DENSE)
         return load_sentence_head(folder, read_modules(folder))
-    recipe, modules = setup.recipe, modules_of(folder, setup)
+    recipe, modules = context.recipe, modules_of(folder, context)
     if loss == "margin_mse":  # trained on dot products
         modules = replace(modules, similarity="dot")
     scale, dimensions, mini_batch, dropout = (
@@ -138,7 +138,7 @@ def load_encoder(
     if loss == "simcse" and not any(dropout_rates(model.config).values()):
         message = "the loss simcse compares a text with itself under other dropout, and this model has no dropout"
         raise RecipeError(message, "--set options.dropout=0.1")
-    model.config.pad_token_id = setup.tokenizer.pad_token_id  # as `load_pretrained` does
+    model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
     if dimensions:  # under the names that vLLM reads
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, list(dimensions)
     return model
@@ -154,9 +154,9 @@ def check_format(folder: Path, expected: str) -> None:
         raise ModelError(f"it is a {model_format}, not a {expected}", f"name the folder of a {expected}", file=folder)
 
 
-def is_dot(setup: TaskContext, loss: str = "") -> bool:
+def is_dot(context: TaskContext, loss: str = "") -> bool:
     """Return whether a model's vectors are compared by dot products instead of cosines."""
-    return loss == "margin_mse" or read_modules(Path(setup.tokenizer.name_or_path)).similarity == "dot"
+    return loss == "margin_mse" or read_modules(Path(context.tokenizer.name_or_path)).similarity == "dot"
 
 
 def to_compare(vectors: np.ndarray, *, dot: bool) -> np.ndarray:

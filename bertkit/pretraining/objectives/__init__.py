@@ -80,7 +80,7 @@ Totals = dict[str, float]
 
 
 @dataclass(frozen=True)
-class PretrainSetup:
+class PretrainContext:
     """Recipe, tokenizer and model config that an objective can use."""
 
     recipe: PretrainRecipe
@@ -116,7 +116,7 @@ class Objective(Protocol):
     BEST_METRIC: str
     """Score of held-out text that chooses the best checkpoint, the lower the better; mostly ``loss``."""
 
-    def check(self, setup: PretrainSetup) -> None:
+    def check(self, context: PretrainContext) -> None:
         """Check that this objective can pretrain the model with the recipe.
 
         It runs before the text is read, so that a mistake costs seconds.
@@ -126,30 +126,30 @@ class Objective(Protocol):
             ModelError: If the checkpoint does not fit the objective.
         """
 
-    def load_model(self, setup: PretrainSetup) -> Model:
+    def load_model(self, context: PretrainContext) -> Model:
         """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
 
         `load_for_pretraining` does both, and stores the names of missing weights. If the model has a
         `PretrainingTeacher` as ``teacher``, the report compares the finished model with it.
         """
 
-    def examples(self, corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Examples:
+    def examples(self, corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int) -> Examples:
         """Split a corpus into examples of at most `length` tokens, special ones included.
 
         It runs in every epoch and in every worker process, so it computes offsets and reads no tokens.
         """
 
-    def feature(self, example: Example, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
+    def feature(self, example: Example, progress: float | None, random: Random, context: PretrainContext) -> Feature:
         """Build the ``input_ids`` of an example, with masks, and its labels.
 
         Args:
             example: Element of `examples`.
             progress: Fraction of training that is done, in [0, 1), or None for held-out text.
             random: Only source of random numbers.
-            setup: Setup of the run.
+            context: Context of the run.
         """
 
-    def collator(self, setup: PretrainSetup) -> Collator:
+    def collator(self, context: PretrainContext) -> Collator:
         """Build the function that turns features into a batch of tensors, whose first axis is the rows."""
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -173,22 +173,22 @@ class Objective(Protocol):
         `scores` are the model's. The baseline of token frequencies is computed for every objective.
         """
 
-    def encoder(self, model: Model, setup: PretrainSetup) -> Model:
+    def encoder(self, model: Model, context: PretrainContext) -> Model:
         """Return the part of the finished model that is saved as a plain checkpoint."""
 
-    def auxiliary_checkpoints(self, model: Model, setup: PretrainSetup) -> Mapping[str, Model]:
+    def auxiliary_checkpoints(self, model: Model, context: PretrainContext) -> Mapping[str, Model]:
         """Return other parts to save as plain checkpoints: name of a folder next to the encoder -> model."""
 
 
-def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:
+def masking_rate(options: Mapping[str, Any], context: PretrainContext, progress: float | None) -> float:
     """Compute the fraction of tokens to mask: from ``mask_rate`` at the start to ``last_mask_rate`` at the end.
 
     On held-out text it is always 15%.
     """
     if progress is None:
         return HELD_OUT_RATE
-    first: float = read_option(options, setup.recipe, "mask_rate")
-    last: float | None = read_option(options, setup.recipe, "last_mask_rate")
+    first: float = read_option(options, context.recipe, "mask_rate")
+    last: float | None = read_option(options, context.recipe, "last_mask_rate")
     return first if last is None else first + (last - first) * progress
 
 
@@ -209,10 +209,12 @@ def read_shares(value: object) -> tuple[float, float, float]:
 
 
 def replacement_shares(
-    options: Mapping[str, Any], setup: PretrainSetup, progress: float | None
+    options: Mapping[str, Any], context: PretrainContext, progress: float | None
 ) -> tuple[float, float, float]:
     """Return the recipe's ``mask_random_keep``; on held-out text, always 80, 10 and 10%."""
-    return MASK_RANDOM_KEEP if progress is None else read_shares(read_option(options, setup.recipe, "mask_random_keep"))
+    return (
+        MASK_RANDOM_KEEP if progress is None else read_shares(read_option(options, context.recipe, "mask_random_keep"))
+    )
 
 
 _FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))

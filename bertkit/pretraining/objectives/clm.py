@@ -14,7 +14,7 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import can_be_causal, make_causal
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
+from bertkit.pretraining.objectives import PretrainContext, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Feature, Features, Tensors
 
@@ -26,32 +26,32 @@ examples, baselines, accumulate = mlm.examples, mlm.baselines, mlm.accumulate
 encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
-def check(setup: PretrainSetup) -> None:
+def check(context: PretrainContext) -> None:
     """Check that the architecture has a left-to-right version, and the conditions of `mlm`."""
-    mlm.check(setup)
-    if not can_be_causal(setup.config):
-        message = f"a model of type {setup.config.model_type!r} has no left-to-right version"
+    mlm.check(context)
+    if not can_be_causal(context.config):
+        message = f"a model of type {context.config.model_type!r} has no left-to-right version"
         raise RecipeError(message, "use one of type bert, or the objective mlm")
 
 
-def load_model(setup: PretrainSetup) -> Model:
+def load_model(context: PretrainContext) -> Model:
     """Load the checkpoint, or build a new model, with causal attention and a head over the next token."""
     from transformers import AutoModelForCausalLM
 
-    return load_for_pretraining(AutoModelForCausalLM, setup.model_folder, make_causal(setup.config))
+    return load_for_pretraining(AutoModelForCausalLM, context.model_folder, make_causal(context.config))
 
 
-def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Label each token of a block with the next one of its document; special tokens are not predicted."""
-    text = join_block(example, setup.template)
+    text = join_block(example, context.template)
     follows = text.maskable[1:] & (text.segment_ids[1:] == text.segment_ids[:-1])
     labels = np.append(np.where(follows, text.tokens[1:], IGNORE_INDEX), IGNORE_INDEX)
     return {"input_ids": text.tokens, "labels": labels, "segment_ids": text.segment_ids}
 
 
-def collator(setup: PretrainSetup) -> Collator:
+def collator(context: PretrainContext) -> Collator:
     """Build the collator of blocks; masks of documents exclude later tokens, as the model does for other masks."""
-    collate = mlm.collator(setup)
+    collate = mlm.collator(context)
 
     def collate_causal(features: Features) -> Tensors:
         batch = collate(features)

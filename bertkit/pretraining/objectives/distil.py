@@ -24,7 +24,7 @@ from bertkit.modeling.masked_head import (
 )
 from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, load_teacher, make_student
 from bertkit.modeling.tokenizer import leave_out_token_types
-from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
+from bertkit.pretraining.objectives import PretrainContext, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.records import Option, read_option
 from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Features, Tensor, Tensors
@@ -63,39 +63,39 @@ class _Outputs(NamedTuple):
     temperature: float
 
 
-def check(setup: PretrainSetup) -> None:
+def check(context: PretrainContext) -> None:
     """Check that the recipe names a teacher, and that a student can be made of its layers."""
-    mlm.check(setup)
-    _read_layers(setup)
+    mlm.check(context)
+    _read_layers(context)
 
 
-def _read_layers(setup: PretrainSetup) -> list[int]:
+def _read_layers(context: PretrainContext) -> list[int]:
     """Read the indices of the teacher's layers that the student takes.
 
     Raises:
         RecipeError: If no teacher is named, or it does not have these layers.
         ModelError: If no student can be made of this teacher.
     """
-    if setup.model_folder is None:
+    if context.model_folder is None:
         raise RecipeError("a student needs a teacher", "name a pretrained masked language model with --model")
-    layers = read_option(OPTIONS, setup.recipe, "student_layers")
-    return choose_layers(read_layers(layers), setup.config)
+    layers = read_option(OPTIONS, context.recipe, "student_layers")
+    return choose_layers(read_layers(layers), context.config)
 
 
-def load_model(setup: PretrainSetup) -> Model:
+def load_model(context: PretrainContext) -> Model:
     """Build the student from the checkpoint, its teacher; raises what `check` and `load_teacher` raise."""
-    layers = _read_layers(setup)
-    teacher = load_teacher(setup.model_folder, setup.config)  # type: ignore[arg-type]
+    layers = _read_layers(context)
+    teacher = load_teacher(context.model_folder, context.config)  # type: ignore[arg-type]
     student = make_student(teacher, layers)
-    student.teacher = PretrainingTeacher(teacher, float(read_option(OPTIONS, setup.recipe, "temperature")))
+    student.teacher = PretrainingTeacher(teacher, float(read_option(OPTIONS, context.recipe, "temperature")))
     return student
 
 
-def collator(setup: PretrainSetup) -> Collator:
+def collator(context: PretrainContext) -> Collator:
     """Build the collator of blocks; a batch also marks text and padding."""
     import torch
 
-    collate_blocks = mlm.collator(setup)
+    collate_blocks = mlm.collator(context)
 
     def collate(features: Features) -> Tensors:
         batch = collate_blocks(features)
@@ -159,10 +159,10 @@ def score(totals: Totals) -> dict[str, float]:
     }
 
 
-def encoder(model: Model, setup: PretrainSetup) -> Model:
+def encoder(model: Model, context: PretrainContext) -> Model:
     """Return the student with its head; its tokenizer makes token types only if the student reads them."""
     if not get_architecture(model.config).reads_token_types:
-        leave_out_token_types(setup.tokenizer)
+        leave_out_token_types(context.tokenizer)
     return model
 
 

@@ -16,7 +16,7 @@ from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import LABEL_POSITIONS, read_numbers
 from bertkit.modeling.sizes import make_config
 from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, make_student
-from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
+from bertkit.pretraining.objectives import PretrainContext, Sums, Totals, distil, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.records import DistillationConfig, Option, accept, read_option
 from bertkit.tokens.features import Batch
@@ -51,43 +51,43 @@ baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
 encoder = distil.encoder
 
 
-def check(setup: PretrainSetup) -> None:
+def check(context: PretrainContext) -> None:
     """Check that the recipe names a teacher, and that the student can read and match the same as its teacher."""
-    mlm.check(setup)
-    if setup.model_folder is None:
+    mlm.check(context)
+    if context.model_folder is None:
         raise RecipeError("a student needs a teacher", "name a pretrained encoder with --model")
-    if setup.recipe.training.gradient_checkpointing:
+    if context.recipe.training.gradient_checkpointing:
         raise RecipeError("layers that are computed twice cannot be matched", "leave gradient_checkpointing out")
-    student = _student_config(setup)
-    for config in (setup.config, student):
+    student = _student_config(context)
+    for config in (context.config, student):
         if config is not None and shares_layers(config):
             message = (
                 f"the layers of a model of type {config.model_type!r} share their weights, so they cannot be matched"
             )
             raise ModelError(message, "use another model, or another size")
     if student is not None:
-        _check_student(student, setup)
+        _check_student(student, context)
 
 
-def _student_config(setup: PretrainSetup) -> Config | None:
+def _student_config(context: PretrainContext) -> Config | None:
     """Build the config of a new student, or return None if the student takes layers of its teacher.
 
     Raises:
         RecipeError: If the recipe names both a size and layers, or neither, or if they do not exist.
         ModelError: If no student can be made of this teacher's layers.
     """
-    size, layers = (read_option(OPTIONS, setup.recipe, name) for name in ("student_size", "student_layers"))
+    size, layers = (read_option(OPTIONS, context.recipe, name) for name in ("student_size", "student_layers"))
     if (size is None) == (layers is None):
         message = "a student needs either a size or layers of its teacher"
         raise RecipeError(message, "give options.student_size or options.student_layers")
     if layers is not None:
-        choose_layers(read_layers(layers), setup.config)
+        choose_layers(read_layers(layers), context.config)
         return None
-    return make_config(size, setup.tokenizer, read_option(OPTIONS, setup.recipe, "student_options"))
+    return make_config(size, context.tokenizer, read_option(OPTIONS, context.recipe, "student_options"))
 
 
-def _check_student(student: Config, setup: PretrainSetup) -> None:
-    teacher, training, first = setup.config, setup.recipe.training, first_position(student)
+def _check_student(student: Config, context: PretrainContext) -> None:
+    teacher, training, first = context.config, context.recipe.training, first_position(student)
     positions = getattr(student, "max_position_embeddings", training.max_length + first) - first
     if positions < training.max_length:
         message = f"the student reads {positions} tokens, not {training.max_length}"
@@ -97,13 +97,13 @@ def _check_student(student: Config, setup: PretrainSetup) -> None:
         message = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
         raise RecipeError(message, "--set training.packing=joined, or none")
     heads = student.num_attention_heads, teacher.num_attention_heads
-    if read_option(OPTIONS, setup.recipe, "attention") and heads[0] != heads[1]:
+    if read_option(OPTIONS, context.recipe, "attention") and heads[0] != heads[1]:
         message = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
         remedy = f"--set options.student_options.num_attention_heads={heads[1]}, or options.attention=false"
         raise ModelError(message, remedy)
 
 
-def load_model(setup: PretrainSetup) -> Model:
+def load_model(context: PretrainContext) -> Model:
     """Build the student, whose states and attention are compared with the checkpoint's, its teacher.
 
     Raises:
@@ -114,16 +114,18 @@ def load_model(setup: PretrainSetup) -> Model:
 
     from bertkit.modeling.students.matching import matched
 
-    config = _student_config(setup)
-    teacher = load_for_pretraining(AutoModelForMaskedLM, setup.model_folder, setup.config).requires_grad_(False).eval()
+    config = _student_config(context)
+    teacher = (
+        load_for_pretraining(AutoModelForMaskedLM, context.model_folder, context.config).requires_grad_(False).eval()
+    )
     if config is not None:
         student = load_for_pretraining(AutoModelForMaskedLM, None, config)
     else:
-        layers = read_layers(read_option(OPTIONS, setup.recipe, "student_layers"))
-        student = make_student(teacher, choose_layers(layers, setup.config))
+        layers = read_layers(read_option(OPTIONS, context.recipe, "student_layers"))
+        student = make_student(teacher, choose_layers(layers, context.config))
     # The base of a model with a head has no pooler, which would not be trained.
     encoder: Model = student.base_model
-    layer_map, attention = (read_option(OPTIONS, setup.recipe, name) for name in ("layer_map", "attention"))
+    layer_map, attention = (read_option(OPTIONS, context.recipe, name) for name in ("layer_map", "attention"))
     terms = DistillationConfig(
         embeddings_weight=1.0, hidden=layer_map, **({"attention_scores": layer_map} if attention else {})
     )

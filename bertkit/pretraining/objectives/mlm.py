@@ -13,7 +13,7 @@ from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import (
-    PretrainSetup,
+    PretrainContext,
     Random,
     Sums,
     Totals,
@@ -44,59 +44,61 @@ LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0}
 BEST_METRIC = "loss"
 
 
-def check(setup: PretrainSetup) -> None:
+def check(context: PretrainContext) -> None:
     """Check that attention can stay within the documents of a block, if the recipe requires it."""
-    if setup.recipe.training.packing == "documents" and not get_architecture(setup.config).separates_documents:
-        message = f"a model of type {setup.config.model_type} cannot keep documents of a block apart"
+    if context.recipe.training.packing == "documents" and not get_architecture(context.config).separates_documents:
+        message = f"a model of type {context.config.model_type} cannot keep documents of a block apart"
         raise RecipeError(message, "--set training.packing=joined, or none")
 
 
-def load_model(setup: PretrainSetup) -> Model:
+def load_model(context: PretrainContext) -> Model:
     """Load the checkpoint, or build a new model, with a masked language modeling head."""
     from transformers import AutoModelForMaskedLM
 
-    return load_for_pretraining(AutoModelForMaskedLM, setup.model_folder, setup.config)
+    return load_for_pretraining(AutoModelForMaskedLM, context.model_folder, context.config)
 
 
-def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
+def examples(corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int) -> Blocks:
     """Split the corpus into blocks, the same in each epoch."""
-    packing = setup.recipe.training.packing
-    return pack_blocks(corpus, length, setup.template.size, packing)
+    packing = context.recipe.training.packing
+    return pack_blocks(corpus, length, context.template.size, packing)
 
 
-def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Mask tokens, or whole words, of a block."""
-    text = join_block(example, setup.template)
-    return {**mask(text, progress, random, setup), "segment_ids": text.segment_ids}
+    text = join_block(example, context.template)
+    return {**mask(text, progress, random, context), "segment_ids": text.segment_ids}
 
 
-def mask(text: TokenizedText, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
+def mask(text: TokenizedText, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Mask tokens, or whole words, of a text: ``input_ids``, and ``labels`` at the masked positions."""
     # All chosen tokens have labels, also those that `corrupt` does not change. In fine-tuning no token is masked, so
     # unmasked tokens need good hidden states too (Devlin et al. 2019, section 3.1).
-    chosen = choose_masked(text, progress, random, setup)
-    shares = replacement_shares(OPTIONS, setup, progress)
-    mask_token_id = setup.tokenizer.mask_token_id
+    chosen = choose_masked(text, progress, random, context)
+    shares = replacement_shares(OPTIONS, context, progress)
+    mask_token_id = context.tokenizer.mask_token_id
     return {
         "input_ids": corrupt(
-            text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, mask_random_keep=shares
+            text.tokens, chosen, random, mask_token_id, context.ordinary_tokens, mask_random_keep=shares
         ),
         "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
     }
 
 
-def choose_masked(text: TokenizedText, progress: float | None, random: Random, setup: PretrainSetup) -> np.ndarray:
+def choose_masked(text: TokenizedText, progress: float | None, random: Random, context: PretrainContext) -> np.ndarray:
     """Choose the tokens of a text to mask, shape (tokens,) of booleans."""
-    rate = masking_rate(OPTIONS, setup, progress)
-    if read_option(OPTIONS, setup.recipe, "whole_words"):
+    rate = masking_rate(OPTIONS, context, progress)
+    if read_option(OPTIONS, context.recipe, "whole_words"):
         return choose_words(text.maskable, text.word_starts, rate, random)
     return choose_tokens(text.maskable, rate, random)
 
 
-def collator(setup: PretrainSetup, extra_padding: Mapping[str, float] = NOTHING) -> Collator:
+def collator(context: PretrainContext, extra_padding: Mapping[str, float] = NOTHING) -> Collator:
     """Build the collator of blocks; `extra_padding` maps other keys with one number per token to their padding."""
-    within_documents = setup.recipe.training.packing == "documents"
-    return block_collator(setup.tokenizer, extra_padding, first_position(setup.config) if within_documents else None)
+    within_documents = context.recipe.training.packing == "documents"
+    return block_collator(
+        context.tokenizer, extra_padding, first_position(context.config) if within_documents else None
+    )
 
 
 def count(batch: Batch) -> dict[str, int]:
@@ -126,11 +128,11 @@ def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict
     return {}
 
 
-def encoder(model: Model, setup: PretrainSetup) -> Model:
+def encoder(model: Model, context: PretrainContext) -> Model:
     """Return the model with its heads: a plain checkpoint for pretraining."""
     return model
 
 
-def auxiliary_checkpoints(model: Model, setup: PretrainSetup) -> dict[str, Model]:
+def auxiliary_checkpoints(model: Model, context: PretrainContext) -> dict[str, Model]:
     """Return no other checkpoints: the encoder is the complete model."""
     return {}

@@ -11,7 +11,7 @@ from bertkit.modeling.architectures import get_architecture, types_with
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
-from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, mlm
+from bertkit.pretraining.objectives import PretrainContext, Random, Sums, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch, Collator, Feature, Features
@@ -24,43 +24,45 @@ accumulate, score = accumulate_pairs, score_pairs
 encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
-def check(setup: PretrainSetup) -> None:
+def check(context: PretrainContext) -> None:
     """Check that the architecture has a head for pairs of segments."""
-    if not get_architecture(setup.config).has_pair_head:
-        message = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
+    if not get_architecture(context.config).has_pair_head:
+        message = f"a model of type {context.config.model_type!r} has no head over pairs of segments"
         raise RecipeError(message, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
 
 
-def load_model(setup: PretrainSetup) -> Model:
+def load_model(context: PretrainContext) -> Model:
     """Load the checkpoint, or build a new model, with a head for masked tokens and one for pairs of segments."""
     from transformers import AutoModelForPreTraining
 
-    return load_for_pretraining(AutoModelForPreTraining, setup.model_folder, setup.config)
+    return load_for_pretraining(AutoModelForPreTraining, context.model_folder, context.config)
 
 
-def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
+def examples(corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int) -> Pairs:
     """Pair the segments of the corpus, differently in each epoch; half of the second segments are random ones."""
-    return pair_segments(corpus, length, setup, epoch, "next")
+    return pair_segments(corpus, length, context, epoch, "next")
 
 
-def pair_segments(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType) -> Pairs:
+def pair_segments(
+    corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int, pair_type: PairType
+) -> Pairs:
     """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
     # Pairs follow only from seed and version, so a resumed run, and every process, builds the same pairs.
-    training = setup.recipe.training
+    training = context.recipe.training
     version = training.version_of(epoch)
-    return build_pairs(corpus, length, setup.pair_template.size, pair_type, training.seed, version)
+    return build_pairs(corpus, length, context.pair_template.size, pair_type, training.seed, version)
 
 
-def feature(example: Pair, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
+def feature(example: Pair, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Mask tokens, or whole words, of a pair."""
-    text = join_pair(example, setup.pair_template)
-    masked = mlm.mask(text, progress, random, setup)
+    text = join_pair(example, context.pair_template)
+    masked = mlm.mask(text, progress, random, context)
     return {**masked, "token_type_ids": text.segment_ids, "pair_labels": example.label}
 
 
-def collator(setup: PretrainSetup) -> Collator:
+def collator(context: PretrainContext) -> Collator:
     """Build the collator of pairs."""
-    return pair_collator(setup.tokenizer)
+    return pair_collator(context.tokenizer)
 
 
 def count(batch: Batch) -> dict[str, int]:

@@ -18,7 +18,7 @@ from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_numbers, sum_of_losses
-from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
+from bertkit.pretraining.objectives import PretrainContext, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option
@@ -41,23 +41,23 @@ _SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_voca
 examples = mlm.examples
 
 
-def check(setup: PretrainSetup) -> None:
+def check(context: PretrainContext) -> None:
     """Check that the model is an ELECTRA."""
-    if not get_architecture(setup.config).has_discriminator:
+    if not get_architecture(context.config).has_discriminator:
         remedy = "--size electra-small, electra-base or electra-large"
-        if setup.model_folder is not None:
+        if context.model_folder is not None:
             remedy = "name an ELECTRA, or use the objective mlm"
-        raise RecipeError(f"rtd needs an ELECTRA, not a model of type {setup.config.model_type}", remedy)
+        raise RecipeError(f"rtd needs an ELECTRA, not a model of type {context.config.model_type}", remedy)
 
 
-def load_model(setup: PretrainSetup) -> Model:
+def load_model(context: PretrainContext) -> Model:
     """Load or build the discriminator and the generator; if the checkpoint has no generator, a new one is built.
 
     Raises:
         RecipeError: If the generator's size does not divide into attention heads.
         ModelError: If the generator cannot share embeddings with the discriminator, or is damaged.
     """
-    config, folder = setup.config, setup.model_folder
+    config, folder = context.config, context.model_folder
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
     from bertkit.modeling.heads.pretraining import ElectraPair, generator_config
@@ -67,7 +67,7 @@ def load_model(setup: PretrainSetup) -> Model:
         log.info(f"no {_GENERATOR}/ in the checkpoint: the generator is new")
     if generator_folder:
         check_model(generator_folder)
-    size = read_option(OPTIONS, setup.recipe, "generator_size")
+    size = read_option(OPTIONS, context.recipe, "generator_size")
     smaller = load_config(generator_folder) if generator_folder else generator_config(config, size)
     for name in _SHARED:
         if getattr(smaller, name) != getattr(config, name):
@@ -81,23 +81,23 @@ def load_model(setup: PretrainSetup) -> Model:
     return model
 
 
-def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Mask tokens, or whole words, of a block, and draw the random numbers that choose the generator's tokens."""
-    text = join_block(example, setup.template)
+    text = join_block(example, context.template)
     # All chosen tokens become the mask token (section 2 of the paper). BERT leaves or replaces some of them at random;
     # here, samples of the generator replace them all.
-    chosen = mlm.choose_masked(text, progress, random, setup)
+    chosen = mlm.choose_masked(text, progress, random, context)
     return {
-        "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.tokens),
+        "input_ids": np.where(chosen, context.tokenizer.mask_token_id, text.tokens),
         "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
         "segment_ids": text.segment_ids,
         "draws": random.random(len(chosen), dtype=np.float32),
     }
 
 
-def collator(setup: PretrainSetup) -> Collator:
+def collator(context: PretrainContext) -> Collator:
     """Build the collator of blocks; the random numbers of padding are negative."""
-    return mlm.collator(setup, {"draws": _PADDING})
+    return mlm.collator(context, {"draws": _PADDING})
 
 
 def count(batch: Batch) -> dict[str, int]:
@@ -162,11 +162,11 @@ def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict
     return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_of_share(share)}}
 
 
-def encoder(model: Model, setup: PretrainSetup) -> Model:
+def encoder(model: Model, context: PretrainContext) -> Model:
     """Return the discriminator: a plain ELECTRA."""
     return model.discriminator
 
 
-def auxiliary_checkpoints(model: Model, setup: PretrainSetup) -> dict[str, Model]:
+def auxiliary_checkpoints(model: Model, context: PretrainContext) -> dict[str, Model]:
     """Return the generator: an ELECTRA for masked language modeling, which a later run continues with."""
     return {_GENERATOR: model.generator}

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertkit.modeling.info import Model
 from bertkit.modeling.masked_head import count_pairs, sum_pair_losses
-from bertkit.pretraining.objectives import PretrainSetup, Sums, nsp
+from bertkit.pretraining.objectives import PretrainContext, Sums, nsp
 from bertkit.pretraining.sentence_pairs import Pairs
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch
@@ -24,9 +24,9 @@ accumulate, score, baselines = nsp.accumulate, nsp.score, nsp.baselines
 encoder, auxiliary_checkpoints = nsp.encoder, nsp.auxiliary_checkpoints
 
 
-def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
+def examples(corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int) -> Pairs:
     """Pair the segments of the corpus, differently in each epoch; half of the pairs are swapped."""
-    return nsp.pair_segments(corpus, length, setup, epoch, "order")
+    return nsp.pair_segments(corpus, length, context, epoch, "order")
 
 
 def count(batch: Batch) -> dict[str, int]:

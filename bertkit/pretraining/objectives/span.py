@@ -12,7 +12,7 @@ from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
 from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import choose_spans, corrupt
 from bertkit.pretraining.objectives import (
-    PretrainSetup,
+    PretrainContext,
     Random,
     Sums,
     Totals,
@@ -41,31 +41,31 @@ _EDGES = ("span_starts", "span_ends")
 examples = mlm.examples
 
 
-def load_model(setup: PretrainSetup) -> Model:
+def load_model(context: PretrainContext) -> Model:
     """Load the checkpoint, or build a new model, with a head for masked tokens and one for span boundaries."""
-    model = mlm.load_model(setup)
-    if read_option(OPTIONS, setup.recipe, "boundary"):
+    model = mlm.load_model(context)
+    if read_option(OPTIONS, context.recipe, "boundary"):
         from bertkit.modeling.heads.pretraining import add_span_boundary
 
         add_span_boundary(model)
-        if setup.model_folder is not None:
+        if context.model_folder is not None:
             new_weights = get_loading_info(model).new_weights
             model.loading_info = LoadingInfo((*new_weights, "span_boundary"))
     return model
 
 
-def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Mask spans of a block; with boundaries, add the first and last + 1 token of the span at each masked position."""
-    text = join_block(example, setup.template)
-    rate = masking_rate(OPTIONS, setup, progress)
+    text = join_block(example, context.template)
+    rate = masking_rate(OPTIONS, context, progress)
     chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
-    mask_token_id, shares = setup.tokenizer.mask_token_id, replacement_shares(OPTIONS, setup, progress)
+    mask_token_id, shares = context.tokenizer.mask_token_id, replacement_shares(OPTIONS, context, progress)
     masked: Feature = {
-        "input_ids": corrupt(text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, spans, shares),
+        "input_ids": corrupt(text.tokens, chosen, random, mask_token_id, context.ordinary_tokens, spans, shares),
         "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
         "segment_ids": text.segment_ids,
     }
-    if read_option(OPTIONS, setup.recipe, "boundary"):
+    if read_option(OPTIONS, context.recipe, "boundary"):
         # Each edge (spans,) is repeated for the tokens of its span, (tokens,); spans are in the order of positions.
         for name, edge in zip(_EDGES, spans.T, strict=True):
             masked[name] = np.zeros(len(chosen), dtype=np.int64)
@@ -73,9 +73,9 @@ def feature(example: Block, progress: float | None, random: Random, setup: Pretr
     return masked
 
 
-def collator(setup: PretrainSetup) -> Collator:
+def collator(context: PretrainContext) -> Collator:
     """Build the collator of blocks; with boundaries, ``span_starts`` and ``span_ends`` are of shape (rows, tokens)."""
-    return mlm.collator(setup, dict.fromkeys(_EDGES, 0))
+    return mlm.collator(context, dict.fromkeys(_EDGES, 0))
 
 
 def count(batch: Batch) -> dict[str, int]:
@@ -103,7 +103,7 @@ def score(totals: Totals) -> dict[str, float]:
     return {"loss": (totals["mlm"] + totals.get("sbo", 0.0)) / totals["masked"], **masked_scores(totals)}
 
 
-def encoder(model: Model, setup: PretrainSetup) -> Model:
+def encoder(model: Model, context: PretrainContext) -> Model:
     """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
     encoder_only = copy(model)
     encoder_only._modules = {name: module for name, module in model._modules.items() if name != "span_boundary"}

@@ -89,14 +89,14 @@ def as_table(encoders: list[PublishedEncoder]) -> list[dict[str, str]]:
     """Return the rows of a table, for the terminal and for the page."""
     return [
         {
-            "encoder": one.name,
-            "parameters": f"{one.parameters:,}M",
-            "tokens": f"{one.tokens:,}",
-            "languages": one.language_text,
-            "license": one.license,
-            "for": one.use,
+            "encoder": encoder.name,
+            "parameters": f"{encoder.parameters:,}M",
+            "tokens": f"{encoder.tokens:,}",
+            "languages": encoder.language_text,
+            "license": encoder.license,
+            "for": encoder.use,
         }
-        for one in encoders
+        for encoder in encoders
     ]
 
 

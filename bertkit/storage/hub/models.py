@@ -139,14 +139,14 @@ def _find_on_hub(name: str) -> Path:
     except UnavailableError as error:
         folder = cached_folder("model", repository_name, revision)
         if folder is None and expand_path(name).parent.is_dir() and "/" in name:
-            what = f"no such directory: {name}; as a name of the hub, {error.what}"
-            raise ModelError(what, _list_folders(expand_path(name).parent)) from None
+            message = f"no such directory: {name}; as a name of the hub, {error.message}"
+            raise ModelError(message, _list_folders(expand_path(name).parent)) from None
         if folder is None or not _is_complete(folder):
-            where = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
+            location = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
             remedy = _alternatives(name) if constants.is_offline_mode() else error.remedy
-            raise UnavailableError(f"{name!r} is {where}, and {error.what}", remedy) from None
+            raise UnavailableError(f"{name!r} is {location}, and {error.message}", remedy) from None
         if not is_offline_by_choice():
-            log_once(f"{name} is read from the cache (commit {folder.name[:8]}): {error.what}")
+            log_once(f"{name} is read from the cache (commit {folder.name[:8]}): {error.message}")
         return folder
     return _fetch_model(repository)
 
@@ -309,7 +309,7 @@ def _read_record(run: Path) -> RunRecord:
     try:
         return runs.read_record(run) or {}
     except ResourceError as error:
-        raise ModelError(error.what, f"restore it, or {_unchecked(run)}", file=error.file) from None
+        raise ModelError(error.message, f"restore it, or {_unchecked(run)}", file=error.file) from None
 
 
 def _unchecked(run: Path) -> str:

@@ -334,5 +334,5 @@ def commit_files(
         except ValueError as error:
             if "README.md" not in str(error):
                 raise
-            why = " ".join(str(error).partition("\n")[2].split())
-            raise ModelError(f"the hub does not accept the metadata of the card ({why})", "correct it") from None
+            reason = " ".join(str(error).partition("\n")[2].split())
+            raise ModelError(f"the hub does not accept the metadata of the card ({reason})", "correct it") from None

@@ -449,7 +449,7 @@ class Index:
         try:
             words = BM25.build((row, record["text"]) for row, record in self.records())
         except UnavailableError as error:
-            log.info(f"the index has no words: {error.what} - {error.remedy}")
+            log.info(f"the index has no words: {error.message} - {error.remedy}")
             return None
         shutil.rmtree(folder, ignore_errors=True)  # A killed process may have left it.
         words.save(folder)
@@ -493,7 +493,7 @@ def _resume_build(building: Path, manifest: Manifest, source: Mapping[str, Any] 
     try:
         previous = _read_manifest(building, verify=True) if (building / MANIFEST).exists() else None
     except DataError as error:
-        log.info(f"{error.what} ({error.file}): all rows are embedded again")
+        log.info(f"{error.message} ({error.file}): all rows are embedded again")
     if previous is not None and source is not None:
         sources = [addition.source for addition in (*previous.additions, previous.pending) if addition]
         settings = replace(previous, additions=(), pending=None, words=None)

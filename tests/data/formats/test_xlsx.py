@@ -82,7 +82,7 @@ def test_a_damaged_workbook_is_read_or_refused(here):
         try:
             list(read_records("a.xlsx", DataConfig()))
         except DataError as error:
-            said.add(error.what)
+            said.add(error.message)
     assert "not an Excel workbook, or a damaged one" in said
 
 

@@ -180,27 +180,27 @@ def test_the_loss_is_a_mean_over_labelled_tokens(encoder):
 
 
 @pytest.fixture
-def setup() -> TaskContext:
+def context() -> TaskContext:
     return TaskContext(load_recipe("ner-features"), TOKENIZER, LABELS)
 
 
 @pytest.fixture
-def features(setup):
+def features(context):
     rows = [{"tokens": words.split()} for words in ("the film", "a very good book so dull", "song", "so unheard of")]
-    return task.encode(rows, setup)
+    return task.encode(rows, context)
 
 
 class Counting:
     """Runs modules as training does, and counts how often; may fail at one of the calls."""
 
-    def __init__(self, setup: TaskContext, fails_at: int = 0) -> None:
-        self.setup, self.fails_at, self.calls = setup, fails_at, 0
+    def __init__(self, context: TaskContext, fails_at: int = 0) -> None:
+        self.context, self.fails_at, self.calls = context, fails_at, 0
 
     def __call__(self, module, features):
         self.calls += 1
         if self.calls == self.fails_at:
             raise KeyboardInterrupt
-        return forward(module, features, task.collator(self.setup), precision="fp32")[0]
+        return forward(module, features, task.collator(self.context), precision="fp32")[0]
 
 
 def fresh(features):
@@ -212,9 +212,9 @@ def states_files(tmp_path):
 
 
 @pytest.mark.parametrize("layers", ["concat_last_four", "weighted_sum"])
-def test_states_are_computed_once_and_read_afterwards(encoder, setup, features, tmp_path, monkeypatch, layers):
+def test_states_are_computed_once_and_read_afterwards(encoder, context, features, tmp_path, monkeypatch, layers):
     monkeypatch.setattr(heads, "_ROWS_AT_ONCE", 3)
-    model, run = load(encoder, layers=layers), Counting(setup)
+    model, run = load(encoder, layers=layers), Counting(context)
     again = fresh(features)
     heads.cache_states(model, features, run, "content")
     assert run.calls == 2
@@ -229,19 +229,19 @@ def test_states_are_computed_once_and_read_afterwards(encoder, setup, features, 
         np.testing.assert_allclose(one["states"], expected, atol=2e-3)
 
 
-def test_states_make_the_same_logits_as_tokens_do(encoder, setup, features):
-    model, run = load(encoder, layers="concat_last_four", tagger="bilstm"), Counting(setup)
+def test_states_make_the_same_logits_as_tokens_do(encoder, context, features):
+    model, run = load(encoder, layers="concat_last_four", tagger="bilstm"), Counting(context)
     without = run(model, features)
     heads.cache_states(model, features, run, "content")
-    batch = task.collator(setup)(features)
+    batch = task.collator(context)(features)
     assert batch["states"].shape == (4, max(len(each["input_ids"]) for each in features), 64)
     for one, other, feature in zip(without, run(model, features), features, strict=True):
         length = len(feature["input_ids"])
         np.testing.assert_allclose(one["logits"][:length], other["logits"][:length], atol=1e-3)
 
 
-def test_other_contents_layers_and_texts_have_other_files(encoder, setup, features, tmp_path):
-    run = Counting(setup)
+def test_other_contents_layers_and_texts_have_other_files(encoder, context, features, tmp_path):
+    run = Counting(context)
     for layers, content in (("last", "a"), ("last", "b"), ("sum_last_four", "a")):
         heads.cache_states(load(encoder, layers=layers), fresh(features), run, content)
     heads.cache_states(load(encoder), fresh(features[1:]), run, "a")
@@ -250,8 +250,8 @@ def test_other_contents_layers_and_texts_have_other_files(encoder, setup, featur
 
 
 @pytest.mark.parametrize("damage", ["flipped", "half", "empty", "missing"])
-def test_damaged_states_are_computed_again_and_said(encoder, setup, features, tmp_path, caplog, damage):
-    model, run = load(encoder), Counting(setup)
+def test_damaged_states_are_computed_again_and_said(encoder, context, features, tmp_path, caplog, damage):
+    model, run = load(encoder), Counting(context)
     expected = fresh(features)
     heads.cache_states(model, expected, run, "content")
     expected = [each["states"].copy() for each in expected]
@@ -269,14 +269,14 @@ def test_damaged_states_are_computed_again_and_said(encoder, setup, features, tm
         np.testing.assert_array_equal(each["states"], states)
 
 
-def test_a_stop_while_writing_leaves_no_half_file(encoder, setup, features, tmp_path, monkeypatch):
+def test_a_stop_while_writing_leaves_no_half_file(encoder, context, features, tmp_path, monkeypatch):
     monkeypatch.setattr(heads, "_ROWS_AT_ONCE", 2)
     model = load(encoder)
     with pytest.raises(KeyboardInterrupt):
-        heads.cache_states(model, features, Counting(setup, fails_at=2), "content")
+        heads.cache_states(model, features, Counting(context, fails_at=2), "content")
     assert states_files(tmp_path) == []
     assert not any("states" in each for each in features)
-    run = Counting(setup)
+    run = Counting(context)
     heads.cache_states(model, features, run, "content")
     assert run.calls == 2
     assert len(states_files(tmp_path)) == 1

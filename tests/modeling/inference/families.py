@@ -72,13 +72,13 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
     task = load_task(recipe)
     tokenizer = load_tokenizer(encoder)
     torch.manual_seed(0)
-    setup = TaskContext(recipe, tokenizer, labels)
-    model = task.load_model(encoder, setup, new_head=True).eval()
+    context = TaskContext(recipe, tokenizer, labels)
+    model = task.load_model(encoder, context, new_head=True).eval()
     if name == "few-shot":
         torch.nn.init.normal_(model.logistic.weight)
     rows = [task.read(row, recipe) for row in rows]
-    features = task.encode(rows, setup)
-    expected, _ = forward(model, features, task.collator(setup), precision="fp32")
+    features = task.encode(rows, context)
+    expected, _ = forward(model, features, task.collator(context), precision="fp32")
     names = [one for one in ("input_ids", "attention_mask", "token_type_ids") if one in tokenizer.model_input_names]
     graph = TextGraph(model)
     if backend == "torch":
@@ -97,7 +97,7 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
         probabilities=made.probabilities,
     )
     exported = ExportedModel(export, open_graph(folder / export.file, backend) if export.file else graph.on_arrays)
-    arrays = replace(setup, tokenizer=open_tokenizer(folder, export.tokenizer), inference=True, arrays=True)
+    arrays = replace(context, tokenizer=open_tokenizer(folder, export.tokenizer), inference=True, arrays=True)
     again = task.encode(rows, arrays)
     computed, _ = forward(exported, again, task.collator(arrays), precision="fp32")
     return SimpleNamespace(expected=expected, computed=computed, features=(features, again), export=export)

@@ -31,24 +31,24 @@ def setup_of(folder, **changes) -> TaskContext:
     return TaskContext(load_recipe("similarity", changes), load_tokenizer(folder), ())
 
 
-def read_back(features, setup):
-    return [setup.tokenizer.decode(ids) for feature in features for ids in feature["input_ids"]]
+def read_back(features, context):
+    return [context.tokenizer.decode(ids) for feature in features for ids in feature["input_ids"]]
 
 
 def test_texts_begin_with_the_prompt_of_their_role_or_the_default(folder):
-    setup = setup_of(folder)
+    context = setup_of(folder)
     rows = [["GOOD film", "bad"]]
-    assert read_back(encode_rows(rows, setup), setup) == ["[CLS] very good film [SEP]", "[CLS] very bad [SEP]"]
-    roles = encode_rows(rows, setup, ("query", "other"))
-    assert read_back(roles, setup) == ["[CLS] so good film [SEP]", "[CLS] very bad [SEP]"]
+    assert read_back(encode_rows(rows, context), context) == ["[CLS] very good film [SEP]", "[CLS] very bad [SEP]"]
+    roles = encode_rows(rows, context, ("query", "other"))
+    assert read_back(roles, context) == ["[CLS] so good film [SEP]", "[CLS] very bad [SEP]"]
 
 
 def test_the_length_is_the_least_of_recipe_model_and_folder(folder, tiny_model):
     long = [["so " * 100] * 2]
     for model, limit, length in ((folder, 128, 6), (folder, 5, 5), (tiny_model, 128, 64)):
-        setup = setup_of(model, **{"training.max_length": limit})
-        assert len(encode_rows(long, setup)[0]["input_ids"][0]) == length
-        assert modules_of(model, setup).max_length == length
+        context = setup_of(model, **{"training.max_length": limit})
+        assert len(encode_rows(long, context)[0]["input_ids"][0]) == length
+        assert modules_of(model, context).max_length == length
 
 
 def test_options_come_before_the_folder(folder):
@@ -87,8 +87,8 @@ def test_options_that_are_refused(option, value, message):
 def test_a_model_without_dropout_gets_some_or_does_not_learn_from_it(still_model):
     with pytest.raises(RecipeError, match=r"this model has no dropout - --set options.dropout=0.1"):
         load_encoder(still_model, setup_of(still_model), new_head=True, loss="simcse")
-    setup = setup_of(still_model, **{"options.dropout": 0.2})
-    model = load_encoder(still_model, setup, new_head=True, loss="simcse")
+    context = setup_of(still_model, **{"options.dropout": 0.2})
+    model = load_encoder(still_model, context, new_head=True, loss="simcse")
     assert {module.p for module in model.modules() if type(module).__name__ == "Dropout"} == {0.2}
 
 

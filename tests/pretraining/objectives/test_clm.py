@@ -20,9 +20,9 @@ def corpus():
 
 
 def test_each_token_is_to_predict_the_next_of_its_document(corpus):
-    setup = make_setup("clm")
-    special = {setup.tokenizer.cls_token_id, setup.tokenizer.sep_token_id}
-    for feature in make_features(clm, setup, corpus):
+    context = make_setup("clm")
+    special = {context.tokenizer.cls_token_id, context.tokenizer.sep_token_id}
+    for feature in make_features(clm, context, corpus):
         ids, labels = feature["input_ids"].tolist(), feature["labels"].tolist()
         wanted = [following if following not in special else IGNORE_INDEX for following in ids[1:]] + [IGNORE_INDEX]
         assert labels == wanted
@@ -31,10 +31,10 @@ def test_each_token_is_to_predict_the_next_of_its_document(corpus):
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "electra"])
 @pytest.mark.parametrize("packing", ["documents", "joined"])
 def test_no_token_sees_a_later_one(corpus, packing, model_type):
-    setup = make_setup("clm", model_type, packing=packing)
+    context = make_setup("clm", model_type, packing=packing)
     torch.manual_seed(0)
-    model = clm.load_model(setup).eval()
-    batch = clm.collator(setup)(make_features(clm, setup, corpus)[:4])
+    model = clm.load_model(context).eval()
+    batch = clm.collator(context)(make_features(clm, context, corpus)[:4])
     changed = batch["input_ids"].clone()
     changed[:, 12:] = changed[:, 12:].flip(dims=[1])
     with torch.inference_mode():
@@ -46,21 +46,21 @@ def test_no_token_sees_a_later_one(corpus, packing, model_type):
 
 
 def test_a_packed_document_is_computed_as_if_it_were_alone(corpus):
-    setup = make_setup("clm")
-    model = clm.load_model(setup).eval()
-    feature = next(one for one in make_features(clm, setup, corpus) if one["segment_ids"].max() > 0)
+    context = make_setup("clm")
+    model = clm.load_model(context).eval()
+    feature = next(one for one in make_features(clm, context, corpus) if one["segment_ids"].max() > 0)
     is_last = feature["segment_ids"] == feature["segment_ids"].max()
     last = {name: values[is_last] for name, values in feature.items()} | {"segment_ids": np.zeros(is_last.sum(), int)}
     with torch.inference_mode():
-        packed, alone = (model(**{**clm.collator(setup)([one]), "labels": None}).logits[0] for one in (feature, last))
+        packed, alone = (model(**{**clm.collator(context)([one]), "labels": None}).logits[0] for one in (feature, last))
     torch.testing.assert_close(packed[-len(alone) :], alone)
 
 
 def test_the_loss_is_that_of_a_plain_loop(corpus):
-    setup = make_setup("clm", packing="none")
-    model = clm.load_model(setup).eval()
-    features = make_features(clm, setup, corpus)[:3]
-    batch = clm.collator(setup)(features)
+    context = make_setup("clm", packing="none")
+    model = clm.load_model(context).eval()
+    features = make_features(clm, context, corpus)[:3]
+    batch = clm.collator(context)(features)
     losses = []
     with torch.inference_mode():
         for feature in features:  # without padding, and with transformers' own mask
@@ -84,7 +84,7 @@ def test_the_checkpoint_keeps_its_direction(tmp_path):
     from transformers import AutoConfig
 
     assert AutoConfig.from_pretrained(tmp_path).is_decoder
-    setup = make_setup("mlm", model_folder=tmp_path)
-    object.__setattr__(setup, "config", AutoConfig.from_pretrained(tmp_path))
+    context = make_setup("mlm", model_folder=tmp_path)
+    object.__setattr__(context, "config", AutoConfig.from_pretrained(tmp_path))
     with pytest.raises(ModelError, match="its tokens see only those before them"):
-        mlm.load_model(setup)
+        mlm.load_model(context)

@@ -11,7 +11,7 @@ import torch
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
-from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, mlm
+from bertkit.pretraining.objectives import PretrainContext, distil, load_objective, mlm
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import read_layers
 from bertkit.recipe.records import PretrainRecipe
@@ -62,7 +62,7 @@ def make_setup(folder, objective="distil", options=None, **training):
         options=options or {},
         training={"max_length": LENGTH, **training},
     )
-    return PretrainSetup(recipe, make_tokenizer(), folder, load_config(folder))
+    return PretrainContext(recipe, make_tokenizer(), folder, load_config(folder))
 
 
 def make_corpus(documents, seed):
@@ -78,27 +78,27 @@ def make_corpus(documents, seed):
     return TokenizedCorpus(np.array(tokens, np.uint16), np.ones(len(tokens), bool), np.array(edges), numbers, {})
 
 
-def make_features(objective, setup, corpus, epoch=0, progress=0.0):
-    examples = objective.examples(corpus, LENGTH, setup, epoch)
+def make_features(objective, context, corpus, epoch=0, progress=0.0):
+    examples = objective.examples(corpus, LENGTH, context, epoch)
     return [
-        objective.feature(examples[number], progress, np.random.default_rng((epoch, number)), setup)
+        objective.feature(examples[number], progress, np.random.default_rng((epoch, number)), context)
         for number in range(len(examples))
     ]
 
 
-def make_batch(setup, rows=6):
-    return distil.collator(setup)(make_features(distil, setup, make_corpus(20, seed=1))[:rows])
+def make_batch(context, rows=6):
+    return distil.collator(context)(make_features(distil, context, make_corpus(20, seed=1))[:rows])
 
 
-def train(objective, setup, corpus, steps, rate=1e-3, seed=0):
+def train(objective, context, corpus, steps, rate=1e-3, seed=0):
     torch.manual_seed(seed)
-    model = objective.load_model(setup).train()
+    model = objective.load_model(context).train()
     optimizer = torch.optim.AdamW(model.parameters(), rate)
     random = np.random.default_rng(seed)
-    epochs = [make_features(objective, setup, corpus, epoch) for epoch in range(4)]
+    epochs = [make_features(objective, context, corpus, epoch) for epoch in range(4)]
     for step in range(steps):
         features = epochs[step % 4]
-        batch = objective.collator(setup)([features[n] for n in random.permutation(len(features))[:16]])
+        batch = objective.collator(context)([features[n] for n in random.permutation(len(features))[:16]])
         sums, counts = objective.losses(model, batch), objective.count(batch)
         optimizer.zero_grad()
         sum(weight * sums[name] / counts[name] for name, weight in objective.LOSS_TERMS.items()).backward()
@@ -108,10 +108,10 @@ def train(objective, setup, corpus, steps, rate=1e-3, seed=0):
 
 @pytest.mark.parametrize("packing", ["documents", "none"])
 def test_a_student_of_all_layers_predicts_what_its_teacher_does(teacher_folder, packing):
-    setup = make_setup(teacher_folder, packing=packing)
-    teacher = load_teacher(teacher_folder, setup.config)
+    context = make_setup(teacher_folder, packing=packing)
+    teacher = load_teacher(teacher_folder, context.config)
     student = make_student(teacher, range(4)).eval()
-    batch = make_batch(setup)
+    batch = make_batch(context)
     inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
     with torch.no_grad():
         expected, computed = teacher(**inputs).logits, student(**inputs).logits
@@ -154,9 +154,9 @@ def test_every_second_layer_of_an_odd_number_has_the_first_and_the_last(bert_fol
 
 
 def test_the_terms_are_what_a_plain_loop_gives(bert_folder):
-    setup = make_setup(bert_folder, options={"temperature": 3.0})
-    model = distil.load_model(setup).eval()
-    batch = make_batch(setup)
+    context = make_setup(bert_folder, options={"temperature": 3.0})
+    model = distil.load_model(context).eval()
+    batch = make_batch(context)
     inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
     with torch.no_grad():
         both = (model, model.teacher.model)
@@ -183,13 +183,13 @@ def test_the_terms_are_what_a_plain_loop_gives(bert_folder):
 
 @pytest.mark.parametrize("packing", ["documents", "joined", "none"])
 def test_padding_has_no_part_in_any_term(bert_folder, packing):
-    setup = make_setup(bert_folder, packing=packing)
-    model = distil.load_model(setup).eval()
-    features = make_features(distil, setup, make_corpus(20, seed=1))
+    context = make_setup(bert_folder, packing=packing)
+    model = distil.load_model(context).eval()
+    features = make_features(distil, context, make_corpus(20, seed=1))
     features.sort(key=lambda feature: len(feature["input_ids"]))
     some = [features[0], features[-1]]
     assert len(some[0]["input_ids"]) < len(some[1]["input_ids"])
-    collate = distil.collator(setup)
+    collate = distil.collator(context)
     with torch.no_grad():
         alone = [distil.losses(model, collate([feature])) for feature in some]
         together = distil.losses(model, collate(some))
@@ -199,9 +199,9 @@ def test_padding_has_no_part_in_any_term(bert_folder, packing):
 
 
 def test_a_batch_without_masked_tokens_has_a_loss_of_zero_and_a_gradient(bert_folder):
-    setup = make_setup(bert_folder)
-    model = distil.load_model(setup)
-    batch = make_batch(setup)
+    context = make_setup(bert_folder)
+    model = distil.load_model(context)
+    batch = make_batch(context)
     batch["labels"] = torch.full_like(batch["labels"], -100)
     sums = distil.losses(model, batch)
     assert (sums["soft"].item(), sums["mlm"].item()) == (0, 0)
@@ -209,10 +209,10 @@ def test_a_batch_without_masked_tokens_has_a_loss_of_zero_and_a_gradient(bert_fo
 
 
 def test_only_the_student_learns_and_the_teacher_is_no_part_of_it(bert_folder):
-    setup = make_setup(bert_folder)
-    alone = make_student(load_teacher(bert_folder, setup.config), [0, 2])
-    before = load_teacher(bert_folder, setup.config).state_dict()
-    model = train(distil, setup, make_corpus(20, seed=1), steps=3)
+    context = make_setup(bert_folder)
+    alone = make_student(load_teacher(bert_folder, context.config), [0, 2])
+    before = load_teacher(bert_folder, context.config).state_dict()
+    model = train(distil, context, make_corpus(20, seed=1), steps=3)
     teacher = model.teacher.model
     assert not teacher.training
     assert all(weights.grad is None and not weights.requires_grad for weights in teacher.parameters())
@@ -223,10 +223,10 @@ def test_only_the_student_learns_and_the_teacher_is_no_part_of_it(bert_folder):
 
 
 def test_scores_tell_the_student_and_its_teacher(bert_folder):
-    setup = make_setup(bert_folder, options={"student_layers": 4})
-    model = distil.load_model(setup).eval()
+    context = make_setup(bert_folder, options={"student_layers": 4})
+    model = distil.load_model(context).eval()
     with torch.inference_mode():
-        scores = distil.score(distil.accumulate(model, make_batch(setup)))
+        scores = distil.score(distil.accumulate(model, make_batch(context)))
     assert scores["agreement"] == 1
     assert scores["cosine"] == pytest.approx(1, abs=1e-5)
     assert scores["soft_loss"] == pytest.approx(0, abs=1e-5)
@@ -236,9 +236,9 @@ def test_scores_tell_the_student_and_its_teacher(bert_folder):
 
 
 def test_scores_are_what_a_plain_loop_gives(bert_folder):
-    setup = make_setup(bert_folder, options={"temperature": 3.0})
-    model = distil.load_model(setup).eval()
-    batch = make_batch(setup)
+    context = make_setup(bert_folder, options={"temperature": 3.0})
+    model = distil.load_model(context).eval()
+    batch = make_batch(context)
     inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
     with torch.inference_mode():
         scores = distil.score(distil.accumulate(model, batch))
@@ -273,8 +273,8 @@ def test_a_distilled_student_is_better_than_one_trained_alone(tmp_path):
     teacher = train(mlm, make_setup(folder, "mlm"), make_corpus(400, seed=1), steps=500, rate=5e-3)
     teacher.save_pretrained(folder)
     make_student(teacher, [0]).save_pretrained(tmp_path / "start")
-    few, setup = make_corpus(12, seed=2), make_setup(folder, "mlm")
-    held_out = mlm.collator(setup)(make_features(mlm, setup, make_corpus(100, seed=3), progress=None))
+    few, context = make_corpus(12, seed=2), make_setup(folder, "mlm")
+    held_out = mlm.collator(context)(make_features(mlm, context, make_corpus(100, seed=3), progress=None))
     gains = []
     for seed in range(3):
         distilled = train(distil, make_setup(folder), few, steps=80, rate=3e-3, seed=seed)
@@ -311,6 +311,6 @@ def test_layers_that_are_none_are_refused(bert_folder, value):
 
 
 def test_a_student_without_a_teacher_is_refused(bert_folder):
-    setup = make_setup(bert_folder)
+    context = make_setup(bert_folder)
     with pytest.raises(RecipeError, match="a student needs a teacher"):
-        distil.check(PretrainSetup(setup.recipe, setup.tokenizer, None, setup.config))
+        distil.check(PretrainContext(context.recipe, context.tokenizer, None, context.config))

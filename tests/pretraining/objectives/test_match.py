@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import ARCHITECTURES, types_with
 from bertkit.modeling.checkpoint import load_config
-from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, match
+from bertkit.pretraining.objectives import PretrainContext, distil, load_objective, match
 from bertkit.recipe.records import PretrainRecipe
 from tests.conftest import make_tokenizer
 from tests.kills import slow_unless
@@ -41,11 +41,11 @@ def teacher_of(tmp_path_factory):
 def make_setup(folder, objective="match", packing="joined", **options):
     training = {"max_length": LENGTH, "packing": packing}
     recipe = PretrainRecipe(name="toy", objective=objective, model=str(folder), options=options, training=training)
-    return PretrainSetup(recipe, make_tokenizer(), folder, load_config(folder))
+    return PretrainContext(recipe, make_tokenizer(), folder, load_config(folder))
 
 
-def make_batch(setup, objective=match, rows=6):
-    return objective.collator(setup)(make_features(objective, setup, make_corpus(20))[:rows])
+def make_batch(context, objective=match, rows=6):
+    return objective.collator(context)(make_features(objective, context, make_corpus(20))[:rows])
 
 
 def attention_scores(model, layer, states):
@@ -59,9 +59,9 @@ def attention_scores(model, layer, states):
 @pytest.mark.parametrize("packing", ["documents", "none"])
 def test_the_terms_are_what_a_plain_loop_gives(teacher_of, packing):
     options = {"student_size": "tiny", "student_options": {**NARROW, "num_hidden_layers": 1}}
-    setup = make_setup(teacher_of("bert"), packing=packing, **options)
-    model = match.load_model(setup).eval()
-    teacher, batch = model.teacher.model, make_batch(setup)
+    context = make_setup(teacher_of("bert"), packing=packing, **options)
+    model = match.load_model(context).eval()
+    teacher, batch = model.teacher.model, make_batch(context)
     with torch.no_grad():
         sums = {name: float(value) for name, value in match.losses(model, batch).items()}
         inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
@@ -87,9 +87,9 @@ def test_the_terms_are_what_a_plain_loop_gives(teacher_of, packing):
 
 
 def test_only_the_student_learns_and_projections_are_dropped(teacher_of, tmp_path):
-    setup = make_setup(teacher_of("bert"), packing="documents", student_size="tiny", student_options=NARROW)
-    model, plain = match.load_model(setup).train(), AutoModel.from_config(match._student_config(setup))
-    teacher, batch = model.teacher.model, make_batch(setup)
+    context = make_setup(teacher_of("bert"), packing="documents", student_size="tiny", student_options=NARROW)
+    model, plain = match.load_model(context).train(), AutoModel.from_config(match._student_config(context))
+    teacher, batch = model.teacher.model, make_batch(context)
     sum(match.losses(model, batch).values()).backward()
     assert all(weights.grad is not None for weights in model.parameters())  # also those of the projections
     assert not any(weights.requires_grad for weights in teacher.parameters())
@@ -97,7 +97,7 @@ def test_only_the_student_learns_and_projections_are_dropped(teacher_of, tmp_pat
     model.teacher.hooks.close()
     assert set(plain.state_dict()) - set(model.state_dict()) == {"pooler.dense.weight", "pooler.dense.bias"}
     assert set(model.state_dict()) < set(plain.state_dict())
-    match.encoder(model, setup).save_pretrained(tmp_path)
+    match.encoder(model, context).save_pretrained(tmp_path)
     assert AutoModel.from_pretrained(tmp_path).config.hidden_size == 8
 
 
@@ -107,14 +107,14 @@ TYPES = ["bert", "albert", "distilbert", "modernbert", "gte"]
 @pytest.mark.parametrize("model_type", slow_unless(TYPES, ARCHITECTURES))
 def test_an_encoder_of_any_type_is_matched_by_a_narrower_student(teacher_of, model_type):
     options = {"student_size": "tiny", "student_options": NARROW, "attention": model_type not in OWN_ATTENTION}
-    setup = make_setup(teacher_of(model_type), **options)
+    context = make_setup(teacher_of(model_type), **options)
     if model_type == "albert":
         with pytest.raises(ModelError, match="the layers of a model of type 'albert' share their weights"):
-            match.check(setup)
+            match.check(context)
         return
-    load_objective(setup.recipe).check(setup)
-    model = match.load_model(setup)
-    sums = match.losses(model, make_batch(setup))
+    load_objective(context.recipe).check(context)
+    model = match.load_model(context)
+    sums = match.losses(model, make_batch(context))
     sum(sums.values()).backward()
     assert all(value.isfinite() and value > 0 for value in sums.values())
     assert set(sums) == set(match.LOSS_TERMS) - (set() if options["attention"] else {"attention_scores"})
@@ -122,9 +122,9 @@ def test_an_encoder_of_any_type_is_matched_by_a_narrower_student(teacher_of, mod
 
 @pytest.mark.parametrize("model_type", OWN_ATTENTION)
 def test_attention_that_cannot_be_read_is_refused_by_the_name_of_its_type(teacher_of, model_type):
-    setup = make_setup(teacher_of(model_type), student_size="tiny", student_options=NARROW)
+    context = make_setup(teacher_of(model_type), student_size="tiny", student_options=NARROW)
     with pytest.raises(ModelError, match=f"the attention of a {model_type} model cannot be read"):
-        match.load_model(setup)
+        match.load_model(context)
 
 
 OF_LAYERS = [(model_type, objective) for model_type in types_with("student_type") for objective in (match, distil)]
@@ -136,14 +136,14 @@ def test_a_student_of_the_layers_of_any_type_learns_and_is_saved(teacher_of, tmp
     model_type, objective = case
     name = objective.__name__.split(".")[-1]
     attention = {"attention": model_type not in OWN_ATTENTION} if objective is match else {}
-    setup = make_setup(teacher_of(model_type), name, student_layers=1, **attention)
-    objective.check(setup)
-    model = objective.load_model(setup)
-    sums = objective.losses(model, make_batch(setup, objective))
+    context = make_setup(teacher_of(model_type), name, student_layers=1, **attention)
+    objective.check(context)
+    model = objective.load_model(context)
+    sums = objective.losses(model, make_batch(context, objective))
     sum(sums.values()).backward()
     assert all(value.isfinite() for value in sums.values())
     model.teacher.hooks.close()
-    objective.encoder(model, setup).save_pretrained(tmp_path)
+    objective.encoder(model, context).save_pretrained(tmp_path)
     assert load_config(tmp_path).model_type == ARCHITECTURES[model_type].student_type
     loaded = type(model).from_pretrained(tmp_path).state_dict()
     assert all(torch.equal(values, loaded[name]) for name, values in model.state_dict().items())
@@ -176,13 +176,13 @@ def test_students_that_cannot_be_made_are_refused(teacher_of, model_type, option
 
 
 def test_a_student_needs_a_teacher_and_layers_that_are_computed_once(teacher_of):
-    setup = make_setup(teacher_of("bert"), student_layers=1)
+    context = make_setup(teacher_of("bert"), student_layers=1)
     with pytest.raises(RecipeError, match="a student needs a teacher"):
-        match.check(PretrainSetup(setup.recipe, setup.tokenizer, None, setup.config))
-    training = setup.recipe.training.model_copy(update={"gradient_checkpointing": True})
-    twice = setup.recipe.model_copy(update={"training": training})
+        match.check(PretrainContext(context.recipe, context.tokenizer, None, context.config))
+    training = context.recipe.training.model_copy(update={"gradient_checkpointing": True})
+    twice = context.recipe.model_copy(update={"training": training})
     with pytest.raises(RecipeError, match="layers that are computed twice cannot be matched"):
-        match.check(PretrainSetup(twice, setup.tokenizer, setup.model_folder, setup.config))
+        match.check(PretrainContext(twice, context.tokenizer, context.model_folder, context.config))
 
 
 @pytest.mark.parametrize(

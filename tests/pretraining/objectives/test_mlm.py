@@ -31,10 +31,10 @@ def share_of_masked(features) -> float:
 
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_only_text_is_masked_and_labels_restore_it(corpus, whole_words):
-    setup = make_setup("mlm", options={"whole_words": whole_words})
-    special = [setup.tokenizer.cls_token_id, setup.tokenizer.sep_token_id]
-    blocks = mlm.examples(corpus, LENGTH, setup, 0)
-    for feature, block in zip(make_features(mlm, setup, corpus), blocks, strict=True):
+    context = make_setup("mlm", options={"whole_words": whole_words})
+    special = [context.tokenizer.cls_token_id, context.tokenizer.sep_token_id]
+    blocks = mlm.examples(corpus, LENGTH, context, 0)
+    for feature, block in zip(make_features(mlm, context, corpus), blocks, strict=True):
         whole = restore(feature)
         assert whole[~np.isin(whole, special)].tolist() == np.concatenate(block.tokens).tolist()
         assert not np.isin(feature["labels"], special).any()
@@ -42,32 +42,32 @@ def test_only_text_is_masked_and_labels_restore_it(corpus, whole_words):
 
 
 def test_masks_are_keyed_and_differ_between_epochs(corpus):
-    setup = make_setup("mlm")
-    masked = [make_features(mlm, setup, corpus, epoch)[0]["labels"].tolist() for epoch in (0, 0, 1)]
+    context = make_setup("mlm")
+    masked = [make_features(mlm, context, corpus, epoch)[0]["labels"].tolist() for epoch in (0, 0, 1)]
     assert masked[0] == masked[1] != masked[2]
 
 
 def test_the_rate_changes_in_the_course_of_training_but_not_on_held_out_text(corpus):
-    setup = make_setup("mlm", options={"mask_rate": 0.5, "last_mask_rate": 0.1})
-    shares = [share_of_masked(make_features(mlm, setup, corpus, progress=progress)) for progress in (0.0, 0.5, 1.0)]
+    context = make_setup("mlm", options={"mask_rate": 0.5, "last_mask_rate": 0.1})
+    shares = [share_of_masked(make_features(mlm, context, corpus, progress=progress)) for progress in (0.0, 0.5, 1.0)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.4 and shares[2] < 0.12
-    held_out = share_of_masked(make_features(mlm, setup, corpus, progress=None))
+    held_out = share_of_masked(make_features(mlm, context, corpus, progress=None))
     assert held_out == share_of_masked(make_features(mlm, make_setup("mlm"), corpus, progress=None))
 
 
 @pytest.mark.parametrize(("packing", "dimensions"), [("documents", 4), ("joined", 2), ("none", 2)])
 def test_attention_stays_within_documents_if_the_recipe_says_so(corpus, packing, dimensions):
-    setup = make_setup("mlm", packing=packing)
-    batch = mlm.collator(setup)(make_features(mlm, setup, corpus))
+    context = make_setup("mlm", packing=packing)
+    batch = mlm.collator(context)(make_features(mlm, context, corpus))
     assert batch["attention_mask"].dim() == dimensions
     assert ("position_ids" in batch) == (packing == "documents")
 
 
 def test_the_loss_is_that_of_transformers(corpus):
-    setup = make_setup("mlm", packing="none")
-    model = mlm.load_model(setup).eval()
-    batch = mlm.collator(setup)(make_features(mlm, setup, corpus)[:8])
+    context = make_setup("mlm", packing="none")
+    model = mlm.load_model(context).eval()
+    batch = mlm.collator(context)(make_features(mlm, context, corpus)[:8])
     sums, counts = mlm.losses(model, batch), mlm.count(batch)
     outputs = model(**batch)
     torch.testing.assert_close(sums["mlm"] / counts["mlm"], outputs.loss)
@@ -81,10 +81,10 @@ def test_the_loss_is_that_of_transformers(corpus):
 
 
 def test_the_encoder_is_the_whole_model(tmp_path):
-    setup = make_setup("mlm")
-    model = mlm.load_model(setup)
-    assert mlm.encoder(model, setup) is model
-    assert mlm.auxiliary_checkpoints(model, setup) == {}
+    context = make_setup("mlm")
+    model = mlm.load_model(context)
+    assert mlm.encoder(model, context) is model
+    assert mlm.auxiliary_checkpoints(model, context) == {}
     model.save_pretrained(tmp_path)
     assert get_loading_info(mlm.load_model(make_setup("mlm", model_folder=tmp_path))).new_weights == ()
 
@@ -92,10 +92,10 @@ def test_the_encoder_is_the_whole_model(tmp_path):
 def test_a_model_that_cannot_read_packed_documents_is_refused():
     from transformers import DebertaV2Config
 
-    setup = make_setup("mlm")
-    object.__setattr__(setup, "config", DebertaV2Config())
+    context = make_setup("mlm")
+    object.__setattr__(context, "config", DebertaV2Config())
     with pytest.raises(RecipeError, match=r"--set training\.packing=joined, or none"):
-        mlm.check(setup)
+        mlm.check(context)
     joined = make_setup("mlm", packing="joined")
     object.__setattr__(joined, "config", DebertaV2Config())
     mlm.check(joined)

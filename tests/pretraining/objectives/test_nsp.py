@@ -32,17 +32,17 @@ def corpus():
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_a_feature_is_two_segments_with_special_tokens_and_masks(objective, corpus):
-    setup = make_setup(name_of(objective))
-    cls, sep, pad = (setup.tokenizer.cls_token_id, setup.tokenizer.sep_token_id, setup.tokenizer.pad_token_id)
-    features = make_features(objective, setup, corpus)
-    pairs = objective.examples(corpus, LENGTH, setup, 0)
+    context = make_setup(name_of(objective))
+    cls, sep, pad = (context.tokenizer.cls_token_id, context.tokenizer.sep_token_id, context.tokenizer.pad_token_id)
+    features = make_features(objective, context, corpus)
+    pairs = objective.examples(corpus, LENGTH, context, 0)
     for feature, pair in zip(features, pairs, strict=True):
         whole = np.where(feature["labels"] == IGNORE_INDEX, feature["input_ids"], feature["labels"])
         assert whole.tolist() == [cls, *pair.first, sep, *pair.second, sep]
         assert feature["token_type_ids"].tolist() == [0] * (len(pair.first) + 2) + [1] * (len(pair.second) + 1)
         assert (feature["labels"] != IGNORE_INDEX).sum() == max(1, round(0.15 * (len(whole) - 3)))
         assert feature["pair_labels"] == pair.label
-    batch = objective.collator(setup)(features)
+    batch = objective.collator(context)(features)
     assert batch["input_ids"].shape == batch["labels"].shape == batch["token_type_ids"].shape
     padding = batch["input_ids"] == pad
     assert (batch["attention_mask"] == ~padding).all() and (batch["labels"][padding] == IGNORE_INDEX).all()
@@ -65,22 +65,22 @@ def test_the_more_frequent_label_and_the_lengths_are_baselines(objective, corpus
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_pairs_and_masks_are_keyed_and_repeat_with_a_dupe_factor(objective, corpus):
-    setup, repeated = make_setup(name_of(objective)), make_setup(name_of(objective), dupe_factor=2)
-    bounds = [objective.examples(corpus, LENGTH, setup, epoch).bounds.tolist() for epoch in (0, 0, 1, 2)]
+    context, repeated = make_setup(name_of(objective)), make_setup(name_of(objective), dupe_factor=2)
+    bounds = [objective.examples(corpus, LENGTH, context, epoch).bounds.tolist() for epoch in (0, 0, 1, 2)]
     assert bounds[0] == bounds[1]
     assert bounds[0] != bounds[2] != bounds[3] != bounds[0]
     again = [objective.examples(corpus, LENGTH, repeated, epoch).bounds.tolist() for epoch in (0, 1, 2, 3)]
     assert again[0] == again[2] == bounds[0] and again[1] == again[3] == bounds[2]
-    masked = [make_features(objective, setup, corpus, epoch)[0]["input_ids"].tolist() for epoch in (0, 0, 1)]
+    masked = [make_features(objective, context, corpus, epoch)[0]["input_ids"].tolist() for epoch in (0, 0, 1)]
     assert masked[0] == masked[1] != masked[2]
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_held_out_text_is_masked_at_15_percent_whatever_the_recipe_says(objective, corpus):
-    setup = make_setup(name_of(objective), options={"mask_rate": 0.5})
+    context = make_setup(name_of(objective), options={"mask_rate": 0.5})
     shares = {}
     for progress in (0.0, None):
-        labels = np.concatenate([f["labels"] for f in make_features(objective, setup, corpus, progress=progress)])
+        labels = np.concatenate([f["labels"] for f in make_features(objective, context, corpus, progress=progress)])
         shares[progress] = (labels != IGNORE_INDEX).mean()
     assert shares[0.0] > 0.4 and shares[None] < 0.16
 
@@ -90,8 +90,8 @@ def test_the_seed_changes_what_is_trained_on_but_not_what_is_scored(objective, c
     from bertkit.evaluation.held_out import held_out_features
 
     setups = [make_setup(name_of(objective), seed=seed) for seed in (1, 2)]
-    trained = [objective.examples(corpus, LENGTH, setup, 0).bounds.tolist() for setup in setups]
-    scored = [held_out_features(corpus, objective, setup) for setup in setups]
+    trained = [objective.examples(corpus, LENGTH, context, 0).bounds.tolist() for context in setups]
+    scored = [held_out_features(corpus, objective, context) for context in setups]
     assert trained[0] != trained[1]
     for first, second in zip(*scored, strict=True):
         assert all(np.array_equal(first[name], second[name]) for name in first)
@@ -102,9 +102,9 @@ def test_the_seed_changes_what_is_trained_on_but_not_what_is_scored(objective, c
 def test_the_loss_is_the_sum_of_both_and_that_of_transformers(objective, model_type, corpus):
     import torch
 
-    setup = make_setup(name_of(objective), model_type)
-    model = objective.load_model(setup).eval()
-    batch = objective.collator(setup)(make_features(objective, setup, corpus)[:8])
+    context = make_setup(name_of(objective), model_type)
+    model = objective.load_model(context).eval()
+    batch = objective.collator(context)(make_features(objective, context, corpus)[:8])
     sums, counts = objective.losses(model, batch), objective.count(batch)
     ours = sum(weight * sums[name] / counts[name] for name, weight in objective.LOSS_TERMS.items())
     names = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
@@ -128,10 +128,10 @@ def test_the_cross_entropy_of_a_worked_example(sat, nats):
     import torch
 
     words = ["the", "cat", "sat", "on", "mat", "dog"]
-    setup = make_setup("nsp")
-    setup.config.vocab_size = len(words)
-    setup.config.pad_token_id = None
-    model = nsp.load_model(setup).eval()
+    context = make_setup("nsp")
+    context.config.vocab_size = len(words)
+    context.config.pad_token_id = None
+    model = nsp.load_model(context).eval()
     with torch.no_grad():  # so the heads' biases are the logits
         model.get_input_embeddings().weight.zero_()
         model.cls.predictions.bias.copy_(torch.tensor([1, 0.5, sat, 2, 0, 1.5]))
@@ -161,21 +161,21 @@ def test_toy_pairs_are_learned():
 def test_a_model_without_a_head_over_pairs_is_refused(objective):
     from transformers import RobertaConfig
 
-    setup = make_setup(name_of(objective))
-    object.__setattr__(setup, "config", RobertaConfig())
+    context = make_setup(name_of(objective))
+    object.__setattr__(context, "config", RobertaConfig())
     with pytest.raises(RecipeError, match="no head over pairs"):
-        objective.check(setup)
+        objective.check(context)
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_pretraining_continues_from_a_checkpoint_with_both_heads(objective, tmp_path):
     import torch
 
-    setup = make_setup(name_of(objective))
-    first = objective.load_model(setup)
-    objective.encoder(first, setup).save_pretrained(tmp_path)
+    context = make_setup(name_of(objective))
+    first = objective.load_model(context)
+    objective.encoder(first, context).save_pretrained(tmp_path)
     again = objective.load_model(make_setup(name_of(objective), model_folder=tmp_path))
     assert get_loading_info(again).new_weights == ()
     for name, weight in first.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name]), name
-    assert load_objective(setup.recipe) is objective
+    assert load_objective(context.recipe) is objective

@@ -18,7 +18,7 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.held_out import measure
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.heads.pretraining import ElectraPair, draw, generator_config
-from bertkit.pretraining.objectives import PretrainSetup, rtd
+from bertkit.pretraining.objectives import PretrainContext, rtd
 from bertkit.pretraining.tokenized import TokenizedCorpus, unigram_loss
 from bertkit.recipe import PretrainRecipe
 from bertkit.tokens.features import IGNORE_INDEX
@@ -30,13 +30,13 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def make_setup(options=None, model_folder=None, packing="documents", **more) -> PretrainSetup:
+def make_setup(options=None, model_folder=None, packing="documents", **more) -> PretrainContext:
     tokenizer = make_tokenizer()
     shape = {**SHAPE, "embedding_size": 16, "max_position_embeddings": 64, "initializer_range": 0.1, **STILL, **more}
     recipe = PretrainRecipe(
         name="toy", objective="rtd", options=options or {}, training={"max_length": LENGTH, "packing": packing}
     )
-    return PretrainSetup(recipe, tokenizer, model_folder, ElectraConfig(vocab_size=len(tokenizer), **shape))
+    return PretrainContext(recipe, tokenizer, model_folder, ElectraConfig(vocab_size=len(tokenizer), **shape))
 
 
 def make_corpus(documents=40, seed=0) -> TokenizedCorpus:
@@ -52,30 +52,30 @@ def make_corpus(documents=40, seed=0) -> TokenizedCorpus:
     return TokenizedCorpus(np.array(tokens, np.uint16), starts, np.array(edges), np.arange(documents + 1), {})
 
 
-def make_features(setup, corpus, epoch=0, progress=0.0):
-    examples = rtd.examples(corpus, LENGTH, setup, epoch)
+def make_features(context, corpus, epoch=0, progress=0.0):
+    examples = rtd.examples(corpus, LENGTH, context, epoch)
     random = [np.random.default_rng((1, epoch, number)) for number in range(len(examples))]
-    return [rtd.feature(examples[number], progress, random[number], setup) for number in range(len(examples))]
+    return [rtd.feature(examples[number], progress, random[number], context) for number in range(len(examples))]
 
 
-def make_model(setup, seed=0):
+def make_model(context, seed=0):
     torch.manual_seed(seed)
-    return rtd.load_model(setup).eval()
+    return rtd.load_model(context).eval()
 
 
 @pytest.fixture(scope="module")
-def setup():
+def context():
     return make_setup()
 
 
 @pytest.fixture(scope="module")
-def model(setup):
-    return make_model(setup)
+def model(context):
+    return make_model(context)
 
 
 @pytest.fixture(scope="module")
-def batch(setup):
-    return rtd.collator(setup)(make_features(setup, make_corpus()))
+def batch(context):
+    return rtd.collator(context)(make_features(context, make_corpus()))
 
 
 def is_one_storage(model) -> bool:
@@ -85,14 +85,14 @@ def is_one_storage(model) -> bool:
     return all(weight is shared for weight, shared in pairs) and tables[0] is tables[1]
 
 
-def test_embeddings_are_shared_before_and_after_a_checkpoint(setup, model, tmp_path):
+def test_embeddings_are_shared_before_and_after_a_checkpoint(context, model, tmp_path):
     assert is_one_storage(model)
     assert model.generator.electra.embeddings_project.weight.shape == (8, 16)
     model.save_pretrained(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
     assert not [name for name in saved if "generator.electra.embeddings." in name or "lm_head.weight" in name]
     assert any("generator.electra.embeddings_project." in name for name in saved)
-    other = make_model(setup, seed=1)
+    other = make_model(context, seed=1)
     load_model(other, tmp_path / "model.safetensors")
     assert is_one_storage(other)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
@@ -127,8 +127,8 @@ def test_the_loss_is_that_of_a_plain_loop(model, batch):
     assert rtd.LOSS_TERMS == {"mlm": 1.0, "rtd": 50.0}
 
 
-def test_a_drawn_original_counts_as_original(setup, batch):
-    model = make_model(setup)
+def test_a_drawn_original_counts_as_original(context, batch):
+    model = make_model(context)
     with torch.no_grad():
         model.generator.generator_lm_head.bias.fill_(-1e4)
         model.generator.generator_lm_head.bias[7] = 0.0  # token 7 is drawn for every mask
@@ -142,9 +142,9 @@ def test_a_drawn_original_counts_as_original(setup, batch):
 
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_only_masked_positions_are_replaced(whole_words):
-    setup = make_setup({"whole_words": whole_words, "mask_rate": 0.5})
-    tokenizer = setup.tokenizer
-    batch = rtd.collator(setup)(make_features(setup, make_corpus()))
+    context = make_setup({"whole_words": whole_words, "mask_rate": 0.5})
+    tokenizer = context.tokenizer
+    batch = rtd.collator(context)(make_features(context, make_corpus()))
     masked = batch["labels"] != IGNORE_INDEX
     assert torch.equal(masked, batch["input_ids"] == tokenizer.mask_token_id)
     assert not torch.isin(batch["labels"][masked], torch.tensor(tokenizer.all_special_ids)).any()
@@ -169,8 +169,8 @@ def test_draws_follow_the_probabilities():
     assert draw(torch.zeros(2, 30_000), extremes).tolist() == [0, 29_999]
 
 
-def test_the_discriminator_teaches_the_generator_nothing(setup, batch):
-    model = make_model(setup)
+def test_the_discriminator_teaches_the_generator_nothing(context, batch):
+    model = make_model(context)
     rtd.losses(model, batch)["rtd"].backward()
     shared = {id(parameter) for parameter in model.discriminator.electra.embeddings.parameters()}
     own = [parameter for parameter in model.generator.parameters() if id(parameter) not in shared]
@@ -186,7 +186,7 @@ def test_a_split_batch_gives_the_same_sums(model, batch):
         assert float(value.detach()) == pytest.approx(sum(float(half[name].detach()) for half in halves), rel=1e-5)
 
 
-def test_scores_are_those_of_scikit_learn(setup, model, batch):
+def test_scores_are_those_of_scikit_learn(context, model, batch):
     from sklearn.metrics import precision_recall_fscore_support
 
     outputs = model(**batch)
@@ -203,19 +203,19 @@ def test_scores_are_those_of_scikit_learn(setup, model, batch):
     assert scores["perplexity"] == pytest.approx(np.exp(means["mlm"]), rel=1e-5)
 
 
-def test_an_evaluation_repeats_itself_and_disturbs_no_randomness(setup):
-    model = make_model(setup)
-    features = make_features(setup, make_corpus(), progress=None)
+def test_an_evaluation_repeats_itself_and_disturbs_no_randomness(context):
+    model = make_model(context)
+    features = make_features(context, make_corpus(), progress=None)
     before = torch.get_rng_state()
-    first, second = (measure(model, features, rtd.collator(setup), rtd, "fp32") for _ in range(2))
+    first, second = (measure(model, features, rtd.collator(context), rtd, "fp32") for _ in range(2))
     assert first == second
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_fast_dropout_reaches_both_models():
     model = make_model(make_setup(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)).train()
-    setup = make_setup()
-    batch = rtd.collator(setup)(make_features(setup, make_corpus()))
+    context = make_setup()
+    batch = rtd.collator(context)(make_features(context, make_corpus()))
     state = torch.get_rng_state()
     with fast_dropout(model, DropoutStream(1)):
         names = [part.electra.config._attn_implementation for part in (model.discriminator, model.generator)]
@@ -227,13 +227,13 @@ def test_fast_dropout_reaches_both_models():
 
 @pytest.mark.slow
 def test_a_toy_grammar_is_learned():
-    setup, corpus = make_setup(), make_corpus(200)
-    model = make_model(setup).train()
-    optimizer, collate = torch.optim.AdamW(model.parameters(), 3e-3), rtd.collator(setup)
+    context, corpus = make_setup(), make_corpus(200)
+    model = make_model(context).train()
+    optimizer, collate = torch.optim.AdamW(model.parameters(), 3e-3), rtd.collator(context)
     epoch, features = 0, []
     for _ in range(220):
         if len(features) < 16:
-            features, epoch = make_features(setup, corpus, epoch), epoch + 1
+            features, epoch = make_features(context, corpus, epoch), epoch + 1
             np.random.default_rng(epoch).shuffle(features)
         some, features = collate(features[:16]), features[16:]
         sums, counts = rtd.losses(model, some), rtd.count(some)
@@ -242,8 +242,8 @@ def test_a_toy_grammar_is_learned():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     held_out = make_corpus(60, seed=9)
-    scores = measure(model, make_features(setup, held_out, progress=None), collate, rtd, "fp32")
-    assert np.log(scores["perplexity"]) < unigram_loss(corpus, held_out, setup.config.vocab_size) - 1
+    scores = measure(model, make_features(context, held_out, progress=None), collate, rtd, "fp32")
+    assert np.log(scores["perplexity"]) < unigram_loss(corpus, held_out, context.config.vocab_size) - 1
     assert scores["f1"] > 0.85
     assert scores["replaced_share"] > 0.02
 

@@ -17,8 +17,8 @@ from tests.pretraining.objectives.texts import (
 
 
 def test_segments_are_neighbors_in_either_order():
-    corpus, setup = make_corpus(), make_setup("sop")
-    pairs = sop.examples(corpus, LENGTH, setup, 0)
+    corpus, context = make_corpus(), make_setup("sop")
+    pairs = sop.examples(corpus, LENGTH, context, 0)
     edges = corpus.document_edges()
     owners = [np.searchsorted(edges, pairs.bounds[:, column], side="right") for column in (0, 2)]
     assert (owners[0] == owners[1]).all()
@@ -29,13 +29,13 @@ def test_segments_are_neighbors_in_either_order():
 
 
 def test_everything_but_the_pairs_is_that_of_next_sentence_prediction():
-    corpus, setup = make_corpus(), make_setup("sop")
+    corpus, context = make_corpus(), make_setup("sop")
     assert sop.score is nsp.score and sop.collator is nsp.collator
     assert sop.OPTIONS == nsp.OPTIONS
-    ours, theirs = (objective.examples(corpus, LENGTH, setup, 0) for objective in (sop, nsp))
+    ours, theirs = (objective.examples(corpus, LENGTH, context, 0) for objective in (sop, nsp))
     assert not np.array_equal(ours.bounds, theirs.bounds)
-    batch = sop.collator(setup)(make_features(sop, setup, corpus)[:4])
-    model = sop.load_model(setup).eval()
+    batch = sop.collator(context)(make_features(sop, context, corpus)[:4])
+    model = sop.load_model(context).eval()
     sums = [list(objective.losses(model, batch).values()) for objective in (sop, nsp)]
     assert [value.item() for value in sums[0]] == pytest.approx([value.item() for value in sums[1]])
     assert list(sop.losses(model, batch)) == list(sop.LOSS_TERMS) == ["mlm", "sop"]

@@ -19,10 +19,10 @@ def corpus():
 
 
 def test_a_feature_has_the_span_of_each_masked_token(corpus):
-    setup = make_setup("span")
-    special = set(setup.tokenizer.all_special_ids)
+    context = make_setup("span")
+    special = set(context.tokenizer.all_special_ids)
     lengths = []
-    for feature in make_features(span, setup, corpus):
+    for feature in make_features(span, context, corpus):
         masked = feature["labels"] != IGNORE_INDEX
         assert not special & set(feature["labels"][masked])
         for index in np.flatnonzero(masked):
@@ -34,25 +34,25 @@ def test_a_feature_has_the_span_of_each_masked_token(corpus):
 
 
 def test_spans_are_keyed(corpus):
-    setup = make_setup("span")
-    drawn = [make_features(span, setup, corpus, epoch)[3]["input_ids"].tolist() for epoch in (0, 0, 1)]
+    context = make_setup("span")
+    drawn = [make_features(span, context, corpus, epoch)[3]["input_ids"].tolist() for epoch in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_held_out_spans_mask_15_percent_whatever_the_recipe_says(corpus):
-    setup = make_setup("span", options={"mask_rate": 0.4})
+    context = make_setup("span", options={"mask_rate": 0.4})
     shares = {}
     for progress in (0.0, None):
-        labels = np.concatenate([f["labels"] for f in make_features(span, setup, corpus, progress=progress)])
+        labels = np.concatenate([f["labels"] for f in make_features(span, context, corpus, progress=progress)])
         shares[progress] = (labels != IGNORE_INDEX).mean()
     assert shares[0.0] > 0.25 and 0.1 < shares[None] < 0.15
 
 
 @pytest.mark.parametrize(("model_type", "packing"), [("bert", "documents"), ("albert", "none")])
 def test_the_boundary_loss_is_that_of_a_plain_loop(corpus, model_type, packing):
-    setup = make_setup("span", model_type, packing=packing)
-    model = span.load_model(setup).eval()
-    batch = span.collator(setup)(make_features(span, setup, corpus)[:4])
+    context = make_setup("span", model_type, packing=packing)
+    model = span.load_model(context).eval()
+    batch = span.collator(context)(make_features(span, context, corpus)[:4])
     sums = span.losses(model, batch)
     head = model.span_boundary
     first, _, norm, second, _, last_norm = head.layers
@@ -82,10 +82,10 @@ def test_the_boundary_loss_is_that_of_a_plain_loop(corpus, model_type, packing):
 
 
 def test_boundaries_can_be_left_out(corpus):
-    setup = make_setup("span", options={"boundary": False})
-    model = span.load_model(setup).eval()
-    features = make_features(span, setup, corpus)
-    batch = span.collator(setup)(features)
+    context = make_setup("span", options={"boundary": False})
+    model = span.load_model(context).eval()
+    features = make_features(span, context, corpus)
+    batch = span.collator(context)(features)
     assert not hasattr(model, "span_boundary") and "span_starts" not in batch
     assert set(span.losses(model, batch)) == set(span.count(batch)) == {"mlm"}
     torch.testing.assert_close(span.losses(model, batch)["mlm"], mlm.losses(model, batch)["mlm"])
@@ -94,9 +94,9 @@ def test_boundaries_can_be_left_out(corpus):
 
 
 def test_a_batch_in_which_nothing_is_masked_has_a_loss_of_zero_with_a_gradient(corpus):
-    setup = make_setup("span")
-    model = span.load_model(setup)
-    batch = span.collator(setup)(make_features(span, setup, corpus)[:2])
+    context = make_setup("span")
+    model = span.load_model(context)
+    batch = span.collator(context)(make_features(span, context, corpus)[:2])
     batch["labels"].fill_(IGNORE_INDEX)
     sums = span.losses(model, batch)
     sum(sums.values()).backward()
@@ -104,9 +104,9 @@ def test_a_batch_in_which_nothing_is_masked_has_a_loss_of_zero_with_a_gradient(c
 
 
 def test_the_saved_model_is_a_plain_masked_language_model(corpus, tmp_path):
-    setup = make_setup("span")
-    model = span.load_model(setup)
-    span.encoder(model, setup).save_pretrained(tmp_path)
+    context = make_setup("span")
+    model = span.load_model(context)
+    span.encoder(model, context).save_pretrained(tmp_path)
     assert hasattr(model, "span_boundary")
     again = mlm.load_model(make_setup("mlm", model_folder=tmp_path))
     assert set(again.state_dict()) == {name for name in model.state_dict() if not name.startswith("span_boundary")}
@@ -115,15 +115,15 @@ def test_the_saved_model_is_a_plain_masked_language_model(corpus, tmp_path):
     assert get_loading_info(span.load_model(make_setup("span", model_folder=tmp_path))).new_weights == (
         "span_boundary",
     )
-    assert load_objective(setup.recipe) is span
+    assert load_objective(context.recipe) is span
 
 
 @pytest.mark.slow
 def test_toy_spans_are_learned():
-    setup = make_setup("span")
-    model = train(span, setup, make_corpus(), steps=220)
+    context = make_setup("span")
+    model = train(span, context, make_corpus(), steps=220)
     held_out = make_corpus(30, seed=9)
-    scores = measure(span, setup, model, held_out)
+    scores = measure(span, context, model, held_out)
     shares = np.bincount(held_out.tokens) / len(held_out.tokens)
     unigram = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
     assert math.log(scores["perplexity"]) < unigram - 0.5

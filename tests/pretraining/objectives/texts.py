@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from bertkit.pretraining.objectives import PretrainSetup
+from bertkit.pretraining.objectives import PretrainContext
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.records import PretrainRecipe
 from tests.conftest import WORDS, make_tokenizer
@@ -55,30 +55,30 @@ def make_setup(objective, model_type="bert", options=None, model_folder=None, **
     recipe = PretrainRecipe(
         name="toy", objective=objective, options=options or {}, training={"max_length": LENGTH, **training}
     )
-    return PretrainSetup(recipe, tokenizer, model_folder, config)
+    return PretrainContext(recipe, tokenizer, model_folder, config)
 
 
-def make_features(objective, setup, corpus, epoch=0, progress=0.0):
+def make_features(objective, context, corpus, epoch=0, progress=0.0):
     """Build the features of an epoch."""
-    examples = objective.examples(corpus, LENGTH, setup, epoch)
+    examples = objective.examples(corpus, LENGTH, context, epoch)
     return [
-        objective.feature(examples[number], progress, np.random.default_rng((1, epoch, number)), setup)
+        objective.feature(examples[number], progress, np.random.default_rng((1, epoch, number)), context)
         for number in range(len(examples))
     ]
 
 
-def train(objective, setup, corpus, steps, rate=3e-3, rows=16):
+def train(objective, context, corpus, steps, rate=3e-3, rows=16):
     """Train a model for some steps by the losses and counts of its objective."""
     import torch
 
     torch.manual_seed(0)
-    model = objective.load_model(setup).train()
+    model = objective.load_model(context).train()
     optimizer = torch.optim.AdamW(model.parameters(), rate)
-    collate = objective.collator(setup)
+    collate = objective.collator(context)
     epoch, features = 0, []
     for _ in range(steps):
         if len(features) < rows:
-            features, epoch = make_features(objective, setup, corpus, epoch), epoch + 1
+            features, epoch = make_features(objective, context, corpus, epoch), epoch + 1
             np.random.default_rng(epoch).shuffle(features)
         batch, features = collate(features[:rows]), features[rows:]
         sums, counts = objective.losses(model, batch), objective.count(batch)
@@ -88,21 +88,21 @@ def train(objective, setup, corpus, steps, rate=3e-3, rows=16):
     return model.eval()
 
 
-def measure(objective, setup, model, corpus):
+def measure(objective, context, model, corpus):
     """Score held-out text."""
     import torch
 
     with torch.inference_mode():
-        batch = objective.collator(setup)(make_features(objective, setup, corpus, progress=None))
+        batch = objective.collator(context)(make_features(objective, context, corpus, progress=None))
         return objective.score(objective.accumulate(model, batch))
 
 
 def assert_toy_pairs_are_learned(objective, vocabulary):
     """Check that a tiny model learns both terms of an objective over pairs, on held-out text too."""
-    setup = make_setup(objective.__name__.rpartition(".")[2])
-    model = train(objective, setup, make_corpus(vocabulary=vocabulary), steps=200)
+    context = make_setup(objective.__name__.rpartition(".")[2])
+    model = train(objective, context, make_corpus(vocabulary=vocabulary), steps=200)
     held_out = make_corpus(30, seed=9, vocabulary=vocabulary)
-    scores = measure(objective, setup, model, held_out)
+    scores = measure(objective, context, model, held_out)
     shares = np.bincount(held_out.tokens) / len(held_out.tokens)
     unigram = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
     assert math.log(scores["perplexity"]) < unigram - 0.5
