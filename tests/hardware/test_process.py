@@ -80,7 +80,7 @@ def test_whole_cpus_of_a_quota_count(monkeypatch, quota, number):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5}, raising=False)
     found = available_threads()
     assert found.number == number
-    assert ("quota" in found.why) == (quota < 4)
+    assert ("quota" in found.reason) == (quota < 4)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_the_command_line_comes_before_the_environment(monkeypatch, process):
     assert available_threads() == (2, "--threads")
     monkeypatch.setenv("OMP_NUM_THREADS", "many")
     process.option = None
-    assert available_threads().why != "OMP_NUM_THREADS"
+    assert available_threads().reason != "OMP_NUM_THREADS"
 
 
 def test_pools_of_other_libraries_have_the_required_number(monkeypatch):
