@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # typing takes a tenth of the start, during which Ctrl-C ends in a traceback
+TYPE_CHECKING = False  # Importing typing takes a tenth of the start, in which Ctrl-C prints a traceback.
 if TYPE_CHECKING:
     from typing import Any
 

@@ -2,7 +2,7 @@
 
 from bertkit.cli.interrupts import end_on_interrupt
 
-end_on_interrupt()  # before the imports, during which Ctrl-C would end in a traceback
+end_on_interrupt()  # first, because Ctrl-C prints a traceback until this call
 
 import sys  # noqa: E402
 

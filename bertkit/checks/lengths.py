@@ -98,7 +98,7 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
     # Report the fraction of the long rows that each option would read.
     if "long_text" in task.OPTIONS:
         in_one, in_windows, windows = shares_read(long_rows, context)
-        text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
+        text = f"{split.name}: in these rows, {', '.join(SHORTENED)} read {in_one:.1%} of the tokens"
         text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
         findings.append(Finding("good", "tokens", "long_text_ways", text))
     return [*findings, *lost_gold]

@@ -243,7 +243,7 @@ def _compare_words(train: Split, another: Split, columns: ColumnSpec) -> Finding
     scores = _predict_words([*words[0], *words[1]], is_other, "decision_function")
     area = float(roc_auc_score(is_other, scores))
     spread = 1.96 * math.sqrt((sizes[0] + sizes[1] + 1) / (12 * sizes[0] * sizes[1]))
-    text = f"{another.name}: its words tell it from train with an AUC of {area:.2f}"
+    text = f"{another.name}: its words separate it from train with an AUC of {area:.2f}"
     text += f" (by chance {0.5 - spread:.2f} to {0.5 + spread:.2f})"
     return Finding(get_severity(area, warn=max(_WARN_SHIFT, 0.5 + 2 * spread)), "splits", "shift", text)
 

@@ -59,7 +59,7 @@ class WorseGate:
 
 
 class GatedDifference(NamedTuple):
-    """Difference that a gate tests, or None if there are too few units for a test."""
+    """Difference that a gate tests, or None if the units are too few for a test."""
 
     group: str
     name: str

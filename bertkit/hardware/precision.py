@@ -140,7 +140,7 @@ def restore_hardware(before: dict[str, Any], reason: str, threads: int | None = 
 
 def _check_precision(precision: str, device: Device, name: str) -> None:
     if precision == "bf16" and not device.has_bf16:
-        raise UnavailableError(f"{name} has no bf16", "choose --precision fp32 or --device cpu")
+        raise UnavailableError(f"{name} has no bf16", "choose fp32 or --device cpu")
 
 
 def use_matmul_backend(machine: ComputeConfig) -> None:

@@ -24,7 +24,7 @@ from bertkit.progress import log
 
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _BATCH_WORKERS = 4  # for a GPU; enough for the largest batches that were measured
-_POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
+_POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # read by numpy and by tokenizers
 _PERIOD, _CROWDED = 0.5, 0.1  # seconds between checks, fraction of the time without a core
 _WINDOW, _SHARE = 10.0, 0.25  # seconds of CpuContentionMonitor, fraction of the time without a core that it warns of
 

@@ -294,7 +294,7 @@ def choose_points(labels: Sequence[str | None], seed: int = 42) -> np.ndarray:
 
 
 def most_frequent_share(labels: Sequence[str | None]) -> float | None:
-    """Return the fraction of the most frequent label among all labels, or None if there are no labels."""
+    """Return the fraction of the most frequent label among all labels, or None if no point has a label."""
     counts = Counter(label for label in labels if label is not None)
     return counts.most_common(1)[0][1] / counts.total() if counts else None
 
@@ -331,7 +331,7 @@ class MappedLayer:
     explained: tuple[float, float] | None
     """Share of the variance of each axis, or None for UMAP."""
     separation: Separation | None
-    """Separation of the labels in all dimensions, or None if there are no labels."""
+    """Separation of the labels in all dimensions, or None if no point has a label."""
 
 
 def read_layers(choice: str, count: int | None) -> list[int]:

@@ -72,7 +72,7 @@ def predict_by_length(lengths: Sequence[tuple[int, int]], labels: Sequence[int])
     """Compute the accuracy of a decision tree that knows only both lengths of a pair, by 5-fold cross-validation.
 
     Pairs with the same two lengths, in either order, share a fold, so no pair is predicted from its equals.
-    Five folds need five different pairs of lengths and enough pairs per label; otherwise, the result is None.
+    Five folds need five different pairs of lengths and enough pairs per label; otherwise, the function returns None.
     """
     from sklearn.model_selection import GroupKFold, cross_val_predict
     from sklearn.tree import DecisionTreeClassifier

@@ -68,7 +68,7 @@ class Decisions(NamedTuple):
     """Type name of each decision, (decisions,), if types are calibrated separately."""
 
     def select(self, indices: np.ndarray) -> Decisions:
-        """Return the decisions at some indices, or where a mask is true."""
+        """Return the decisions at some indices, or the decisions that a boolean mask selects."""
         probabilities, gold, rows = (values[indices] for values in self[:3])
         return Decisions(probabilities, gold, rows, self.per, None if self.types is None else self.types[indices])
 

@@ -197,7 +197,7 @@ def half_sample_intervals(score: ScoreRows, rows: int, *, samples: int = 1000) -
     shrinks as rows grow, such as the bias of a distance, which is never negative, shows in the halves and moves the
     interval the other way. Rows drawn with replacement would add their repeats to it.
 
-    The arguments are the same as for `bootstrap_intervals`. The interval is None if all halves score the same.
+    The arguments are the same as for `bootstrap_intervals`. Returns no interval (None) if all halves score the same.
     """
     rng, scores = np.random.default_rng(0), score(np.arange(rows))
     halves = _score_all(score, (rng.permutation(rows)[: rows // 2] for _ in range(samples)))

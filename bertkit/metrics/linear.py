@@ -86,7 +86,7 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
 
     Returns:
         ``classes`` (or None for numbers), their ``intercept``, and the ``weights`` of each feature that two rows have;
-        None if there is nothing to learn.
+        or None without anything to learn.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -142,7 +142,7 @@ def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: np.ndarray) -> dict[st
 
     Returns:
         ``features``, the hashes that occur in two rows or more; their ``idf``; ``weights``, (features, outputs); and
-        ``intercept``, (outputs,). None if there is nothing to learn.
+        ``intercept``, (outputs,); or None without anything to learn.
     """
     from sklearn.feature_extraction.text import TfidfTransformer
 

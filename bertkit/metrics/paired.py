@@ -253,7 +253,7 @@ def standard_error(interval: tuple[float, float]) -> float:
 def rows_for_power(difference: float, error: float, rows: int) -> int | None:
     """Compute how many rows would show a true difference of this size in 80 % of all cases, at p < .05.
 
-    The result is None if the difference is 0 or undefined.
+    Returns None if the difference is 0 or undefined.
 
     A standard error shrinks with the square root of the rows, and the difference must be z(.975) + z(.8) = 2.80 of
     them (Lachin 1981, equation 1, for a paired difference; Card et al. 2020 on systems of language processing).
@@ -371,8 +371,8 @@ def _estimate_variance(scores: Sequence[np.ndarray], resampled: Sequence[np.ndar
 def _scale(variance: _Variance, rest: float, error: float, count: int) -> int | None:
     """Compute how many rows or seeds, of `count` now, bring the standard error down to `error`.
 
-    `rest` is the part of the variance that they do not lower, with the interaction; the result is None if this part
-    is too large.
+    `rest` is the part of the variance that they do not lower, with the interaction. Returns None if this part is too
+    large.
     """
     stays = max(rest - variance.interaction, 0.0)
     shrinks = variance.total - stays

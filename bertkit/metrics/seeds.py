@@ -16,7 +16,7 @@ _MIN_FREEDOM = 2  # degrees; Student's quantile is 4.3 here already
 
 @dataclass(frozen=True)
 class Spread:
-    """Scores of a recipe's runs at one metric; runs whose score is undefined do not count."""
+    """Distribution of one metric over the runs of a recipe, without runs whose score is undefined."""
 
     runs: int
     mean: float
@@ -113,8 +113,8 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int) -> 
         rows: Number of rows.
 
     Returns:
-        Ends of the interval; None for one run, one row, constant scores, or two runs that vary more than the rows
-        do: with little more than one degree of freedom, an interval would be wider than the range of the metric.
+        Ends of the interval, or None for one run, one row, constant scores, or two runs that vary more than the
+        rows do: with little more than one degree of freedom, an interval would be wider than the range of the metric.
     """
     from scipy import special
 

@@ -30,7 +30,7 @@ class SliceDifference:
     p: float | None = None
     """One-sided probability of such a difference by chance; None if the slice is not tested."""
     min_p: float = 1.0
-    """Lowest possible p for this number of units, regardless of which of them are wrong."""
+    """Lowest possible p for this number of units, if all of them are wrong or none is."""
     p_holm: float | None = None
     """`p` after Holm's correction for all slices that are tested."""
 

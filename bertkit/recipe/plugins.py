@@ -82,7 +82,7 @@ def load_module(
 
 
 def load_custom(role: str, name: str, trusted: bool = True) -> Any:
-    """Load a custom function or class, ``package.module.name``; the arguments are those of `load_module`.
+    """Load a custom function or class, ``package.module.name``; for the arguments, see `load_module`.
 
     Raises:
         RecipeError: If it does not exist, is not trusted, or its import fails.
@@ -107,7 +107,7 @@ def load_custom(role: str, name: str, trusted: bool = True) -> Any:
 
 
 def _import_custom(role: str, name: str) -> ModuleType | None:
-    """Import a custom module, or return None if there is no such module."""
+    """Import a custom module, or return None if it does not exist."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

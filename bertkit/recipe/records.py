@@ -337,7 +337,7 @@ class Option:
     default: Any
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
-    """The smallest number; by default 0, or no limit if the default is None."""
+    """The smallest number; by default 0, or no limit if the option has no default."""
     maximum: float = math.inf
     """The largest number."""
     read: Callable[[Any], Any] | None = None

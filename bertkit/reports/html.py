@@ -75,7 +75,7 @@ class ReportData:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows with the same keys; tables that the task family reports along with its scores."""
     compared: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of the table of teachers, student and baseline, with the same keys; None for a missing number."""
+    """Rows of the table of teachers, student and baseline, with the same keys; a missing number has the value None."""
     warnings: list[str] = field(default_factory=list)
     other_splits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     next_commands: list[str] = field(default_factory=list)

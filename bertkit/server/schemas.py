@@ -19,7 +19,7 @@ def _check_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("half of a surrogate pair is no text") from None
+        raise ValueError("half of a surrogate pair is not text") from None
     return text
 
 

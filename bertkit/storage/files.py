@@ -126,7 +126,7 @@ def check_links(folder: Path) -> None:
     """
     for file in folder.rglob("*"):
         if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
-            raise UsageError("a link to a file elsewhere", f"put {file.resolve()} in its place", file=file)
+            raise UsageError("a link to a file elsewhere", f"replace it with {file.resolve()}", file=file)
 
 
 def sync_folder(folder: Path) -> None:
@@ -238,7 +238,11 @@ def _read_holder(lock: Path) -> str:
         process, *host = split_lines(lock.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # On Windows, a locked file cannot be read.
         return "another process"
-    return f"process {process} on {host[0]} ({lock.name} says so: delete it if that is long gone)" if host else process
+    return (
+        f"process {process} on {host[0]} (see {lock.name}; delete it if that process no longer runs)"
+        if host
+        else process
+    )
 
 
 REMEDIES = {

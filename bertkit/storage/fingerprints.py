@@ -140,7 +140,7 @@ CHECKSUM = "sha256"
 
 
 def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
-    """Read a JSON object, or return None if there is no such file.
+    """Read a JSON object, or return None if the file does not exist.
 
     Raises:
         BertkitError: `damaged`, if the file is anything else.
@@ -158,7 +158,7 @@ def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
 
 
 def read_with_checksum(file: Path, damaged: BertkitError, form: tuple[str, int] | None = None) -> dict[str, Any] | None:
-    """Read an object that `write_with_checksum` wrote, or return None if there is no such file.
+    """Read an object that `write_with_checksum` wrote, or return None if the file does not exist.
 
     Args:
         file: JSON file.

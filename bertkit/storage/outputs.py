@@ -50,7 +50,7 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
     check_folder_of(file)
     check_not_inputs(file, inputs)
     if file.exists() and not is_own(file):
-        raise UsageError("the file exists already, and is no page of bertkit's", _ANOTHER, file=file)
+        raise UsageError("the file exists already, and bertkit did not write it", _ANOTHER, file=file)
     return file
 
 

@@ -53,7 +53,7 @@ class PartFolder:
         """
         is_single = self.launch.size == 1
         if fresh and not is_single:
-            raise UsageError("--fresh with several processes", f"delete {self.folder.name} yourself, if it is there")
+            raise UsageError("--fresh with several processes", f"delete {self.folder.name} yourself if it exists")
         check_output(self.output)
         with disk_errors(self.output.parent), claimed(self.output) if is_single else nullcontext():
             # Parts of several processes are not deleted, because another process may have computed them just now.

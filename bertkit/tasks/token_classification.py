@@ -344,7 +344,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
         errors += entities.count_outcomes(gold, predicted)
     tables = {
         "entity types": entities.score_types(pairs),
-        "what became of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
+        "outcomes of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
     }
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]

@@ -133,9 +133,10 @@ def collator(context: TaskContext) -> Collator:
 
 
 def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
-    """With ``nearest``, set each sense's output weights to the mean direction of its training rows' hidden states.
+    """Set each sense's output weights to the mean direction of its training rows' hidden states, if `nearest` is set.
 
-    Return whether nothing is left to train.
+    Returns:
+        Whether nothing is left to train.
     """
     if _option(context.recipe, "method") != "nearest":
         return False

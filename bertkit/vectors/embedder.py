@@ -96,7 +96,7 @@ class Embedder:
         modules = read_modules(self.folder) if is_known else read_settings(self.folder)
         chosen = (self.pooling, self.normalize, None if self.layers == "last" else self.layers)
         if self.unknown and any(value is not None for value in chosen):
-            message = f"the model has modules of its own: {', '.join(self.unknown)}"
+            message = f"the model has custom modules: {', '.join(self.unknown)}"
             raise UsageError(message, "leave out the pooling, normalization and layers", file=self.folder)
         read_layer_choice(self.layers)
         if self.prompt is not None and self.prefix is not None:

@@ -178,5 +178,5 @@ def check_unit(unit: str, embedder: Embedder) -> None:
     if name is not None:
         raise UsageError(f"{name} with --unit {unit}", f"{name} is for whole texts")
     if embedder.unknown:
-        message = f"the model has modules of its own: {', '.join(embedder.unknown)}"
+        message = f"the model has custom modules: {', '.join(embedder.unknown)}"
         raise UsageError(message, "only whole texts can be embedded", file=embedder.folder)

@@ -1,1 +1,1 @@
-"""What the commands do: a module or a package per verb."""
+"""Work of the commands, with one module or package per verb."""

@@ -200,7 +200,7 @@ def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
 
 @contextmanager
 def _for_another(job: Ablation) -> Iterator[None]:
-    """Let what refuses a folder that holds other runs name the option of this command that helps."""
+    """Replace the remedy of an error about a folder with other runs by the option of this command."""
     try:
         yield
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Fit a temperature, and thresholds, to rows that a checkpoint was not trained on; keep them beside its weights."""
+"""Fit a temperature and thresholds to rows that a checkpoint was not trained on, and store them next to its weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PRECISIONS = (0.9, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """What a calibration found; ``before`` and ``after`` are of rows that the temperature was not fitted to."""
+    """Result of a calibration; ``before`` and ``after`` are measured on rows that the temperature was not fitted to."""
 
     model: str
     split: str
@@ -49,17 +49,17 @@ class CalibrationResult:
     file: str
     decisions: int = 0
     per: str = "row"
-    """What there is one decision for: each ``row``, each ``label`` of a row, each ``word`` or ``question``."""
+    """Unit of a decision: ``row``, ``label`` of a row, ``word`` or ``question``."""
     thresholds: dict[str, float] | None = None
     f1_macro: dict[str, float] | None = None
-    """With several labels per row: ``before`` with 0.5 for all labels, and ``after`` with thresholds of other rows."""
+    """F1 of rows with several labels: ``before`` with 0.5 for all labels, ``after`` with thresholds of other rows."""
     abstention: list[dict[str, Any]] = field(default_factory=list)
-    """Precision that is asked for -> ``threshold``, ``coverage`` and ``precision``; None where it cannot be shown.
+    """Requested precision with ``threshold``, ``coverage`` and ``precision``, which are absent if none can be shown.
 
-    Of typed questions, so for each ``type``."""
+    Typed questions have entries for each ``type``."""
     risk_coverage: list[dict[str, float]] = field(default_factory=list)
     prediction_sets: list[dict[str, Any]] = field(default_factory=list)
-    """Coverage that is asked for, and what `bertkit.metrics.calibration.measure_sets` says of it."""
+    """Requested coverage, with the results of `bertkit.metrics.calibration.measure_sets`."""
     training_rows: int = 0
 
 
@@ -93,14 +93,14 @@ def calibrate(
         if coverages or precision:
             _check_sets(saved)
         if not Path(recipe.model).is_dir():
-            message = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
+            message = f"{recipe.model} is not a folder, and a calibration is stored next to the weights"
             raise UsageError(message, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
         rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).values()))
         digests = digest_rows(rows.rows, columns.gold)
         count = len(np.unique(digests))
         if count < _MIN_ROWS:
-            which = "rows" if count == len(rows.rows) else "different rows"
-            raise UsageError(f"{count} {which} are too few to calibrate on", f"give at least {_MIN_ROWS}")
+            noun = "rows" if count == len(rows.rows) else "different rows"
+            raise UsageError(f"{count} {noun} are too few to calibrate on", f"give at least {_MIN_ROWS}")
 
     with claimed(saved.calibration_folder / CALIBRATION_FILE):
         # 2. Predict, without the calibration that the checkpoint may have.
@@ -177,38 +177,38 @@ def _measure_by_type(
     The precision at each level of coverage is over all types.
 
     Args:
-        decisions: with the probabilities before calibration.
-        tempered: those after it, (decisions, labels).
-        groups: decisions of equal ones are in one fold, (decisions,).
-        coverages: of the prediction sets.
+        decisions: Decisions with the probabilities before calibration.
+        tempered: Probabilities after calibration, (decisions, labels).
+        groups: Group of each decision; the decisions of a group are in one fold, (decisions,).
+        coverages: Coverages of the prediction sets.
     """
     confidence, right = tempered.max(axis=1), tempered.argmax(axis=1) == decisions.gold
     by_type = decisions.by_type()
     measured: dict[str, list[dict[str, Any]]] = {"abstention": [], "prediction_sets": [], "risk_coverage": []}
     for name, indices in by_type.items():
-        of_type, named = decisions.select(indices), {"type": name} if name else {}
-        for asked in _PRECISIONS:
-            point = metrics.find_abstention(confidence[indices], right[indices], asked)
-            measured["abstention"].append({**named, "asked": asked, **(point._asdict() if point else {})})
-        for asked in coverages:
-            sets = metrics.measure_sets(of_type.probabilities, of_type.gold, groups[indices], asked)
-            measured["prediction_sets"].append({**named, "asked": asked, **sets})
+        selected, labeled = decisions.select(indices), {"type": name} if name else {}
+        for precision in _PRECISIONS:
+            point = metrics.find_abstention(confidence[indices], right[indices], precision)
+            measured["abstention"].append({**labeled, "asked": precision, **(point._asdict() if point else {})})
+        for coverage in coverages:
+            sets = metrics.measure_sets(selected.probabilities, selected.gold, groups[indices], coverage)
+            measured["prediction_sets"].append({**labeled, "asked": coverage, **sets})
     if by_type:
-        kept = np.concatenate(list(by_type.values()))
-        for level in metrics.risk_coverage(confidence[kept], right[kept]):
+        independent = np.concatenate(list(by_type.values()))
+        for level in metrics.risk_coverage(confidence[independent], right[independent]):
             measured["risk_coverage"].append(dict(zip(("coverage", "precision", "threshold"), level, strict=True)))
     return measured
 
 
 def _describe_fold(fold: Fold, digests: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
-    """Return a fold as a calibration keeps it; `digests` are of the rows of decisions, and `labels` have thresholds."""
+    """Return the record of a fold, from the digest of each decision's row and the labels that have thresholds."""
     thresholds = {"thresholds": dict(zip(labels, fold.thresholds, strict=True))} if labels else {}
     rows = np.unique(digests[fold.is_held_out]).astype(">u8").tobytes().hex()
     return {"rows": rows, "options": {"temperature": fold.temperature, **thresholds}}
 
 
 def _join_numbers(values: np.ndarray) -> str:
-    """Return numbers as one text, in seven digits."""
+    """Return numbers as one text, with seven digits."""
     return " ".join(f"{value:.7g}" for value in values)
 
 
@@ -216,9 +216,9 @@ def _compare_f1(yes: np.ndarray, gold: np.ndarray, fits: Sequence[Fold]) -> dict
     """Compute macro F1 at 0.5, and at thresholds that were tuned to the rows of other folds.
 
     Args:
-        yes: the probabilities of all labels of all rows, row by row, each tempered as its fold is, (decisions,).
-        gold: whether a row has the label, 0 or 1, (decisions,).
-        fits: the folds.
+        yes: Probabilities of all labels of all rows, row by row, with the temperature of their fold, (decisions,).
+        gold: Whether a row has the label, 0 or 1, (decisions,).
+        fits: Folds with their thresholds.
     """
     labels = len(fits[0].thresholds)
     chosen = np.zeros_like(gold, dtype=bool)
@@ -230,10 +230,10 @@ def _compare_f1(yes: np.ndarray, gold: np.ndarray, fits: Sequence[Fold]) -> dict
 
 
 def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float | None) -> Recipe:
-    """Return the recipe with the thresholds that its checkpoint's calibration has for a precision or a coverage.
+    """Return the recipe with the thresholds of its checkpoint's calibration for a precision or a coverage.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.evaluation.calibration.thresholds_for`.
+        BertkitError: If there is no such threshold; see `bertkit.evaluation.calibration.thresholds_for`.
     """
     saved = find_members(recipe)
     _check_sets(saved)
@@ -245,7 +245,7 @@ def _check_sets(saved: CheckpointInfo) -> None:
     """Check that a task family has abstention and prediction sets.
 
     Raises:
-        UsageError: it has not.
+        UsageError: If it has none.
     """
     if "set_above" not in saved.task.OPTIONS:
         message = f"--precision and --coverage are for one label per row, not for {saved.recipe.task}"

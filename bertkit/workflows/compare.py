@@ -1,4 +1,4 @@
-"""Compare finished runs by their stored predictions: differences, how sure they are, and where they come from."""
+"""Compare finished runs by their stored predictions: differences, their intervals and p values, and their rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from bertkit.tokens.feature_cache import encode_split
 
 @dataclass(frozen=True)
 class ComparedSystem:
-    """One of the compared runs, or folders of seeds: its scores, means over seeds where it has several."""
+    """A compared run or folder of seeds, with its scores: means over seeds if it has several."""
 
     name: str
     seeds: list[int | None]
@@ -56,22 +56,22 @@ class ComparedSystem:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several systems beside the first, which is the baseline, on the same rows."""
+    """Systems compared with the first, which is the baseline, on the same rows."""
 
     recipe: str
     task: str
     split: str
     rows: int
     units: int
-    """What was resampled: rows, or queries."""
+    """Number of rows, or of queries if these were resampled."""
     best_metric: str
     systems: list[ComparedSystem]
     differences: dict[str, dict[str, Difference]]
     """Name of a system -> metric -> its difference from the baseline."""
     changes: dict[str, Changes]
-    """Name of a system -> where it differs from the baseline."""
+    """Name of a system -> rows and slices in which it differs from the baseline."""
     settings: list[dict[str, str]]
-    """What differs between the runs: `setting`, and the value of each system by its name."""
+    """Settings that differ between the runs: `setting`, and the value of each system by its name."""
     notes: list[str]
     folders: dict[str, list[str]]
     """Name of a system -> the folders of its runs."""
@@ -103,9 +103,9 @@ def compare(
         BertkitError: If predictions, rows or models cannot be read; see `bertkit.errors`.
     """
     if len(paths) < 2:
-        raise UsageError("one run has nothing to be compared with", "name two or more")
+        raise UsageError("one run cannot be compared", "name two or more")
     if len({expand_path(path).resolve() for path in paths}) < len(paths):
-        raise UsageError("a run is named twice", "name each once")
+        raise UsageError("a run is named twice", "name each run only once")
 
     # 1. Read the stored predictions; no model is loaded. With `on`, the models answer the rows of the file instead.
     with stage("reading the predictions", total=1):
@@ -186,7 +186,7 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
         raise UsageError(message, remedy)
     for system in systems:
         if system.has_seeds and len(system.runs) < 2:
-            message = f"only {system.runs[0].name} is finished, and the spread of seeds takes at least two"
+            message = f"only {system.runs[0].name} is finished, and the spread of seeds needs at least two"
             raise UsageError(message, "repeat the command that trains them", file=system.name)
 
 
@@ -196,9 +196,9 @@ def _leave_out_unstored(
     """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
 
     Raises:
-        DataError: no metric is left, or the one that counts is left out.
+        DataError: If the best metric would be left out.
     """
-    # A metric may need more than what is stored, as one that reads probabilities does. Scoring each run again tells.
+    # A metric can need more than the stored predictions, such as probabilities. So each run is scored again.
     changed: dict[str, StoredRun] = {}
     for system, side in zip(systems, sides, strict=True):
         for run, row_scores in zip(system.runs, side.row_scores, strict=True):
@@ -206,11 +206,11 @@ def _leave_out_unstored(
     unchanged = [name for name in scorer.recipe.metrics if name not in changed]
     best = scorer.recipe.best_metric
     if best in changed:
-        message = f"the predictions do not have the {best} that the run has recorded: they are not those that it wrote"
+        message = f"the stored predictions do not give the {best} that the run recorded"
         remedy = "score the model again with `bertkit eval --output DIR`, and compare that folder"
         raise DataError(message, remedy, file=changed[best].file)
     recipe = scorer.recipe.model_copy(update={"metrics": unchanged})
-    notes = [f"{', '.join(changed)}: left out, for stored predictions do not determine it."] if changed else []
+    notes = [f"{', '.join(changed)}: left out, because stored predictions do not determine it."] if changed else []
     return replace(scorer, recipe=recipe), notes
 
 
@@ -227,7 +227,7 @@ def _describe_system(scorer: StoredPredictionScorer, name: str, system: StoredSy
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Return paths without the folders above that all of them share.
+    """Return paths without their common parent folders.
 
     >>> _short_names(["runs/a", "runs/b"]), _short_names(["runs/a/seed-1", "runs/b/seed-1"])
     (['a', 'b'], ['a/seed-1', 'b/seed-1'])

@@ -1,4 +1,4 @@
-"""Leave out the rows of a file that repeat others: word for word, nearly so, or in meaning."""
+"""Remove duplicate rows of a file: equal in wording, nearly equal, or equal in meaning."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 @dataclass(frozen=True)
 class DedupResult:
-    """How many rows repeat others."""
+    """Number of duplicates by kind."""
 
     rows: int
-    """Rows of the file that is cleaned."""
+    """Number of rows in the file before cleaning."""
     kept: int
     duplicates: dict[str, int]
-    """``exact``, ``near`` and ``meaning`` -> rows that go."""
+    """``exact``, ``near`` and ``meaning`` -> number of removed rows."""
     of_files: dict[str, int]
-    """File -> rows that go and repeat one of it."""
+    """File -> number of removed rows that duplicate one of its rows."""
     threshold: float | None = None
     curve: list[dict[str, Any]] = field(default_factory=list)
-    """Without a threshold: the share of rows that have a neighbor as near, and the farthest such pair."""
+    """Cosines with the fraction of rows that have such a neighbor, and an example; empty with a threshold."""
     written: list[str] = field(default_factory=list)
 
 

@@ -350,7 +350,7 @@ def find_license(folder: Path) -> str | None:
         return None
     started = values.get("model")
     license = next((encoder.license for encoder in list_encoders() if encoder.name == started), None)
-    return None if license is None else f"that of {started}, which it was trained from: {license}"
+    return None if license is None else f"the license of {started}, from which it was trained: {license}"
 
 
 def _read_license(file: Path) -> str | None:

@@ -214,7 +214,7 @@ def report_truncation(data: FinetuneData, context: TaskContext, features: Mappin
 
 @dataclass
 class Evaluator:
-    """Scores of the model during training, with the predictions of the best step, which is scored only once."""
+    """Evaluator of the model during training; it keeps the predictions of the best step."""
 
     data: FinetuneData
     checkpoint: Checkpoint
@@ -309,5 +309,5 @@ def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:
         reason = ""
         if loading.other_labels:
             old_labels, new_labels = (shorten(", ".join(names)) for names in (loading.other_labels, labels))
-            reason = f", because that of {recipe.model_name} is for the labels {old_labels}, not {new_labels}"
+            reason = f", because the head of {recipe.model_name} is for the labels {old_labels}, not {new_labels}"
         log.info(f"the head is new: it starts from random weights{reason}")

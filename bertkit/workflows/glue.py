@@ -137,7 +137,7 @@ def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any], ou
     """Load the recipes of the tasks, and find those that have no folder in a directory of data.
 
     Raises:
-        DataError: one of them is asked for by its name, or all are missing.
+        DataError: If a requested task is missing, or all of them are.
     """
     changes = dict(changes)
     data = changes.pop("data.source", None)

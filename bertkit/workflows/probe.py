@@ -1,4 +1,4 @@
-"""What each layer of an encoder knows: linear probes of a recipe's labels, or of tasks made from the rows."""
+"""Linear probes of each layer of an encoder, for a recipe's labels or for tasks that are made from the rows."""
 
 from __future__ import annotations
 

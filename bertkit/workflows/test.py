@@ -143,6 +143,6 @@ def _check_row(row: Mapping[str, Any], saved: CheckpointInfo, *, needs_answer: b
     unknown = set(spelled_names(read[gold]) if is_named and gold in read else ()).difference(saved.labels)
     if unknown:
         raise DataError(
-            f"{min(unknown)!r} is none of the labels", did_you_mean(min(unknown), saved.labels), column=gold
+            f"{min(unknown)!r} is not one of the labels", did_you_mean(min(unknown), saved.labels), column=gold
         )
     return read

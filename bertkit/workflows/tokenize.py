@@ -19,8 +19,8 @@ from bertkit.vectors.text_files import text_of
 
 
 def is_file(source: str) -> bool:
-    """Tell whether what is to be tokenized is a file: one that is there, ``-``, or a word that ends like one."""
-    with suppress(OSError):  # a text may be longer than names of files can be
+    """Return whether a source is a file: an existing file, ``-``, or a word with the suffix of a known format."""
+    with suppress(OSError):  # A text can be longer than a file name.
         if expand_path(source).is_file():
             return True
     return source == "-" or (" " not in source and guess_format(source)[0] is not None)
@@ -30,7 +30,7 @@ def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) 
     """Tokenize a text, or a pair, with the tokenizer of each model.
 
     Raises:
-        BertkitError: a model that cannot be found, or has no tokenizer; see `bertkit.errors`.
+        BertkitError: If a model cannot be found or has no tokenizer; see `bertkit.errors`.
     """
     return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load_tokenizers(models)]
 
@@ -39,12 +39,12 @@ def measure_file(file: str, models: Sequence[str], *, data: DataConfig | None = 
     """Measure how the tokenizer of each model splits the texts of a file.
 
     Args:
-        file: rows with a text each; ``-`` for standard input.
-        models: whose tokenizers are measured on the same texts.
-        data: how the file is read, and which column has the texts.
+        file: File with one text per row; ``-`` for standard input.
+        models: Models whose tokenizers are measured on the same texts.
+        data: Layout of the file and the column of the texts.
 
     Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
+        BertkitError: If the file or a model cannot be read; see `bertkit.errors`.
     """
     texts = _read_texts(file, data or DataConfig())
     first = next(texts, None)

@@ -60,10 +60,10 @@ def command(
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Pretrain in several ways, fine-tune each encoder on the same tasks, and compare.
+    """Pretrain several encoders, fine-tune each on the same tasks, and compare.
 
-    What differs, such as the objective, the masking rate or the size, is named by --space. All else is equal. After an
-    interruption, the same command goes on where it was. Other options and --set hold for all pretrainings.
+    --space names the settings that differ, such as the objective, the masking rate or the size. All others are equal.
+    After an interruption, the same command resumes. Other options and --set apply to all pretrainings.
     """
     from bertkit.recipe.space import parse_sweep_space
 
@@ -80,11 +80,11 @@ def command(
 
 
 def parse_then(text: str) -> tuple[str, dict[str, Any]]:
-    """Read a recipe and the settings behind it.
+    """Read the name of a recipe and the settings that follow it.
 
     Raises:
-        UsageError: no recipe is named.
-        RecipeError: a setting is not key=value.
+        UsageError: If no recipe is named.
+        RecipeError: If a setting is not key=value.
 
     >>> parse_then("sst2 data.limit=5000 training.epochs=2")
     ('sst2', {'data.limit': 5000, 'training.epochs': 2})

@@ -29,20 +29,20 @@ HELP = (
     'Start with: bertkit attention show "The cat sat on the mat." --model demo --output page.html'
 )
 
-_WARNING = "Attention says what heads read, and is no explanation of an answer: for that, see `bertkit explain`."
+_WARNING = "Attention shows what heads read. It does not explain an answer: for that, see `bertkit explain`."
 _DIGITS = 6
 _MAX_LISTED = 3  # tokens that are listed for another token
 
 
 def show_attention(
-    text: Annotated[str, argument("What the model reads.", "TEXT")],
+    text: Annotated[str, argument("Text for the model.", "TEXT")],
     model: EncoderOption = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     layer: Annotated[
-        int | None, option("List the tokens of this layer, from 0; a page begins with it.", "N", "all", min=0)
+        int | None, option("List the tokens of this layer, from 0; a page starts with it.", "N", "all", min=0)
     ] = None,
     head: Annotated[
-        int | None, option("With --layer: of this head only, from 0.", "N", "the mean of all", min=0)
+        int | None, option("With --layer: show only this head, from 0.", "N", "the mean of all", min=0)
     ] = None,
     max_length: Annotated[int, option("Refuse an input of more tokens.", "N", min=3)] = 128,
     output: PageOption = None,
@@ -94,7 +94,7 @@ def _print_attention(attended: AttendedText, layer: int | None, head: int | None
 
 
 def _list_layers(attended: AttendedText) -> list[dict[str, Any]]:
-    """Return a row per layer: where its attention goes, and its strongest weight between different tokens of text."""
+    """Return a row per layer: targets of its attention, and its strongest weight between different tokens of text."""
     import numpy as np
 
     tokens = attended.tokens

@@ -43,9 +43,9 @@ def command(
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
-    Fits a temperature to rows that the checkpoint was not trained on, and thresholds where rows have several labels.
-    They are kept in calibration.json beside the weights; `eval` and `predict` apply them and say so. A folder of seeds
-    is calibrated as an ensemble.
+    Fits a temperature to rows that the checkpoint was not trained on, and thresholds if rows have several labels.
+    They are stored in calibration.json next to the weights. `eval` and `predict` apply them and log it. A folder of
+    seeds is calibrated as an ensemble.
     """
     recipe, checkpoint = find_trained(run, model)
     from bertkit.recipe.load import load_recipe
@@ -60,28 +60,32 @@ def command(
 
 
 def print_calibration(result: CalibrationResult) -> None:
-    """Print the temperature, what it changed, and from which probability on a model is as right as asked."""
+    """Print the temperature, its effect, and the probability from which a model has the requested precision."""
     from bertkit.metrics.calibration import describe_temperature
 
     unit = f", {result.decisions:,} {result.per.replace('label', 'decisions on label')}s" if result.per != "row" else ""
     print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{unit} ({result.source})")
     if result.training_rows:
-        print_text(f"  training rows: {result.training_rows:,}. The model is surer of them than of new rows.")
+        print_text(f"  training rows: {result.training_rows:,}. The model is more confident on them than on new rows.")
     print_text(f"  temperature {describe_temperature(result.temperature)}")
-    # Both sides are of rows that the temperature was not fitted to; on its own rows it always looks better.
+    # Both sides are measured on rows that the temperature was not fitted to. Fitted rows always look better.
     table = []
     for name in result.before:
         sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
-        table.append({"measure": name, **{side: format_scored(of["value"], of["interval"]) for side, of in sides}})
+        table.append(
+            {"measure": name, **{side: format_scored(value["value"], value["interval"]) for side, value in sides}}
+        )
     scope = "" if result.per == "row" else f"of each {result.per}, "
     print_table(f"{scope}on rows that the temperature was not fitted to (95% CI over rows)", table)
     if result.f1_macro is not None:
-        # Thresholds only of families that decide label by label: the others take the likeliest label.
-        kept = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
+        # Only families that decide label by label have thresholds; the others predict the most likely label.
+        thresholds = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
         before, after = (result.f1_macro[name] for name in ("before", "after"))
         print_text(f"  f1_macro {before:.4f} at 0.5, {after:.4f} at thresholds that were tuned to other rows")
-        print_table("thresholds", kept) if kept else print_text("  thresholds stay at 0.5, since others are no better")
-    # "not shown": no threshold reaches that precision with 95% confidence, which is no claim that none would.
+        print_table("thresholds", thresholds)
+        if not thresholds:
+            print_text("  thresholds stay at 0.5, because others are not better")
+    # "not shown": no threshold reaches that precision with 95% confidence, which does not mean that none would.
     table_rows = [
         {
             "type": entry.get("type", ""),
@@ -106,4 +110,4 @@ def print_calibration(result: CalibrationResult) -> None:
         for measured in result.prediction_sets
     ]
     print_table("prediction sets, on rows that they were not fitted to (95% CI)", sets)
-    print_text(f"  written: {result.file}, and calibration.html beside it")
+    print_text(f"  written: {result.file}, and calibration.html next to it")

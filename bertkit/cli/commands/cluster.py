@@ -68,10 +68,10 @@ def command(
     from bertkit.workflows.cluster import assign as assign_rows
     from bertkit.workflows.cluster import cluster
 
-    # Clusters that are assigned exist already: what would make others is refused.
+    # Assigned clusters exist already, so options that would create others are rejected.
     if assign is not None:
         new_cluster_options = {"--clusters": clusters, "--save": save}
-        check_unused_options(new_cluster_options, "with --assign", "the clusters are those of the folder; leave it out")
+        check_unused_options(new_cluster_options, "with --assign", "the folder has its clusters already; leave it out")
     data = read_data_options(column, changes)
     files = () if vectors is None else (expand_path(vectors),)
     source = VectorSource(model, files, prompt, prompt_text)

@@ -57,19 +57,23 @@ def command(
     by: Annotated[
         str | None, option("Column of the data whose values are slices too.", "COLUMN", autocompletion=complete_column)
     ] = None,
-    rows: Annotated[int, option("How many rows that are won, and lost, to show.", "N", min=0)] = 5,
+    rows: Annotated[int, option("Number of rows that are won, and lost, to show.", "N", min=0)] = 5,
     fail_if_worse: Annotated[
-        bool, flag("--fail-if-worse", "End with exit code 8 where a run, or a slice of --by, is worse.")
+        bool, flag("--fail-if-worse", "Exit with code 8 if a run, or a slice of --by, is worse.")
     ] = False,
     margin: Annotated[
-        float, option("With --fail-if-worse: how much may be lost; that it is no more must be shown.", min=0)
+        float,
+        option(
+            "With --fail-if-worse: largest acceptable loss; a run fails unless its interval rules out a larger one.",
+            min=0,
+        ),
     ] = 0.0,
     metric: Annotated[
         list[str] | None, option("With --fail-if-worse: metric; repeatable.", "NAME", "the best one")
     ] = None,
     undecided: Annotated[
         Literal["fail", "pass"],
-        option("With --fail-if-worse: what comes of a difference that too few rows show.", "CHOICE"),
+        option("With --fail-if-worse: result if the rows are too few to decide.", "CHOICE"),
     ] = "fail",
     recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
@@ -148,21 +152,21 @@ def _print_comparison(compared: Comparison) -> None:
 
 
 def describe_power(difference: Difference, compared: Comparison) -> str:
-    """Say how many rows, or seeds, would show the difference of the best metric."""
+    """Describe how many rows, or seeds, would show the difference of the best metric."""
     unit = "rows" if compared.rows == compared.units else "queries"
     if difference.detectable is None:
-        return f"power: unknown, for the {compared.best_metric} of resampled {unit} does not differ"
+        return f"power: unknown, because resampling the {unit} does not change the {compared.best_metric}"
     power = f"power .8: {compared.units:,} {unit} show a difference of {difference.detectable:.4f} "
     power += f"in {compared.best_metric}"
     if not difference.difference:
         return power
     this = f"one of {abs(difference.difference):.4f}"
     if difference.rows_needed is not None:
-        power += f"; {this} takes {difference.rows_needed:,} {unit}"
+        power += f"; {this} needs {difference.rows_needed:,} {unit}"
         return power + (" with these seeds" if "seeds" in difference.test else "")
     if difference.seeds_needed is not None:
-        return f"{power}; {this} takes {difference.seeds_needed:,} seeds, for more {unit} would not do"
-    return f"{power}; {this} takes more seeds and more {unit}"
+        return f"{power}; {this} needs {difference.seeds_needed:,} seeds; more {unit} are not enough"
+    return f"{power}; {this} needs more seeds and more {unit}"
 
 
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:

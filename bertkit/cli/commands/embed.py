@@ -31,9 +31,7 @@ VectorFileOption = Annotated[
 ]
 UnitOption = Annotated[
     Unit,
-    option(
-        "What a vector stands for: text, word, token, or target, the word that the column `target` points to.", "UNIT"
-    ),
+    option("Unit of a vector: text, word, token, or target, the word that the column `target` points to.", "UNIT"),
 ]
 
 

@@ -68,7 +68,7 @@ def command(
     output: Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")] = None,
     require: Annotated[
         list[str] | None,
-        option("End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.", "METRIC=VALUE"),
+        option("Exit with code 8 if a metric, ece or size_mb misses this value; repeatable.", "METRIC=VALUE"),
     ] = None,
     confident: ConfidentOption = False,
     report: ReportOption = None,
@@ -111,7 +111,7 @@ def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
     {'gates.f1_macro': 0.85}
 
     Raises:
-        UsageError: one is none.
+        UsageError: If a text is not an assignment of a number.
     """
     gates = {}
     for text in assignments:
@@ -132,12 +132,12 @@ def _print_written(results: Sequence[Result], output: Path | None) -> None:
 def _print_and_exit(
     printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None
 ) -> None:
-    """Write the report, print what was scored, and end as the gates say."""
+    """Write the report, print the results, and exit with the code of the gates."""
     from bertkit.reports.cases import Case, add_measured, write_cases
 
     gates, measured = list[Case](), list[tuple[str, str, str]]()
-    for name, result in ((name, result) for name, of in results.items() for result in of):
-        # of several languages
+    for name, result in ((name, result) for name, of_name in results.items() for result in of_name):
+        # Results of several languages differ in name and not in split.
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
         scored = result.scores.items()
@@ -227,7 +227,7 @@ def _with_interval(table: list[dict[str, Any]], lead: Mapping[str, Any] | None) 
 
 
 def _describe_lead(lead: Mapping[str, Any]) -> str:
-    """Say by how much a model is better or worse than the strongest baseline."""
+    """Describe the difference between a model and the strongest baseline."""
     word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
     ends = sorted(sign * end for end in lead["interval"] or ())
     interval = f" (95% CI {format_interval((ends[0], ends[1]))})" if ends else ""
@@ -261,7 +261,7 @@ def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[Map
 
 
 def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Yield why there is no number; where a metric is undefined, so are its interval and its baseline."""
+    """Yield the reasons for missing numbers; an undefined metric has no interval and no baseline either."""
     scores = undefined.get("scores", {})
     for part, of in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
         reasons = {

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 ORDER = 31
 EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
-_MAX_WORDS = 10  # in a table; those with the largest values
+_MAX_WORDS = 10  # in a table: the words with the largest values
 _NOTHING = "nothing to explain: no word is read"
 
 TargetOption = Annotated[
-    list[str] | None, option("Explain this label, or the tag of this word; repeatable.", "NAME", "what is predicted")
+    list[str] | None, option("Explain this label, or the tag of this word; repeatable.", "NAME", "the prediction")
 ]
-StepsOption = Annotated[int, option("At most so many steps of integrated gradients.", "N", min=1, max=8192)]
+StepsOption = Annotated[int, option("Maximum number of steps of integrated gradients.", "N", min=1, max=8192)]
 
 
 @recipe_options("max_length", set_option=AnsweringSetOption)
@@ -50,7 +50,7 @@ def command(
     changes: dict[str, Any],
     text: TextOption = None,
     row: RowOption = None,
-    data: Annotated[str | None, option("Explain the rows of a file, or with `-` those of stdin.", "FILE")] = None,
+    data: Annotated[str | None, option("Explain the rows of a file; `-` for stdin.", "FILE")] = None,
     mistakes: Annotated[
         int | None, option("Explain the N validation rows that the run is most confidently wrong about.", "N", min=1)
     ] = None,

@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Fine-tune a model on all tasks of GLUE, and write a submission to its leaderboard.
 
-    Each task is an ordinary run in a folder of its own. After an interruption, the same command keeps the finished runs
-    and resumes the others. A task that fails does not end the rest.
+    Each task is an ordinary run in its own folder. After an interruption, the same command keeps the finished runs and
+    resumes the others. A task that fails does not stop the others.
     """
     from bertkit.workflows.glue import glue
 

@@ -40,27 +40,30 @@ def command(
     file: FileArgument,
     model: EncoderOption = ...,  # type: ignore[assignment]
     output: Annotated[
-        Path, output_option("Page to write, .html; its points are written beside it as .parquet.", "FILE")
+        Path, output_option("Page to write, .html; its points are written to a .parquet file next to it.", "FILE")
     ] = Path("map.html"),
     column: ColumnOption = "text",
     word: Annotated[
-        list[str] | None, option("Draw every occurrence of this word, whole and in any case; repeatable.", "WORD")
+        list[str] | None,
+        option("Draw every occurrence of this word as a complete word, in any case; repeatable.", "WORD"),
     ] = None,
     unit: Annotated[
         Literal["text", "target"],
-        option("What a point stands for: text, or target, the word that the column `target` points to.", "UNIT"),
+        option("Unit of a point: text, or target, the word that the column `target` points to.", "UNIT"),
     ] = "text",
     label: LabelOption = None,
     clusters: Annotated[int | None, option("Color the points by N clusters instead (k-means).", "N", min=2)] = None,
     layers: Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")] = "all",
-    reduce: Annotated[Literal["pca", "umap"], option("How vectors become points: pca, or umap.", "METHOD")] = "pca",
-    picture: Annotated[Path | None, option("Draw all layers side by side in an .svg file.", "FILE")] = None,
+    reduce: Annotated[
+        Literal["pca", "umap"], option("Reduction of vectors to points: pca, or umap.", "METHOD")
+    ] = "pca",
+    picture: Annotated[Path | None, option("Draw all layers next to each other in an .svg file.", "FILE")] = None,
     limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
     seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
     changes: TextSettingsOption = None,
-    fresh: Annotated[bool, flag("--fresh", "Replace files that are there.")] = False,
+    fresh: Annotated[bool, flag("--fresh", "Replace existing files.")] = False,
 ) -> None:
     """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.
 

@@ -42,7 +42,7 @@ def command(
     metric: Annotated[
         str | None,
         option(
-            "What probes are scored by: accuracy, f1_macro, ...; of numbers, spearmanr, pearsonr or r2.",
+            "Metric of the probes: accuracy, f1_macro, ...; for numbers, spearmanr, pearsonr or r2.",
             "METRIC",
             "the first of the recipe's that fits",
         ),
@@ -85,7 +85,7 @@ def print_probe(result: ProbeResult) -> None:
         }
         for layer in probed.layers
     ]
-    print_table("what a linear probe scores at each layer", table, len(table))
+    print_table("scores of a linear probe at each layer", table, len(table))
     print_notes(f"{name}: {score:.4f}" for name, score in probed.baselines.items())
     print_text(f"  control task: {describe_control(result.control, result.group)}")
     print_text(f"  best layer: {probed.best_layer}; center of gravity: {probed.center_of_gravity:.2f}")

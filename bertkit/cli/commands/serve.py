@@ -23,7 +23,9 @@ def command(
     runs: Annotated[
         list[str], argument("Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.", "RUN...")
     ],
-    recipe: Annotated[str | None, option("How rows are read by folders that are no runs.", "RECIPE")] = None,
+    recipe: Annotated[
+        str | None, option("Recipe for models that bertkit did not train; it defines how rows are read.", "RECIPE")
+    ] = None,
     host: Annotated[str, option("Address to listen at; 0.0.0.0 for all networks.", "HOST")] = "127.0.0.1",
     port: Annotated[int, option("Port; 0 for a free one.", "PORT", min=0, max=65535)] = 8000,
     api_key_file: Annotated[
@@ -44,8 +46,8 @@ def command(
 ) -> None:
     """Serve trained models over HTTP.
 
-    The server answers at addresses of its own and at those of text-embeddings-inference and OpenAI, and has a page to
-    try each model at.
+    The server answers at its own addresses and at the addresses of text-embeddings-inference and OpenAI. It has a page
+    to try each model.
     """
     from bertkit.workflows.serve import LoggedProgress, check_packages, log_json_lines, serve
 
@@ -78,12 +80,12 @@ def _check_root(path: str) -> str:
         UsageError: If the path is not a prefix.
     """
     if path.strip("/") and not re.fullmatch(r"(/[\w.~-]+)+/?", path, re.ASCII):
-        raise UsageError(f"--root-path {path!r} is no prefix of an address", "write it like /bert")
+        raise UsageError(f"--root-path {path!r} is not a prefix of an address", "write it like /bert")
     return path.rstrip("/")
 
 
 def _read_key(file: str | None) -> str | None:
-    """Return the key of a file, or of the environment; not that of an option, which all users of a machine can see."""
+    """Return the key from a file or the environment. An option would show it to all users of the machine."""
     from bertkit.recipe.sections import expand_path
 
     if file is None:

@@ -66,8 +66,8 @@ def command(
 ) -> None:
     """Fine-tune with many settings, and rank them by score.
 
-    Each trial is an ordinary run folder. After an interruption, the same command resumes the trial that was broken off
-    and trains the missing ones. Options override the recipe in all trials.
+    Each trial is an ordinary run folder. After an interruption, the same command resumes the interrupted trial and
+    trains the missing ones. Options override the recipe in all trials.
     """
     from bertkit.recipe.space import parse_sweep_space
 
@@ -147,7 +147,7 @@ def _print_trials(summary: SweepSummary, names: Mapping[str, str]) -> None:
 
 
 def short_names(space: dict[str, str]) -> dict[str, str]:
-    """Return recipe key -> its last part, or the whole key where two end alike.
+    """Return recipe key -> its last part, or the complete key if two have the same last part.
 
     >>> short_names({"training.epochs": "2,3", "training.seed": "1,2"})
     {'training.epochs': 'epochs', 'training.seed': 'seed'}

@@ -34,8 +34,8 @@ def command(
 ) -> None:
     """Test how a model behaves, after CheckList: answers that it must give, and changes that must (not) matter.
 
-    Tests have rows of their own, rows from templates, or those that the run was scored on. The exit code is 8 where
-    more rows of a test fail than it allows.
+    Tests have their own rows, rows from templates, or the rows that the run was scored on. The exit code is 8 if more
+    rows of a test fail than it allows.
     """
     from bertkit.workflows.test import run_tests
 

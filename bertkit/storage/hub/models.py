@@ -133,13 +133,13 @@ def _find_on_hub(name: str) -> Path:
 
     repository_name, revision = split_revision(name)
     if not is_name(repository_name):
-        raise ModelError(f"{name!r} is neither a directory nor a hub name", _list_folders(Path()))
+        raise ModelError(f"{name!r} is neither a directory nor the name of a model on the Hub", _list_folders(Path()))
     try:
         repository = get_repo_info("model", repository_name, revision)
     except UnavailableError as error:
         folder = cached_folder("model", repository_name, revision)
         if folder is None and expand_path(name).parent.is_dir() and "/" in name:
-            message = f"no such directory: {name}; as a name of the hub, {error.message}"
+            message = f"no such directory: {name}; as a name on the Hub, {error.message}"
             raise ModelError(message, _list_folders(expand_path(name).parent)) from None
         if folder is None or not _is_complete(folder):
             location = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
@@ -351,7 +351,7 @@ def find_run(model: str) -> Path:
     try:
         return find_model(model)
     except (ModelError, UnavailableError):
-        remedy = "`bertkit runs list` shows those below runs/; a model of the hub must be in its cache or reachable"
+        remedy = "`bertkit runs list` shows the runs below runs/; a model on the Hub must be cached or reachable"
         raise ModelError(f"no such run: {model}", remedy) from None
 
 
@@ -364,17 +364,17 @@ def is_hub_name(name: str) -> bool:
 
 
 def has_recipe(name: str) -> bool:
-    """Return whether a name means a folder or a model on the Hub, which may bring a recipe along."""
+    """Return whether a name means a folder or a model on the Hub, which can have a recipe."""
     return expand_path(name).is_dir() or is_hub_name(name)
 
 
-def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECIPE") -> str:
-    """Return the recipe that a trained model on disk or on the Hub brings along.
+def recipe_of(model: str, remedy: str = "name a run folder, or add --recipe RECIPE") -> str:
+    """Return the recipe of a trained model on disk or on the Hub.
 
     Raises:
         ModelError: If the model does not exist, or its run is not finished.
         UnavailableError: If the Hub does not give the model, and the cache does not have it.
-        UsageError: If the model has no recipe; `remedy` is how to name one.
+        UsageError: If the model has no recipe; `remedy` explains how to name one.
     """
     folder = expand_path(model)
     if is_hub_name(model) and not folder.exists():
@@ -382,5 +382,5 @@ def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECI
     file = find_recipe(folder)
     if file is None:
         check_model(folder)
-        raise UsageError(f"no {RECIPE} beside the model, so nothing says what it was trained for", remedy, file=model)
+        raise UsageError(f"no {RECIPE} in the model folder, so its task is unknown", remedy, file=model)
     return str(file)

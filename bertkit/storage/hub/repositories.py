@@ -64,7 +64,7 @@ def get_repo_info(repo_type: str, name: str, revision: str | None = None) -> Rep
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
-        raise UnavailableError(_unreachable or "the hub cannot be reached", TRY_LATER)
+        raise UnavailableError(_unreachable or "the Hub cannot be reached", TRY_LATER)
     return _look_up(repo_type, name, revision or constants.DEFAULT_REVISION)
 
 
@@ -232,9 +232,9 @@ def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
     for cause in chain:
         reason = error_summary(cause)
         if isinstance(cause, (httpx.ReadError, httpx.RemoteProtocolError)):
-            return UnavailableError(f"{subject}the connection broke off ({reason})", REPEAT)
+            return UnavailableError(f"{subject}the connection was interrupted ({reason})", REPEAT)
         if isinstance(cause, (httpx.TransportError, ConnectionError, TimeoutError)):
-            return UnavailableError(f"{subject}the hub cannot be reached ({reason})", TRY_LATER)
+            return UnavailableError(f"{subject}the Hub cannot be reached ({reason})", TRY_LATER)
     return None
 
 
@@ -243,25 +243,25 @@ def _read_answer(response: Any) -> tuple[str, str]:
     status, code = response.status_code, response.headers.get("X-Error-Code", "")
     log_in = "`hf auth login`"
     if code == "GatedRepo":
-        return f"it is gated ({status})", f"ask for access on its page of the hub, then log in with {log_in}"
+        return f"it is gated ({status})", f"request access on its page on the Hub, then log in with {log_in}"
     if code == "RevisionNotFound":
-        return f"the hub does not have this revision of it ({status})", "check the revision"
+        return f"the Hub does not have this revision ({status})", "check the revision"
     if code == "EntryNotFound":
-        return f"the hub does not have this file ({status})", TRY_LATER
+        return f"the Hub does not have this file ({status})", TRY_LATER
     if status == 401 and "Authorization" in response.request.headers:
-        return "the hub does not accept your token for it (401)", f"check the name, or log in again with {log_in}"
+        return "the Hub does not accept your token for it (401)", f"check the name, or log in again with {log_in}"
     if status == 429:
         wait = response.headers.get("Retry-After", "")
         when = f"in {wait} s" if wait.isdigit() else "later"
-        return "the hub takes no more requests for now (429)", f"try again {when}; {log_in} raises the limit"
+        return "the Hub accepts no more requests for now (429)", f"try again {when}; {log_in} raises the limit"
     if status >= 500:
-        return f"the hub fails ({f'{status} {response.reason_phrase}'.strip()})", TRY_LATER
+        return f"the Hub failed ({f'{status} {response.reason_phrase}'.strip()})", TRY_LATER
     meanings = {
-        401: ("the hub does not show it without a login (401)", f"check the name, or log in with {log_in}"),
-        403: ("the hub forbids it (403)", f"check what your token permits, or log in with {log_in}"),
-        404: ("the hub does not have it (404)", "check the name"),
+        401: ("the Hub does not show it without a login (401)", f"check the name, or log in with {log_in}"),
+        403: ("the Hub forbids it (403)", f"check what your token permits, or log in with {log_in}"),
+        404: ("the Hub does not have it (404)", "check the name"),
     }
-    return meanings.get(status, (f"the hub answers {status} {response.reason_phrase}", TRY_LATER))
+    return meanings.get(status, (f"the Hub answered {status} {response.reason_phrase}", TRY_LATER))
 
 
 def check_token() -> None:
@@ -273,11 +273,11 @@ def check_token() -> None:
     from huggingface_hub import get_token
 
     if get_token() is None:
-        raise UnavailableError("there is no token for the hub", "log in with `hf auth login`, or set HF_TOKEN")
+        raise UnavailableError("there is no token for the Hub", "log in with `hf auth login`, or set HF_TOKEN")
 
 
 def find_repository(name: str) -> Any | None:
-    """Return the `huggingface_hub.ModelInfo` of a model on the Hub, or None if there is no such model.
+    """Return the `huggingface_hub.ModelInfo` of a model on the Hub, or None if the Hub does not have it.
 
     Raises:
         UnavailableError: If the Hub cannot be reached, or rejects the request.
@@ -335,4 +335,4 @@ def commit_files(
             if "README.md" not in str(error):
                 raise
             reason = " ".join(str(error).partition("\n")[2].split())
-            raise ModelError(f"the hub does not accept the metadata of the card ({reason})", "correct it") from None
+            raise ModelError(f"the Hub does not accept the metadata of the card ({reason})", "correct it") from None
