@@ -110,9 +110,7 @@ def test_an_entry_has_tests_that_exist():
 
 
 def test_the_page_has_every_entry_as_it_is_written_here():
-    rows = re.findall(
-        r"^\| `([^`]*)` \| (.*) \| (.*) \| (.*) \|$", PAGE.partition("## Intervals")[0], re.MULTILINE
-    )
+    rows = re.findall(r"^\| `([^`]*)` \| (.*) \| (.*) \| (.*) \|$", PAGE.partition("## Intervals")[0], re.MULTILINE)
     assert len(rows) == len(ENTRIES)
     for entry, (where, metrics, same_as, result) in zip(ENTRIES, rows, strict=True):
         assert (where, same_as) == (entry["where"], entry["same_as"]), REDO
