@@ -20,50 +20,46 @@ PAGE = ROOT / "docs" / "scores.md"
 HEAD = """\
 # Scores
 
-`make scores` runs the tests that this page names, measures how often intervals hold the true score, and writes the page
-with both. Do not edit it by hand; its text is in `tests/scores.yaml` and `tools/make_scores_page.py`.
+Tests compute each number that bertkit prints a second time with independent code, on random answers. This code is a
+library, a model of transformers, or an official scorer written as a plain loop. `make scores` runs the tests of
+`tests/scores.yaml`, simulates how often intervals contain the true score, and writes this page. Its text is in
+`tools/make_scores_page.py`.
 
-## What each number is equal to
+## Recounted metrics
 
-Each number that bertkit prints is counted a second time by code that shares nothing with bertkit: a library, a model of
-transformers, or an official scorer written as a plain loop. The tests compare both on random answers.
-
-| printed by | metrics | equal to | tests | result |
-|---|---|---|---|---|
+| printed by | metrics | equal to | tests |
+|---|---|---|---|
 """
 
 INTERVALS = """
 ## Intervals
 
-A score has a 95% interval over rows: it says how far the score on all rows of this kind may lie from the score on
-these. The model is fixed, so it does not say what another training seed would give. The terminal, `--json` (under
-`interval_methods`), the report and the model card name the method of each interval:
+A score has a 95% interval over rows. It covers other rows of the same kind, and no other training seeds, because the
+model is fixed. The terminal, `--json` (`interval_methods`), the report and the model card name the method:
 
-* **Wilson**: the score is a share, such as accuracy or exact match. Precision and recall are shares of the rows that
-  are predicted or gold, and F1 of one label follows from the share of those rows that are both. This interval is valid
-  for few rows, and where all or none are right: 12 of 12 is 0.7575 to 1.
-* **bootstrap**: other scores, from 1,000 resamples of the rows. The ends are BCa percentiles (Efron 1987). For few
-  rows they lie further out, as Student's quantiles do (Hesterberg 2015).
+* **Wilson**: fractions, such as accuracy and exact match. Precision, recall, and F1 of one label derive from fractions
+  as well. The interval is valid for few rows, and if all or none are right: 12 of 12 is 0.7575 to 1.
+* **bootstrap**: other scores, from 1,000 resamples of the rows, with BCa percentiles (Efron 1987). For few rows, the
+  ends are farther out, as Student's quantiles are (Hesterberg 2015).
 * **halves**: `ece`, `adaptive_ece` and `squared_error_debiased` of a [calibration](calibration.md), from 1,000 random
-  halves of the rows: twice the value less that of a half, at 2.5% and 97.5% of the halves (the jackknife histogram, Wu
-  1990). Chance makes these errors larger. Resampled rows repeat, which makes them larger once more, so that a bootstrap
-  would leave out the true error. Where the interval of `squared_error_debiased` reaches 0, the other two do as well.
+  halves of the rows (the jackknife histogram, Wu 1990). A bootstrap would miss the true error, because repeated rows
+  increase it. If the interval of `squared_error_debiased` reaches 0, the others do as well.
 
-A score has no interval where its resamples score the same, and where there is only one row and the score is not a
-share. The reason is printed. A correlation of 1 on 12 rows does not tell how far it may be off.
+A score has no interval if all resamples score the same, or if there is only one row and the score is not a fraction.
+bertkit prints the reason.
 
-`best_f1` and `best_exact` are the best of many thresholds on the same rows, which makes them too high for few rows. So
-are `f1` and `exact_match` where the threshold was [tuned](recipes.md#questions-without-an-answer) on the scored rows,
-and a line says so. Score other rows with `bertkit eval --split test`.
+`best_f1` and `best_exact` are the best of many thresholds on the same rows, so they are too high for few rows. The same
+holds for `f1` and `exact_match` if the threshold was [tuned](recipes.md#questions-without-an-answer) on the scored
+rows; bertkit prints a note. Score other rows with `bertkit eval --split test`.
 
-### How often they hold the truth
+### Coverage
 
-The true score of a made-up population is known. Each trial draws rows from it and asks whether their interval holds
-that score, which 95% of them should. Models range from 60% to 97% right. `none` is the share of trials without an
-interval, mostly because everything was right; these trials do not count. A cell has {trials} trials of {samples}
-resamples, so figures from {least:.1f} to {most:.1f} do not differ from 95 beyond the noise of the simulation; those
-below are bold. Metrics of the same rows share the draws, so their figures err together. The rows of
-`rankings` are queries.
+Each trial draws rows from a simulated population with a known score. A cell is the percentage of intervals that contain
+this score; 95 is right. Models are 60% to 97% accurate. The percentage of trials without an interval is in parentheses.
+These trials do not count; in most of them, every row was right.
+
+With {trials} trials of {samples} resamples, figures from {lowest:.1f} to {highest:.1f} do not differ from 95
+significantly. Lower figures are bold. Metrics of the same rows use the same draws. The rows of `rankings` are queries.
 
 | rows | metric | method | n = 20 | n = 100 | n = 1,000 |
 |---|---|---|---:|---:|---:|
@@ -71,10 +67,9 @@ below are bold. Metrics of the same rows share the draws, so their figures err t
 
 
 CALIBRATION = """
-The intervals of the measures of a calibration are simulated in the same way, with {trials} trials. Figures from
-{least:.1f} to {most:.1f} do not differ from 95 beyond the noise. The model is as sure as it is right, or its logits are
-1.15 times or twice as large. The mean width of the intervals is in parentheses. An `ece` of 0 lies at the end of what
-is possible, so intervals hold it more often than 95 times of 100.
+The intervals of the measures of a calibration have {trials} trials, so figures from {lowest:.1f} to {highest:.1f} do
+not differ from 95 significantly. The logits are calibrated, 1.15 times too large, or twice too large. The mean width of
+the intervals is in parentheses. An `ece` of 0 is the lowest possible value, so intervals contain it more often.
 
 | confidence | measure | true value | n = 300 | n = 1,000 | n = 5,000 |
 |---|---|---:|---:|---:|---:|
@@ -84,16 +79,15 @@ is possible, so intervals hold it more often than 95 times of 100.
 FALSE_ALARMS = """
 ## False alarms
 
-Where there is nothing to find, nothing should be found. The rows are pairs of MRPC, {train} to train on and
-{validation} to validate, drawn anew each time. Their labels are random, as skewed as the column says, for `check`.
-For `errors` and `compare`, the mistakes of two runs fall on rows at random ({wrong:.0%} of the training rows);
-`errors` tests up to 14 slices of them, by label among others. A cell is how often something is found in {draws} draws,
-with Wilson's 95% interval.
+How often bertkit reports a finding in data without a pattern, in percent of {draws} draws. The 95% interval of 0% ends
+at {zero:.1f}%, and the interval of {highest:.0f}% is {low:.1f} to {high:.1f}%. Each draw has {train} training and
+{validation} validation pairs of MRPC. For `check`, the labels are random, with the skew of the column. For `errors` and
+`compare`, two runs make mistakes on random rows ({wrong:.0%} of the training rows). `errors` tests up to 14 slices.
 
-`check --label-errors` is not here: random labels are wrong, and it says so. `probe` calls nothing a
-finding; a control stands beside each of its scores. `python -m benchmarks.null_tables` counts again.
+`check --label-errors` is not in the table, because it is right to report random labels. `probe` reports no findings.
+`python -m benchmarks.null_tables` repeats the measurement.
 
-| what is found | {shares} |
+| finding | {shares} |
 |---|{columns}
 """
 
@@ -102,11 +96,8 @@ def null_lines(cells: list[dict[str, Any]]) -> list[str]:
     """Return the lines of the table of false alarms."""
     lines: dict[str, list[str]] = {}
     for cell in cells:
-        low, high = wilson_interval(cell["alarms"], cell["draws"])
-        lines.setdefault(cell["what"], []).append(
-            f"{100 * cell['alarms'] / cell['draws']:.0f}% ({100 * low:.1f} to {100 * high:.1f})"
-        )
-    return [f"| {' | '.join([what, *line])} |" for what, line in lines.items()]
+        lines.setdefault(cell["what"], []).append(f"{100 * cell['alarms'] / cell['draws']:.0f}%")
+    return [f"| {' | '.join([finding, *line])} |" for finding, line in lines.items()]
 
 
 def recount_lines(entries: list[dict[str, Any]], results: dict[str, Counter[str]]) -> list[str]:
@@ -114,62 +105,65 @@ def recount_lines(entries: list[dict[str, Any]], results: dict[str, Counter[str]
     lines = []
     for entry in entries:
         metrics = ", ".join(f"`{name}`" for name in entry["metrics"])
-        cells = [f"`{entry['where']}`", metrics, entry["same_as"], *test_cells(entry["tests"], results)]
+        cells = [f"`{entry['where']}`", metrics, entry["same_as"], test_cells(entry["tests"], results)[1]]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def noise_of(trials: int) -> float:
-    """Return how far the share of trials lies from 0.95 by chance, 95 times of 100."""
+def coverage_noise(trials: int) -> float:
+    """Return the half-width of the 95% interval of a coverage of 0.95."""
     return float(1.96 * (0.05 * 0.95 / trials) ** 0.5)
 
 
 def coverage_lines(coverage: dict[str, Any]) -> list[str]:
     """Return the lines of the table of coverage, a metric on each."""
-    least = 100 * (0.95 - noise_of(coverage["trials"]))
+    min_percent = 100 * (0.95 - coverage_noise(coverage["trials"]))
     lines: dict[tuple[str, str], list[str]] = {}
     methods: dict[tuple[str, str], set[str]] = {}
     for cell in coverage["cells"]:
         head, none = (cell["rows"], f"`{cell['metric']}`"), 1 - cell["intervals"] / coverage["trials"]
-        text = held_text(cell, least)
-        lines.setdefault(head, []).append(text + (f" ({100 * none:.0f} none)" if none >= 0.005 else ""))
+        text = held_text(cell, min_percent)
+        lines.setdefault(head, []).append(text + (f" ({100 * none:.0f})" if none >= 0.005 else ""))
         methods.setdefault(head, set()).update(cell["methods"])
     return [f"| {' | '.join([*head, ' or '.join(sorted(methods[head])), *cells])} |" for head, cells in lines.items()]
 
 
-def held_text(cell: dict[str, Any], least: float) -> str:
-    """Write the percent of intervals that held the truth, bold where there are fewer than `least`."""
+def held_text(cell: dict[str, Any], min_percent: float) -> str:
+    """Format the percentage of intervals that contain the truth, in bold if it is below `min_percent`."""
     held = 100 * cell["held"] / cell["intervals"]
-    return f"{held:.1f}" if held >= least - 0.05 else f"**{held:.1f}**"
+    return f"{held:.1f}" if held >= min_percent - 0.05 else f"**{held:.1f}**"
 
 
 def calibration_lines(cells: list[dict[str, Any]]) -> list[str]:
     """Return the lines of the table of the measures of calibrations."""
-    least = 100 * (0.95 - noise_of(cells[0]["trials"]))
+    min_percent = 100 * (0.95 - coverage_noise(cells[0]["trials"]))
     lines: dict[tuple[str, str], list[str]] = {}
     for cell in cells:
         line = lines.setdefault((cell["rows"], f"`{cell['metric']}`"), [f"{cell['truth']:.2g}"])
-        line.append(f"{held_text(cell, least)} ({cell['width']:.2g})")
+        line.append(f"{held_text(cell, min_percent)} ({cell['width']:.2g})")
     return [f"| {' | '.join([*head, *line])} |" for head, line in lines.items()]
 
 
 def false_alarms(null: dict[str, Any]) -> str:
-    """Return the section about what is found where there is nothing to find."""
+    """Return the section about findings in data without a pattern."""
     shares = list(dict.fromkeys(f"{100 * cell['share']:.0f}:{100 - 100 * cell['share']:.0f}" for cell in null["cells"]))
     settings = {name: value for name, value in null.items() if name != "cells"}
-    head = FALSE_ALARMS.format(**settings, shares=" | ".join(shares), columns="---:|" * len(shares))
+    draws, max_alarms = null["draws"], max(cell["alarms"] for cell in null["cells"])
+    (_, zero), (low, high) = ([100 * end for end in wilson_interval(alarms, draws)] for alarms in (0, max_alarms))
+    limits = {"zero": zero, "highest": 100 * max_alarms / draws, "low": low, "high": high}
+    head = FALSE_ALARMS.format(**settings, **limits, shares=" | ".join(shares), columns="---:|" * len(shares))
     return head + "\n".join([*null_lines(null["cells"]), ""])
 
 
 def scores_page(entries: list[dict[str, Any]], results: dict[str, Counter[str]], coverage: dict[str, Any]) -> str:
     """Return the page: what each metric is equal to, and how often intervals hold the truth."""
-    noise = noise_of(coverage["trials"])
+    noise = coverage_noise(coverage["trials"])
     trials = {"trials": coverage["trials"], "samples": coverage["samples"]}
-    head = INTERVALS.format(**trials, least=100 * (0.95 - noise), most=100 * (0.95 + noise))
+    head = INTERVALS.format(**trials, lowest=100 * (0.95 - noise), highest=100 * (0.95 + noise))
     recounted, covered = recount_lines(entries, results), coverage_lines(coverage)
     cells = coverage["calibration"]
-    count, noise = cells[0]["trials"], noise_of(cells[0]["trials"])
-    second = CALIBRATION.format(trials=count, least=100 * (0.95 - noise), most=100 * (0.95 + noise))
+    count, noise = cells[0]["trials"], coverage_noise(cells[0]["trials"])
+    second = CALIBRATION.format(trials=count, lowest=100 * (0.95 - noise), highest=100 * (0.95 + noise))
     measured = calibration_lines(cells)
     return HEAD + "\n".join([*recounted, ""]) + head + "\n".join([*covered, ""]) + second + "\n".join([*measured, ""])
 
