@@ -54,7 +54,7 @@ def test_a_command_that_computes_takes_a_number_of_threads(run, monkeypatch):
     assert run("tokenize", "a text", "--model", "demo", "--threads", 3).code == 0
     assert process.available_threads() == (3, "--threads")
     assert run("tokenize", "a text", "--model", "demo").code == 0
-    assert process.available_threads().why == "OMP_NUM_THREADS"
+    assert process.available_threads().reason == "OMP_NUM_THREADS"
     refused = run("tokenize", "a text", "--threads", 0)
     assert refused.code == 2 and "--threads" in refused.last
     assert run("encoders", "--threads", 2).code == 2
