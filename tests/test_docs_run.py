@@ -169,7 +169,7 @@ def shorten_ablation(words: list[str]) -> list[str]:
     """Return an ablation of tiny models with few rows, steps and seeds."""
     before = ["", *words]
     tasks = [
-        f"{word} data.limit=40 training.epochs=1" if last == "--then" else word
+        f"{word} data.limit=40 training.epochs=1" if last == "--finetune" else word
         for last, word in zip(before, words, strict=False)
     ]
     small = ["--set", "data.limit=300", "--set", "training.batch_size=4", "--set", "training.max_length=32"]

@@ -45,7 +45,7 @@ OWN = {
     "wsd": {"data.limit": 300},
     "wsd-nearest": {"data.limit": 300},
     "albert": NEW,
-    "bert": {"training.short_length": None, "data.validation_share": 0.1},
+    "bert": {"training.short_length": None, "data.validation_fraction": 0.1},
     "distilbert": {"training.short_length": None},
     "electra": {
         **NEW,

@@ -77,9 +77,7 @@ HELD = {
         "server/test_access.py::test_errors_of_an_input_are_explained_and_others_are_not",
         "server/test_access.py::test_a_fault_of_bertkit_shows_no_traceback",
     ),
-    "With a key, a request without it cannot": (
-        "server/test_access.py::test_a_key_is_asked_for_where_there_is_one",
-    ),
+    "With a key, a request without it cannot": ("server/test_access.py::test_a_key_is_asked_for_where_there_is_one",),
     "A page of another website cannot read an answer": (
         "server/test_app.py::test_other_websites_are_let_in_only_by_name",
     ),

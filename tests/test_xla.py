@@ -42,7 +42,7 @@ TRAINED = {
     "finetune classify": [*TUNED, "--set", "options.long_text=windows_mean", "--max-length", "12"],
     "finetune rerank": [*TUNED, "--set", "options.loss=listwise"],
     "pretrain mlm": PRETRAINED,
-    "pretrain bert": [*PRETRAINED, "--set", "data.validation_share=0.1"],
+    "pretrain bert": [*PRETRAINED, "--set", "data.validation_fraction=0.1"],
 }
 """Command -> its options."""
 

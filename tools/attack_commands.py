@@ -14,7 +14,7 @@ NEW = "--tokenizer demo --size tiny --set training.max_length=32"
 
 PRETRAINED = {
     "albert": NEW,
-    "bert": "--model demo --set training.short_length=null --set data.validation_share=0.1",
+    "bert": "--model demo --set training.short_length=null --set data.validation_fraction=0.1",
     "clm": NEW,
     "distilbert": "--model demo --set training.short_length=null",
     "electra": "--tokenizer demo --size electra-small --set options.generator_size=0.5 "
@@ -41,13 +41,14 @@ MADE = {
         f"-o of-{name}"
         for name in RECIPES
     },
-    "ablation": "ablate mlm --space objective=mlm,clm --then 'cola data.limit=24 training.steps=2 data.source=demo' "
+    "ablation": "ablate mlm --space objective=mlm,clm "
+    "--finetune 'cola data.limit=24 training.steps=2 data.source=demo' "
     "--data demo --tokenizer tokenizer --steps 2 --seeds 1 --set data.limit=120 --set training.max_length=32 "
     "--set training.batch_size=4 --set model_options.num_hidden_layers=1 --set model_options.hidden_size=32 "
     "--set model_options.num_attention_heads=2 --set model_options.intermediate_size=64 -o ablation",
-    "pruned": "prune run --data data --layers 1 --rows 8 -o pruned",
+    "pruned": "prune run --data data --layers 1 --sample 8 -o pruned",
     "exported": "export run --data data -o exported",
-    "quantized": "quantize run --data data --rows 8 --margin 0.9 -o quantized",
+    "quantized": "quantize run --data data --sample 8 --margin 0.9 -o quantized",
     "scores": "eval run --data data -o scores",
     "predicted.jsonl": "predict run rows.csv -o predicted.jsonl",
     "predicted.parquet": "predict run rows.csv -o predicted.parquet",
@@ -57,7 +58,7 @@ MADE = {
     "topics": "cluster rows.csv --vectors vectors.npy --clusters 3 --save topics -o clustered.csv",
     "kept.csv": "dedup rows.csv --vectors vectors.npy --threshold 0.95 -o kept.csv --report report.csv",
     "fixed": "check classify --data data --fix fixed",
-    "map.html": "map rows.csv --model demo --precision fp32 --picture map.svg -o map.html",
+    "map.html": "map rows.csv --model demo --precision fp32 --svg map.svg -o map.html",
     "found.jsonl": "search query index --file queries.jsonl -k 3 -o found.jsonl",
     "passages.jsonl": "search passages rows.csv --model demo -o passages.jsonl",
     "similar.csv": "similar pairs.csv --model demo -o similar.csv",
@@ -127,7 +128,7 @@ READ = {
     "predicted.parquet": ("dedup predicted.parquet -o result.csv",),
     "vectors.npy": ("cluster rows.csv --vectors vectors.npy --clusters 3 -o result.csv",),
     "vectors.parquet": ("dedup rows.csv --vectors vectors.parquet --threshold 0.9 -o result.csv",),
-    "rows.csv": ("recipes guess rows.csv", "errors run --by label", "predict run rows.csv -o result.csv"),
+    "rows.csv": ("recipes guess rows.csv", "errors run --group-by label", "predict run rows.csv -o result.csv"),
     "mine.yaml": ("recipes check mine.yaml", "recipes show mine.yaml"),
     "data": (f"bench classify {FEW} --steps 2", "check classify --data data"),
     **{f"of-{name}": (f"eval of-{name} --data demo --limit 24 --training-rows keep",) for name in RECIPES},

@@ -102,7 +102,7 @@ class Yard:
         """Return what a command reads or changes: every name in it that is in the store, but not what it makes."""
         words = set(re.split(r"[\s=']", command))
         made = {name for name, making in MADE.items() if making == command}
-        made |= set(re.findall(r"(?:-o|--save|--sample|--report|--picture|--fix) (\S+)", command))
+        made |= set(re.findall(r"(?:-o|--save|--sample|--report|--svg|--fix) (\S+)", command))
         return self.inputs | ({path.name for path in self.store.iterdir()} & words - made)
 
     def begin(self, command: str, *more: str) -> None:

@@ -125,8 +125,8 @@ PredictionsRecipeOption = Annotated[
     option("Recipe of the task, for files of predictions, which name no recipe.", "RECIPE", "the first run's"),
 ]
 TrainingRowsOption = Annotated[
-    Literal["refuse", "drop", "keep"],
-    option("Rows that the checkpoint was trained on: `refuse` is an error, `drop` skips, `keep` marks them.", "CHOICE"),
+    Literal["error", "drop", "keep"],
+    option("Rows that the checkpoint was trained on: `error` is an error, `drop` skips, `keep` marks them.", "CHOICE"),
 ]
 PretrainedOption = Annotated[str, option("Pretrained model: Hub name, directory or `demo`.", "MODEL")]
 CheckpointOption = Annotated[
@@ -154,13 +154,13 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 
 SetOption = Annotated[list[str] | None, set_option()]
 _FORMAT_KEYS = [f"data.{key}" for key in ("format", "header", "delimiter", "quoting", "encoding")]
-_ANSWERING = ["task", "labels", "model_labels", "*options.*", "data.columns*", "data.unread", *_FORMAT_KEYS]
+_ANSWERING = ["task", "labels", "model_labels", "*options.*", "data.columns*", "data.ignore_columns", *_FORMAT_KEYS]
 _ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "cls_only_last_layer")]
 _SCORING = [*_ANSWERING, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
 # Every key of `data` except those that draw training rows, which only training reads.
 _SCORING += [f"data.{key}" for key in ("source", "config", "language", "revision", "files*", "splits*", "limit")]
 _SCORING += [f"data.{key}" for key in ("empty_text", "empty_label", "label_range", "split_column", "cache")]
-_SCORING += ["data.validation_share", "data.hold_out"]
+_SCORING += ["data.validation_fraction", "data.hold_out"]
 AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
 ScoringSetOption = Annotated[list[str] | None, set_option(*_SCORING)]
 _AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
@@ -413,7 +413,7 @@ FILE_HELP = "Set how FILE is read, e.g. data.delimiter=';'; repeatable."
 DataSettingsOption = Annotated[list[str] | None, set_option(*_FILE_KEYS, help=FILE_HELP)]
 TextSettingsOption = Annotated[
     list[str] | None,
-    set_option(*_FILE_KEYS, *(f"data.{key}*" for key in ("columns", "unread", "empty_text")), help=FILE_HELP),
+    set_option(*_FILE_KEYS, *(f"data.{key}*" for key in ("columns", "ignore_columns", "empty_text")), help=FILE_HELP),
 ]
 
 

@@ -104,7 +104,7 @@ def _process_options() -> list[Any]:
     """Build the options of the process, once for all commands."""
 
     def command(
-        trust: bool = typer.Option(False, "--trust", help=_TRUST),
+        trust: bool = typer.Option(False, "--trust-remote-code", help=_TRUST),
         device: str | None = typer.Option(None, help=_DEVICE, metavar="TYPE", show_default="auto"),
         threads: int | None = typer.Option(None, help=_THREADS, metavar="N", show_default="available cores", min=1),
         json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),

@@ -80,7 +80,7 @@ def unread_columns(values: Mapping[str, Any], row: Row, data: DataConfig) -> tup
 def takes_pair(source_names: Sequence[str], data: DataConfig) -> bool:
     """Return whether a source has a column ``text_pair`` that the recipe neither maps nor leaves out."""
     mapped = [name for names in data.columns.values() for name in ([names] if isinstance(names, str) else names)]
-    return PAIR in source_names and PAIR not in (*mapped, *data.columns, *data.unread)
+    return PAIR in source_names and PAIR not in (*mapped, *data.columns, *data.ignore_columns)
 
 
 def with_span_columns(
@@ -147,7 +147,7 @@ def describe_unread(unread: Sequence[str], data: DataConfig, optional: Sequence[
     >>> describe_unread(["date", "premise"], DataConfig(), ["text_pair"])
     ["'premise' looks like input and is not read. To read a pair: --set data.columns.text_pair=premise"]
     """
-    unread_inputs = [name for name in unread if name.lower() in _INPUTS and name not in data.unread]
+    unread_inputs = [name for name in unread if name.lower() in _INPUTS and name not in data.ignore_columns]
     if not unread_inputs:
         return []
     is_free = PAIR in optional and PAIR not in data.columns

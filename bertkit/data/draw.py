@@ -58,7 +58,7 @@ class _Groups:
 
 
 def hold_out(split: Split, data: DataConfig, columns: ColumnSpec, *, named: bool) -> dict[str, Split]:
-    """Split rows into ``train`` and ``validation``, which has about ``data.validation_share`` of them.
+    """Split rows into ``train`` and ``validation``, which has about ``data.validation_fraction`` of them.
 
     A row is drawn by a hash of its text, so the draw does not depend on the order, the limit or the seed. Rows with the
     same text stay in one split, and a larger share holds out the same rows and more. Each label keeps training rows.
@@ -134,7 +134,7 @@ def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[in
     remaining = Counter[str]()
     for index, rows in Counter(groups.names.tolist()).items():
         remaining.update(dict.fromkeys(groups.sets[index], rows))
-    by_hash, share = data.hold_out == "by_hash", data.validation_share
+    by_hash, share = data.hold_out == "by_hash", data.validation_fraction
     max_rows = min(max(1, round(count * share)), count - 1)
     kept_labels: set[str] = set()
     rest, held_out = len(groups), 0

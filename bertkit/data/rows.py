@@ -305,7 +305,7 @@ def is_dropped(values: Row, row: Row, data: DataConfig, columns: ColumnSpec) -> 
     Rows that an annotator of Prodigy rejected or ignored are dropped, because their correct label or span is unknown.
 
     Raises:
-        DataError: If a text is blank, and ``data.empty_text`` is ``refuse``.
+        DataError: If a text is blank, and ``data.empty_text`` is ``error``.
     """
     is_answered = columns.gold and "text" in values and "answer" not in source_columns(columns.gold, data)
     if is_answered and values.get("answer") in ("reject", "ignore"):
@@ -316,7 +316,7 @@ def is_dropped(values: Row, row: Row, data: DataConfig, columns: ColumnSpec) -> 
         return ""
     may_be_blank = (columns.gold, *columns.blank, *columns.extra)
     blank = next((column for column in row if column not in may_be_blank and is_blank(row[column])), None)
-    if blank is not None and data.empty_text == "refuse":
+    if blank is not None and data.empty_text == "error":
         raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)
     return "" if blank is None else "text"
 

@@ -171,7 +171,7 @@ def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
     columns = identity.get("recipe", {}).get("data", {}).get("columns")
     # A column that the run did not read stays unread, although its name would select it today.
     if columns is not None and PAIR not in (*columns, *recipe.data.columns):
-        changes["unread"] = [*recipe.data.unread, PAIR]
+        changes["ignore_columns"] = [*recipe.data.ignore_columns, PAIR]
     return recipe.changed("data", **changes)
 
 

@@ -57,7 +57,7 @@ def read_spans(
     text: str,
     *,
     offsets: str = "code_points",
-    overlapping: str = "refuse",
+    overlapping: str = "error",
     left_out: list[TextSpan] | None = None,
 ) -> list[TextSpan]:
     """Read the spans of a text, given as a list or as JSON, in order and without the whitespace around them.
@@ -68,7 +68,7 @@ def read_spans(
         text: Text that has the spans.
         offsets: Name in `COUNTINGS`. If each span quotes its text, and this rule does not fit all of them, the first
             rule that does is used.
-        overlapping: ``refuse``, or ``longest`` to leave out spans that overlap a longer span.
+        overlapping: ``error``, or ``longest`` to leave out spans that overlap a longer span.
         left_out: Gets the spans that are left out.
 
     Raises:

@@ -151,10 +151,10 @@ def thresholds_for(
 
     from bertkit.metrics.calibration import find_abstention, set_threshold
 
-    for name, value in (("--precision", precision), ("--coverage", coverage)):
+    for name, value in (("--min-precision", precision), ("--coverage", coverage)):
         check_share(name, value)
     if calibration is None or not calibration.confidence:
-        message = f"{recipe.model} has no calibration of one label per row, which --precision and --coverage need"
+        message = f"{recipe.model} has no calibration of one label per row, which --min-precision and --coverage need"
         raise UsageError(message, f"bertkit calibrate {recipe.name} --model {recipe.model}")
     saved_values = (calibration.confidence, calibration.right, calibration.gold)
     confidence, right, gold = (np.fromstring(values, sep=" ") for values in saved_values)

@@ -88,7 +88,7 @@ def judge_scores(
         value, interval, is_most = all_scores.get(name), ends.get(name), is_lower_better(name)
         requirement = f"at {'most' if is_most else 'least'} {bound:g}"
         # With confidence, the interval must pass, not the score, so compare the end of the interval that could fail.
-        end = interval and interval[is_most] if gates.confident and name != "size_mb" else value
+        end = interval and interval[is_most] if gates.use_interval and name != "size_mb" else value
         # A missing measurement fails its gate; otherwise a broken measurement would pass unnoticed.
         if value is None or end is None:
             problem = "not measured" if value is None else f"{score_text(value)} has no interval"
@@ -96,7 +96,9 @@ def judge_scores(
             continue
         reached = end <= bound if is_most else end >= bound
         described = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
-        text = f"{described}, {'' if reached else 'not '}{requirement}{' with confidence' if gates.confident else ''}"
+        text = (
+            f"{described}, {'' if reached else 'not '}{requirement}{' with confidence' if gates.use_interval else ''}"
+        )
         cases.append(Case(group, name, "passed" if reached else "failed", text))
     return cases
 

@@ -29,8 +29,8 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, context: Pr
     context = replace(context, recipe=context.recipe.changed("training", seed=0))
     examples = objective.examples(corpus, context.recipe.training.max_length, context, 0)
     if not len(examples):
-        raise DataError("the held-out text yields no example", "hold out more: --set data.validation_share=0.05")
-    numbers = range(min(len(examples), context.recipe.training.evaluation_rows))
+        raise DataError("the held-out text yields no example", "hold out more: --set data.validation_fraction=0.05")
+    numbers = range(min(len(examples), context.recipe.training.eval_blocks))
     return [objective.feature(examples[number], None, np.random.default_rng((number,)), context) for number in numbers]
 
 

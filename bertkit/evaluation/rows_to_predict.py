@@ -136,7 +136,7 @@ def warn_of_unread(names: Iterable[str], saved: CheckpointInfo) -> None:
     recipe = saved.recipe
     used = {column for name in row_columns(saved.task, recipe) for column in source_columns(name, recipe.data)}
     unread = [name for name in names if name not in used]
-    for line in describe_unread(unread, recipe.data.model_copy(update={"unread": []}), ()):
+    for line in describe_unread(unread, recipe.data.model_copy(update={"ignore_columns": []}), ()):
         log.warning(f"warning: {line}")
 
 

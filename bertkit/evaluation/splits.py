@@ -67,7 +67,7 @@ def read_task_splits(
     return splits
 
 
-Choice = Literal["refuse", "drop", "keep"]
+Choice = Literal["error", "drop", "keep"]
 """How to handle rows to score that the model was trained on."""
 
 _RECURRING = 0.1
@@ -161,7 +161,7 @@ def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Sp
         message += f" ({f'{folded:,} of them ' if folded < len(seen) else ''}if case and whitespace are ignored)"
     drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
-    is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
+    is_refused = choice == "error" and len(seen) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
         raise DataError(message, remedy, **split.place(min(seen))._asdict())
     if choice != "drop" or not seen:

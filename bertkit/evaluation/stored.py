@@ -31,7 +31,7 @@ from bertkit.tasks import Answer, Prediction, Predictions, RowScores, Task, load
 from bertkit.tokens.features import Rows, TaskContext
 
 _AGAIN = "`bertkit eval --output DIR` writes it again"
-_ON_FILE = "`bertkit compare RUN RUN --on FILE` scores runs on a file that no run was trained on"
+_ON_FILE = "`bertkit compare RUN RUN --data FILE` scores runs on a file that no run was trained on"
 _ROUNDING = 1e-6  # relative
 
 
@@ -379,7 +379,7 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
         splits = read_task_splits(recipe, scorer.task, lambda name: name == split, columns=with_column)
     except DataError as error:
         if repr(column) in error.message:
-            error.remedy = "name another column with --by"
+            error.remedy = "name another column with --group-by"
         raise
     if split not in splits:
         raise DataError(f"no split {split!r} in {data.source}", "name another --split")
@@ -390,8 +390,10 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
     values = {key(row): row[column] for row in splits[split].rows}
     missing = sum(key(row) not in values for row in rows)
     if missing:
-        message = f"{missing:,} of the {len(rows):,} rows are no longer in the dataset, so --by {column} is unknown"
+        message = (
+            f"{missing:,} of the {len(rows):,} rows are no longer in the dataset, so --group-by {column} is unknown"
+        )
         raise DataError(
-            message, "restore it, or leave out --by", file=expand_path(data.source) if data.source else None
+            message, "restore it, or leave out --group-by", file=expand_path(data.source) if data.source else None
         )
     return [values[key(row)] for row in rows]

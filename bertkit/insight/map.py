@@ -222,8 +222,8 @@ def check_method(method: str) -> None:
     package = importlib.util.find_spec("umap")
     # A folder with this name has no origin.
     if package is None or package.origin is None:
-        message = "--reduce umap needs the package umap-learn"
-        raise UnavailableError(message, f"`{install_command('map')}`, or --reduce pca")
+        message = "--projection umap needs the package umap-learn"
+        raise UnavailableError(message, f"`{install_command('map')}`, or --projection pca")
 
 
 def align(planes: Sequence[Plane]) -> list[Plane]:

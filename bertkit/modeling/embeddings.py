@@ -107,7 +107,7 @@ class UsedEmbeddings(nn.Module):
 
 
 @contextmanager
-def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbeddings | None]:
+def used_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbeddings | None]:
     """Train only the word embeddings of these ids, or yield None if that is not possible or not faster.
 
     It is not possible if the table is the output layer, too, and not faster if nearly all ids occur.

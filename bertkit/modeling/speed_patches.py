@@ -23,7 +23,7 @@ from bertkit.hardware.precision import ComputeConfig
 from bertkit.hardware.tensors import host_copy
 from bertkit.modeling.cls_only import is_cls_only
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import UsedEmbeddings, occurring_embeddings
+from bertkit.modeling.embeddings import UsedEmbeddings, used_embeddings
 from bertkit.modeling.info import (
     Forward,
     LayerOutput,
@@ -156,7 +156,7 @@ def apply_speed_patches(
         if reason is None:
             layers = patches.enter_context(unpadded(model))
         if tokens is not None:
-            embeddings = patches.enter_context(occurring_embeddings(model, tokens))
+            embeddings = patches.enter_context(used_embeddings(model, tokens))
         if training.torch_compile:
             patches.enter_context(compiled_layers(model))
         # The states of a frozen encoder are computed once, before training.

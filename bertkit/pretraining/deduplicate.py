@@ -147,7 +147,7 @@ def _threshold(data: CorpusConfig, lowest: int, highest: int) -> int:
     if lowest == highest:
         hint = "put a blank line between documents, or --set data.documents=lines if each line is one"
         raise DataError("only one document: nothing can be held out", hint, file=data.source or None)
-    return min(max(int(data.validation_share * _ALL), lowest + 1), highest)
+    return min(max(int(data.validation_fraction * _ALL), lowest + 1), highest)
 
 
 def _read_blocks(source: CorpusSource, split: str) -> Iterator[list[Document]]:

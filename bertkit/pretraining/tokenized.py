@@ -123,7 +123,7 @@ def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
 
 def _corpus_key(data: CorpusConfig, shards: Mapping[str, _Shards]) -> str:
     names = {split: [(shard.folder.name, file.weight) for shard, file in pairs] for split, pairs in shards.items()}
-    return json_fingerprint([names, data.deduplicate, data.validation_share])
+    return json_fingerprint([names, data.deduplicate, data.validation_fraction])
 
 
 def _find_shards(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, _Shards]:

@@ -32,7 +32,7 @@ def trusts_folders() -> bool:
 
 def untrusted_code_error(code: str) -> RecipeError:
     """Return the error for code that is named by the recipe of a downloaded model."""
-    remedy = "add --trust if you trust its author; your own recipe file can name the code too"
+    remedy = "add --trust-remote-code if you trust its author; your own recipe file can name the code too"
     return RecipeError(f"the recipe that came with the model names code to run: {code}", remedy)
 
 

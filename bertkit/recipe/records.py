@@ -33,7 +33,7 @@ class DataConfig(Section):
     """Split -> its name in the source, if different."""
     columns: dict[str, str | list[str]] = Field({})
     """Canonical column -> column in the source, a list of columns, or null to drop it."""
-    unread: list[str] = Field([])
+    ignore_columns: list[str] = Field([])
     """Canonical columns that are not read where the source has them; `null` in `columns` adds one."""
     format: str = "auto"
     """File format; `auto` goes by the ending."""
@@ -45,15 +45,15 @@ class DataConfig(Section):
     """CSV, TSV: `none` reads quotes as text."""
     encoding: str = "utf-8"
     """Encoding of text files."""
-    empty_text: Literal["refuse", "drop", "keep"] = "refuse"
+    empty_text: Literal["error", "drop", "keep"] = "error"
     """Treatment of rows with a blank text."""
-    empty_label: Literal["refuse", "drop"] = "refuse"
+    empty_label: Literal["error", "drop"] = "error"
     """Treatment of rows without a label."""
     label_range: tuple[Finite, Finite] | None = None
     """Regression, reranking: the lowest and the highest number that a label may be; others are refused."""
     split_column: str | None = None
     """Single file: column with the split of each row."""
-    validation_share: Finite = Field(0.1, gt=0, lt=1)
+    validation_fraction: Finite = Field(0.1, gt=0, lt=1)
     """Single file: share of rows that are held out."""
     hold_out: Literal["by_hash", "by_label"] = "by_hash"
     """Single file: `by_hash` holds out about the share, and no row changes sides when the file grows; `by_label` holds
@@ -118,7 +118,7 @@ class DataConfig(Section):
             return values
         nulls = [name for name, column in columns.items() if column is None]
         rest = {name: column for name, column in columns.items() if name not in nulls}
-        return {**values, "columns": rest, "unread": [*values.get("unread", []), *nulls]}
+        return {**values, "columns": rest, "ignore_columns": [*values.get("ignore_columns", []), *nulls]}
 
 
 _MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
@@ -207,7 +207,7 @@ class GateConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, Finite] = Field(init=False)
 
-    confident: bool = False  # by the end of the 95% interval, not by the score itself
+    use_interval: bool = False  # by the end of the 95% interval, not by the score itself
 
     @property
     def limits(self) -> dict[str, float]:
@@ -295,7 +295,7 @@ class CorpusConfig(Section):
     """Encoding of text files."""
     deduplicate: bool = True
     """Drop exact copies of earlier documents."""
-    validation_share: Finite = Field(0.01, gt=0, lt=1)
+    validation_fraction: Finite = Field(0.01, gt=0, lt=1)
     """Share of documents held out if there is no validation split."""
     limit: int | None = Field(None, ge=2, le=2**63 - 1)
     """Use only this many documents of each split, the first ones."""

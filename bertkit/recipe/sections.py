@@ -361,7 +361,7 @@ class TrainingConfig(LayerTraining, BaseTrainingConfig):
     padding is not computed."""
     cls_only_last_layer: bool = True
     """Computation of only the first token in the last layer, for classifiers; the result is the same."""
-    occurring_embeddings: bool = True
+    train_used_embeddings_only: bool = True
     """Train only the word embeddings that occur in the rows; the result is the same."""
     class_weights: Literal["balanced"] | dict[str, Finite] | None = None
     """`balanced`, or label name -> weight in the loss."""
@@ -400,11 +400,11 @@ class PretrainingConfig(BaseTrainingConfig):
     `none`: one document per block."""
     short_length: int | None = Field(None, ge=4)
     """Block length in the first steps (BERT: 128, then 512)."""
-    short_share: Finite = Field(0.9, gt=0, lt=1)
+    short_fraction: Finite = Field(0.9, gt=0, lt=1)
     """Share of all steps, or of the budget, with `short_length`."""
     dupe_factor: int | None = Field(None, ge=1)
     """Number of differently masked copies of the text (BERT: 10); by default, every epoch has new masks."""
-    evaluation_rows: int = Field(1000, ge=1)
+    eval_blocks: int = Field(1000, ge=1)
     """Number of held-out blocks that are scored."""
     workers: int | None = Field(None, ge=0, le=64)
     """Processes that build batches; the result is the same. By default none on a CPU, and up to four on a GPU."""

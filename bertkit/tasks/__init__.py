@@ -358,7 +358,7 @@ def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
     return {
         name: name in columns.inputs or (name in columns.optional and name in data.columns)
         for name in names
-        if name in data.columns or name not in data.unread
+        if name in data.columns or name not in data.ignore_columns
     }
 
 
@@ -366,8 +366,8 @@ def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
     """Return the commands that a user may want to run after a training, for a terminal and for the report."""
     # The name alone would be read as the recipe.
     run, names = shlex.quote(f"./{folder}" if folder in recipe_names() else folder), recipe.metrics
-    code = " --trust" if "." in recipe.task else ""
-    trust = " --trust" if code or any(map(runs_code, names)) else ""
+    code = " --trust-remote-code" if "." in recipe.task else ""
+    trust = " --trust-remote-code" if code or any(map(runs_code, names)) else ""
     return [
         f"open {run}/report.html",
         f"bertkit predict {run} {example_row(task, recipe)}{code}",

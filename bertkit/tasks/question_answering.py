@@ -52,7 +52,7 @@ OPTIONS: Mapping[str, object] = {
     "overlap": 128,
     "n_best": Option(20, minimum=1),
     "max_answer_length": Option(30, minimum=1),
-    "null_threshold": None,
+    "null_score_diff_threshold": None,
 }
 
 _option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
@@ -179,7 +179,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     }
     # Spans are ordered by row, so the spans of row i are columns[...][edges[i]:edges[i + 1]].
     edges = np.searchsorted(best["row"], np.arange(len(rows) + 1)).tolist()
-    threshold = float(_option(context.recipe, "null_threshold") or 0.0)
+    threshold = float(_option(context.recipe, "null_score_diff_threshold") or 0.0)
     null_scores = [None] * len(rows) if nulls is None else nulls.tolist()
     return [
         _choose_answer(row["context"], columns, slice(first, last), null, threshold)
@@ -216,9 +216,9 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
 
 def tune(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Find the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
-    if not _option(context.recipe, "no_answer") or _option(context.recipe, "null_threshold") is not None:
+    if not _option(context.recipe, "no_answer") or _option(context.recipe, "null_score_diff_threshold") is not None:
         return {}
-    return {"null_threshold": METRICS["best_f1_thresh"].compute(compare(predictions, rows, context))}
+    return {"null_score_diff_threshold": METRICS["best_f1_thresh"].compute(compare(predictions, rows, context))}
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:

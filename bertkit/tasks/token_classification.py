@@ -78,7 +78,7 @@ OPTIONS: Mapping[str, object] = {
     "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
     "offsets": Option("code_points", choices=tuple(COUNTINGS)),
-    "overlapping": Option("refuse", choices=("refuse", "longest")),
+    "overlapping": Option("error", choices=("error", "longest")),
     "word_split": Option("punctuation", choices=WORD_SPLITS),
     "overlap": 64,
     "layers": Option(None, choices=(None, *LAYER_CHOICES)),

@@ -37,7 +37,7 @@ WAYS = (*SHORTENED, *WINDOWS, HIERARCHICAL)
 OPTIONS: Mapping[str, object] = {
     "long_text": Option("head", choices=WAYS),
     # Sun et al. (2019, section 5.3.1) read the first 128 of 510 tokens.
-    "head_share": Option(0.25, minimum=0.01, maximum=0.99),
+    "head_fraction": Option(0.25, minimum=0.01, maximum=0.99),
     "overlap": 64,
 }
 """Options of the families for text classification and text regression."""
@@ -62,7 +62,7 @@ def encode_long(rows: Rows, context: TaskContext) -> list[Feature]:
     tie) gets the remaining tokens. If both texts are longer, each gets half. With windows, the longer text is split
     into windows, and each is paired with the other text, of at most half of the tokens.
     """
-    names = ("long_text", "overlap", "head_share")
+    names = ("long_text", "overlap", "head_fraction")
     strategy, overlap, share = (read_option(OPTIONS, context.recipe, name) for name in names)
     if not rows:
         return []

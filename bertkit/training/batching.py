@@ -277,7 +277,7 @@ class InMemoryBatches:
     def occurring_tokens(self) -> Iterable[int] | None:
         """Return the token ids that occur, or None if all embeddings are trained."""
         # A custom collator can add other tokens to a batch.
-        is_known = self.training.occurring_embeddings and not self.training.collator
+        is_known = self.training.train_used_embeddings_only and not self.training.collator
         return get_used_token_ids(self.features).tolist() if is_known else None
 
     def step_size(self) -> tuple[float, float]:

@@ -57,7 +57,7 @@ class PretrainBatches(Dataset[Feature]):
             self.short_steps = _ENDLESS if training.short_length else 0
         else:
             self.steps = training.steps or math.ceil(training.epochs * training.steps_per_epoch(len(long)))
-            self.short_steps = round(training.short_share * self.steps) if training.short_length else 0
+            self.short_steps = round(training.short_fraction * self.steps) if training.short_length else 0
         lengths = [length for length in (training.max_length, training.short_length) if length]
         self.sizes = {length: len(self.examples(length, 0)) for length in lengths}
         self.tokens_per_row = {length: float(np.mean(self.examples(length, 0).lengths)) for length in lengths}
@@ -151,7 +151,7 @@ class PretrainBatches(Dataset[Feature]):
 
     def _read_clock(self, step: int) -> None:
         """Begin with long blocks if the time for short blocks is up."""
-        if self.budget and self.short_steps == _ENDLESS and self.budget.passed >= self.training.short_share:
+        if self.budget and self.short_steps == _ENDLESS and self.budget.passed >= self.training.short_fraction:
             self.short_steps = step
 
     def examples(self, length: int, epoch: int) -> Examples:

@@ -152,7 +152,7 @@ def check_ablation(
     `search` is a grid over keys of the pretraining recipe; its first point is what the others are compared with.
     """
     if not tasks:
-        raise UsageError("no task to compare the encoders by", "name a recipe: --then sst2")
+        raise UsageError("no task to compare the encoders by", "name a recipe: --finetune sst2")
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and varied", "leave one of them out")
@@ -168,11 +168,11 @@ def check_ablation(
     tasks_by_name: dict[str, ThenTask] = {}
     for task, settings in tasks:
         if "model" in settings:
-            raise UsageError("--then names a model", "leave it out: each encoder that is pretrained is fine-tuned")
+            raise UsageError("--finetune names a model", "leave it out: each encoder that is pretrained is fine-tuned")
         task_name = load_recipe(task, settings).name
         if task_name in tasks_by_name or task_name == _PRETRAINED:
-            message = f"--then: two recipes are called {task_name}"
-            raise UsageError(message, "give one another name: --then 'RECIPE name=other'")
+            message = f"--finetune: two recipes are called {task_name}"
+            raise UsageError(message, "give one another name: --finetune 'RECIPE name=other'")
         tasks_by_name[task_name] = task, settings
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
     job = Ablation(folder, [f"{_PRETRAINED}/{variant}" for variant in recipes], search, points, recipes, tasks_by_name)
@@ -300,5 +300,5 @@ def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metr
         return []
     reason = f"No encoder has learned {task}: no mean score beats a baseline"
     effect = "so these differences say nothing."  # dialect: ok
-    remedy = f"Pretrain for more --steps, or fine-tune for longer: --then '{task} training.epochs=10'."
+    remedy = f"Pretrain for more --steps, or fine-tune for longer: --finetune '{task} training.epochs=10'."
     return [f"{reason}, {effect} {remedy}"]

@@ -155,14 +155,14 @@ class LoadedModel:
         self,
         rows: DataFrame | Rows | None = None,
         *,
-        training_rows: Choice = "refuse",
+        training_rows: Choice = "error",
         progress: Progress | None = None,
     ) -> Result:
         """Score the model on labeled rows as `bertkit eval` does.
 
         Args:
             rows: Dictionaries, a dataset or a dataframe with gold answers; by default the recipe's validation rows.
-            training_rows: How to handle rows that the model was trained on: ``refuse``, ``drop`` or ``keep``.
+            training_rows: How to handle rows that the model was trained on: ``error``, ``drop`` or ``keep``.
             progress: As for `predict`.
 
         Raises:

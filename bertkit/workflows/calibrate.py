@@ -69,7 +69,7 @@ def calibrate(
     split: str | None = None,
     coverages: Sequence[float] = (),
     precision: float | None = None,
-    training_rows: Choice = "refuse",
+    training_rows: Choice = "error",
 ) -> CalibrationResult:
     """Calibrate the checkpoint or the folder of seeds `recipe.model` on the first validation split, or on `split`.
 
@@ -84,7 +84,7 @@ def calibrate(
     # 1. Check the checkpoint, and read its rows.
     for coverage in coverages:
         check_share("--coverage", coverage)
-    check_share("--precision", precision)
+    check_share("--min-precision", precision)
     with stage("reading the data", total=1):
         saved = find_members(recipe)
         columns, decide = saved.task.COLUMNS, saved.task.gold_probabilities
@@ -248,7 +248,7 @@ def _check_sets(saved: CheckpointInfo) -> None:
         UsageError: If it has none.
     """
     if "set_above" not in saved.task.OPTIONS:
-        message = f"--precision and --coverage are for one label per row, not for {saved.recipe.task}"
+        message = f"--min-precision and --coverage are for one label per row, not for {saved.recipe.task}"
         raise UsageError(message, "leave them out")
     if saved.recipe.options.get("multi_label"):
-        raise UsageError("--precision and --coverage are for one label per row, not for several", "leave them out")
+        raise UsageError("--min-precision and --coverage are for one label per row, not for several", "leave them out")

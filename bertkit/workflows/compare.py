@@ -297,7 +297,7 @@ def predict_unseen(
         notes.append(f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({counts}).")
     if len(seen) == count:
         message = f"all {count:,} rows are training rows of one run or another ({counts})"
-        raise DataError(message, "name a file with rows that are new to all of them: --on FILE", file=source)
+        raise DataError(message, "name a file with rows that are new to all of them: --data FILE", file=source)
     predicted = []
     for system, members, read in zip(systems, checkpoints, splits, strict=True):
         runs = [_predict_rows(*parts, seen, labels) for parts in zip(system.runs, members, read, strict=True)]

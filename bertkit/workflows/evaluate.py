@@ -43,7 +43,7 @@ def evaluate(
     *,
     split: str | None = None,
     output: str | Path | None = None,
-    training_rows: Choice = "refuse",
+    training_rows: Choice = "error",
     strict_labels: bool = False,
     progress: Progress | None = None,
 ) -> list[Result]:
@@ -72,7 +72,7 @@ def evaluate_languages(
     *,
     split: str | None = None,
     output: str | Path | None = None,
-    training_rows: Choice = "refuse",
+    training_rows: Choice = "error",
     strict_labels: bool = False,
 ) -> tuple[dict[str, list[Result]], list[dict[str, Any]]]:
     """Score a checkpoint on rows of several languages, each as `evaluate` does.

@@ -47,7 +47,17 @@ if TYPE_CHECKING:
 # nor whether features are kept.
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
 _NOT_IDENTITY["training"] = KEEPING_KEYS
-_LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
+_LOCATION = {
+    "source",
+    "files",
+    "config",
+    "revision",
+    "cache",
+    "label_range",
+    "hold_out",
+    "ignore_columns",
+    "empty_label",
+}
 
 
 @dataclass(frozen=True)
@@ -188,8 +198,8 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
     """Return a recipe that maps the second text of a pair if the rows have one, and lists unread columns."""
     data = recipe.data
     columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
-    unread = [name for name in data.unread if name in find_unread(splits)]
-    return recipe.changed("data", columns=columns, unread=unread)
+    unread = [name for name in data.ignore_columns if name in find_unread(splits)]
+    return recipe.changed("data", columns=columns, ignore_columns=unread)
 
 
 def read_rows(recipe: Recipe) -> dict[str, int]:

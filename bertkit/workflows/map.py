@@ -99,7 +99,7 @@ def draw_map(
     """
     # 1. Check settings, layers and outputs before the encoder is loaded.
     page, picture = expand_path(page), picture and expand_path(picture)
-    for file, ending, option in ((page, ".html", "--output"), (picture, ".svg", "--picture")):
+    for file, ending, option in ((page, ".html", "--output"), (picture, ".svg", "--svg")):
         if file is not None and file.suffix != ending:
             raise UsageError(f"{option} {file}", f"its name ends in {ending}")
     unit = get_unit(settings.unit, settings.words)

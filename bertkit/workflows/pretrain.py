@@ -136,7 +136,8 @@ def _find_warnings(
             warnings.append(f"{unbeaten} {_suggest_changes(recipe.training, steps)}")
     if tokens < _FEW_TOKENS:
         warnings.append(
-            f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
+            f"Only {tokens:,} tokens are held out, so scores are rough: "
+            "--set data.validation_fraction=0.1 holds out more."
         )
     return warnings
 

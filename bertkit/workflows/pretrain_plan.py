@@ -180,7 +180,7 @@ def _times_by_length(seconds: float, training: PretrainingConfig) -> dict[int, f
     """Return the seconds of a budget for each block length."""
     if training.short_length is None:
         return {training.max_length: seconds}
-    short = training.short_share * seconds
+    short = training.short_fraction * seconds
     return {training.max_length: seconds - short, training.short_length: short}
 
 

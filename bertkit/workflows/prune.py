@@ -104,7 +104,7 @@ def prune(
         saved, train, validation = None, None, None
         if loaded is not None:
             saved = open_checkpoint(loaded, load_task(loaded), source)
-            validation = judge_training_rows(saved, splits_to_score(saved, "validation"), "refuse")["validation"]
+            validation = judge_training_rows(saved, splits_to_score(saved, "validation"), "error")["validation"]
             train = splits_to_score(saved, "train")["train"] if needs_rows else None
         elif needs_rows:
             purpose = "measure importance on" if shape.is_measured else "trim the vocabulary to"

@@ -28,7 +28,8 @@ COMMANDS = {
     "sweep": f"{ROWS} --model model --space training.learning_rate=1e-4,1e-3",
     "sweep join": f"{ROWS} --model model --space training.learning_rate=1e-4,1e-3 --join",
     "pretrain recipe": f"mlm {TEXT} --model model",
-    "ablate": f"mlm {TEXT} --set model=model --space training.seed=1,2 --then 'classify data.source=data' --seeds 1",
+    "ablate": f"mlm {TEXT} --set model=model --space training.seed=1,2 --seeds 1 "
+    "--finetune 'classify data.source=data'",
     "dedup": "data/train.csv --output clean.csv",
     "dedup vectors": "data/train.csv --output clean.csv --model model",
 }

@@ -31,7 +31,7 @@ COMMANDS = {
     "rerun": "{run} --output again",
     "prune": f"{{run}} {FEW} --output pruned --layers 1",
     "export": f"{{run}} {FEW} --output exported",
-    "quantize": f"{{run}} {FEW} --output quantized --rows 4",
+    "quantize": f"{{run}} {FEW} --output quantized --sample 4",
     "package": "{run} --output packaged",
     "distill": f"{{recipe}} --teacher {{run}} --model demo {FEW}",
     "embed": "--model {run} --text cat",

@@ -18,7 +18,8 @@ from tests.insight.test_explanations import fine_tune
 DATA = "--model demo --data demo"
 OTHERS = {
     "ablate": "mlm --data demo --size tiny --tokenizer demo --space objective=mlm,clm --seeds 1 --steps 2 "
-    "--set training.batch_size=2 --set data.limit=200 --then 'cola data.source=demo data.limit=32 training.steps=2'",
+    "--set training.batch_size=2 --set data.limit=200 "
+    "--finetune 'cola data.source=demo data.limit=32 training.steps=2'",
     "bench": f"cola {DATA} --limit 16",
     "check": f"cola {DATA}",
     "encoders": "",

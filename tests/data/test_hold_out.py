@@ -35,7 +35,7 @@ WAYS = pytest.mark.parametrize("way", ["by_hash", "by_label"])
 def draw(
     rows: list[dict], share: float = 0.1, way: str = "by_hash", *, named: bool = True
 ) -> tuple[list[dict], list[dict]]:
-    data = DataConfig(validation_share=share, hold_out=way)
+    data = DataConfig(validation_fraction=share, hold_out=way)
     both = hold_out(split_of(rows), data, COLUMNS, named=named)
     assert both["train"].is_held_out and both["validation"].is_held_out
     return both["train"].rows, both["validation"].rows
@@ -215,7 +215,7 @@ def test_a_limit_takes_rows_of_each_side_and_moves_none(tmp_path, limit, way):
     file = write_csv(tmp_path / "all.csv", rows_of(a=50, b=50))
 
     def read(limit):
-        changes = {"data.source": str(file), "data.limit": limit, "data.validation_share": 0.2, "data.hold_out": way}
+        changes = {"data.source": str(file), "data.limit": limit, "data.validation_fraction": 0.2, "data.hold_out": way}
         recipe = load_recipe("classify", changes)
         return read_splits(recipe, COLUMNS, dict, lambda name: name == "train" or is_validation(name), named=True)
 

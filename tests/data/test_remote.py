@@ -202,8 +202,8 @@ def test_rows_of_a_web_server_are_the_rows_of_the_file(web, tmp_path, name):
     file = web.folder / name.partition("?")[0]
     file.write_bytes(content)
     local, copied = (
-        read(file, **{"data.validation_share": 0.3}),
-        read(f"{web.url}/{name}", **{"data.validation_share": 0.3}),
+        read(file, **{"data.validation_fraction": 0.3}),
+        read(f"{web.url}/{name}", **{"data.validation_fraction": 0.3}),
     )
     assert {key: split.fingerprint() for key, split in copied.items()} == {
         key: split.fingerprint() for key, split in local.items()

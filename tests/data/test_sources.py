@@ -31,7 +31,7 @@ def test_a_directory_with_splits_under_their_usual_names(tmp_path):
 
 def test_a_directory_without_validation_gives_up_a_share(tmp_path):
     write_csv(tmp_path / "train.csv", toy_rows(50, 1))
-    splits = read({"data.source": str(tmp_path), "data.validation_share": 0.2, "data.hold_out": "by_label"})
+    splits = read({"data.source": str(tmp_path), "data.validation_fraction": 0.2, "data.hold_out": "by_label"})
     assert {name: len(split.rows) for name, split in splits.items()} == {"train": 40, "validation": 10}
 
 

@@ -94,7 +94,7 @@ def test_each_type_of_question_has_a_promise_of_its_own(log):
 
 def test_what_cannot_be_promised_is_refused():
     recipe = load_recipe("classify", {"model": "runs/x"})
-    with pytest.raises(UsageError, match="--precision must be between 0 and 1, got 95 - choose a fraction"):
+    with pytest.raises(UsageError, match="--min-precision must be between 0 and 1, got 95 - choose a fraction"):
         thresholds_for(ONE, recipe, 95, None)
     with pytest.raises(DataError, match=r"no threshold has shown a precision of 0.999 on the 200 rows \(rows.csv\)"):
         thresholds_for(ONE, recipe, 0.999, None)

@@ -72,15 +72,15 @@ def judge(gates, scores, intervals=None, ece=None):
     [
         ({"f1": 0.8}, "passed"),
         ({"f1": 0.81}, "failed"),
-        ({"f1": 0.7, "confident": True}, "passed"),
-        ({"f1": 0.75, "confident": True}, "failed"),
+        ({"f1": 0.7, "use_interval": True}, "passed"),
+        ({"f1": 0.75, "use_interval": True}, "failed"),
         ({"mean_absolute_error": 0.4}, "passed"),
         ({"mean_absolute_error": 0.3}, "failed"),
-        ({"mean_absolute_error": 0.45, "confident": True}, "failed"),
+        ({"mean_absolute_error": 0.45, "use_interval": True}, "failed"),
         ({"ece": 0.1}, "passed"),
-        ({"ece": 0.1, "confident": True}, "failed"),
+        ({"ece": 0.1, "use_interval": True}, "failed"),
         ({"ece": 0.01}, "failed"),
-        ({"size_mb": 2.5, "confident": True}, "passed"),
+        ({"size_mb": 2.5, "use_interval": True}, "passed"),
         ({"size_mb": 2.4}, "failed"),
         ({"accuracy": 0.0}, "failed"),  # it is not measured
         ({"undefined": 0.0}, "failed"),
@@ -93,7 +93,7 @@ def test_a_score_must_reach_what_is_asked_for(gates, outcome):
 
 
 def test_without_an_interval_nothing_is_sure():
-    assert judge({"f1": 0.1, "confident": True}, {"f1": 0.8}) == ["failed"]
+    assert judge({"f1": 0.1, "use_interval": True}, {"f1": 0.8}) == ["failed"]
     assert judge({"ece": 0.1}, {}) == ["failed"]
 
 

@@ -23,7 +23,7 @@ def test_the_seed_of_a_run_changes_no_masks():
 
 
 def test_no_more_blocks_are_scored_than_the_recipe_says():
-    assert len(held_out_features(make_corpus(20), mlm, make_setup("mlm", evaluation_rows=3))) == 3
+    assert len(held_out_features(make_corpus(20), mlm, make_setup("mlm", eval_blocks=3))) == 3
 
 
 def test_text_without_an_example_is_refused():

@@ -31,7 +31,7 @@ def test_a_column_is_that_of_the_row_whatever_their_order(tmp_path):
     rows = read_rows(run, scorer.task)
     assert read_column("genre", scorer, run, rows) == [str(n % 3) for n in range(12)][::-1]
     assert read_column("text", scorer, run, rows) == [row["text"] for row in ROWS[::-1]]  # of the stored rows
-    with pytest.raises(DataError, match=r"no column 'kind'.* - name another column with --by"):
+    with pytest.raises(DataError, match=r"no column 'kind'.* - name another column with --group-by"):
         read_column("kind", scorer, run, rows)
     write_csv(file, [{**row, "genre": 0} for row in ROWS[1:]])
     with pytest.raises(DataError, match="1 of the 12 rows are no longer in the dataset"):
@@ -88,7 +88,12 @@ def test_a_column_of_held_out_rows_of_a_single_file(tmp_path, way, source):
         {"text": row["text"], "Queue": row["label"], "genre": "" if n % 4 else "news"} for n, row in enumerate(ROWS)
     ]
     write_csv(file, table)
-    data = {"source": str(tmp_path / source), "columns": {"label": "Queue"}, "hold_out": way, "validation_share": 0.4}
+    data = {
+        "source": str(tmp_path / source),
+        "columns": {"label": "Queue"},
+        "hold_out": way,
+        "validation_fraction": 0.4,
+    }
     recipe = load_recipe("classify", {f"data.{key}": value for key, value in data.items()})
     held_out = read_splits(recipe, COLUMNS, dict, lambda name: name == "validation", named=True)["validation"].rows
     assert 1 < len(held_out) < 12

@@ -47,7 +47,7 @@ def test_training_rows_are_refused_dropped_or_kept(tmp_path, split, seen, caplog
     caplog.set_level(logging.INFO, "bertkit")
     checkpoint, splits = saved(tmp_path), {split.name: split}
     with pytest.raises(DataError, match=rf"^{seen} of {len(split.rows)} .* rows to score are training rows") as refused:
-        judge_training_rows(checkpoint, splits, "refuse")
+        judge_training_rows(checkpoint, splits, "error")
     assert (refused.value.row, "(--training-rows drop)" in refused.value.remedy) == (2, seen < len(split.rows))
     kept = judge_training_rows(checkpoint, splits, "keep")[split.name]
     assert (kept.rows, len(kept.training_rows)) == (split.rows, seen)
@@ -67,24 +67,24 @@ def test_training_rows_in_other_case_and_white_space_are_told_so_and_treated_ali
     split = Split("all", "rows.csv", [*rows, *rows_of([200])], list(range(2, 23)))
     told = f"20 of 21 (95.2%) rows to score are training rows of the model ({'16 of them ' * (plain > 0)}if case"
     with pytest.raises(DataError, match=re.escape(told)):
-        judge_training_rows(saved(tmp_path), {"all": split}, "refuse")
+        judge_training_rows(saved(tmp_path), {"all": split}, "error")
     assert len(judge_training_rows(saved(tmp_path), {"all": split}, "keep")["all"].training_rows) == 20
     assert told in caplog.text
     assert judge_training_rows(saved(tmp_path), {"all": split}, "drop")["all"].rows == rows_of([200])
 
 
 def test_texts_that_recur_in_a_test_split_are_scored_and_marked(tmp_path):
-    judged = judge_training_rows(saved(tmp_path), {"test": split_of(range(98, 118), "test")}, "refuse")["test"]
+    judged = judge_training_rows(saved(tmp_path), {"test": split_of(range(98, 118), "test")}, "error")["test"]
     assert (len(judged.rows), judged.training_rows) == (20, {0, 1})
 
 
 def test_what_a_run_was_validated_on_is_scored_as_in_training_and_marked(tmp_path):
     split = split_of(range(100), "all")
     checkpoint = saved(tmp_path, {"identity": {"data": {"validation": split.fingerprint()}}})
-    assert len(judge_training_rows(checkpoint, {"all": split}, "refuse")["all"].training_rows) == 100
+    assert len(judge_training_rows(checkpoint, {"all": split}, "error")["all"].training_rows) == 100
     checkpoint.record["identity"]["data"] = {"train": split.fingerprint()}
     with pytest.raises(DataError, match="are training rows of the model"):
-        judge_training_rows(checkpoint, {"all": split}, "refuse")
+        judge_training_rows(checkpoint, {"all": split}, "error")
 
 
 def test_a_run_without_digests_says_so_and_other_models_do_not(tmp_path, caplog):
@@ -93,7 +93,7 @@ def test_a_run_without_digests_says_so_and_other_models_do_not(tmp_path, caplog)
     for record in ({}, {"status": "finished"}):
         checkpoint = saved(tmp_path, record)
         (tmp_path / "training_rows.npy").unlink()
-        assert judge_training_rows(checkpoint, splits, "refuse") == splits
+        assert judge_training_rows(checkpoint, splits, "error") == splits
         assert ("without its training rows" in caplog.text) == bool(record)
     with pytest.raises(UsageError, match="training_rows is 'kep'"):
         judge_training_rows(checkpoint, splits, "kep")
@@ -114,7 +114,7 @@ def test_a_run_from_a_run_warns_of_what_that_was_trained_on(run, tiny_model, tmp
     file = write_csv(tmp_path / "all.csv", toy_rows(80, seed=6))
     command = ("finetune", "classify", "--data", file, "--epochs", 1)
     assert run(*command, "--model", tiny_model, "--output", "first").code == 0
-    ended = run(*command, "--model", "first", "--output", "second", "--set", "data.validation_share=0.3", "--json")
+    ended = run(*command, "--model", "first", "--output", "second", "--set", "data.validation_fraction=0.3", "--json")
     result = json.loads(ended.out)["results"][0]
     seen, count = result["training_rows"], result["rows"]
     assert 5 < seen < count < 40

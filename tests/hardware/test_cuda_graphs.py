@@ -136,7 +136,7 @@ def test_every_family_learns_the_same_from_captured_steps_or_refuses(run, still_
     start, command, more = ("--model", still_model), ("finetune", recipe), []
     if recipe in PRETRAINED:
         start, command = PRETRAINED[recipe] or start, ("pretrain", recipe)
-        more = ["training.max_length=32", "training.short_length=null", "data.validation_share=0.1"]
+        more = ["training.max_length=32", "training.short_length=null", "data.validation_fraction=0.1"]
     steps = {"steps": 4, "evaluate_every": 4, "log_every": 1, "unpad": "false", "fast_dropout": "false"}
     changes = [f"training.{name}={value}" for name, value in steps.items()] + more
     options = (*start, "--data", "demo", "--limit", 60, "--batch-size", 8, *(w for c in changes for w in ("--set", c)))

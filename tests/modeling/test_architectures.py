@@ -47,7 +47,7 @@ from bertkit.modeling.architectures import (
 from bertkit.modeling.attention import preserve_sliding_window
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import UsedEmbeddings, occurring_embeddings
+from bertkit.modeling.embeddings import UsedEmbeddings, used_embeddings
 from bertkit.modeling.info import has_patched_attention
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.modeling.speed_patches import merged_projections
@@ -132,7 +132,7 @@ SPEED_PATHS = {
     ),
     "embeddings": SpeedPath(
         AutoModelForTokenClassification,
-        lambda model: occurring_embeddings(model, make_tiny_batch()["input_ids"].flatten().tolist()),
+        lambda model: used_embeddings(model, make_tiny_batch()["input_ids"].flatten().tolist()),
         lambda _, embeddings: embeddings,
         lambda *_: True,
     ),

@@ -43,7 +43,7 @@ def test_copies_of_a_document_are_in_one_split_and_neither_split_is_empty(here):
     write("a.txt", [f"text {number % 20}" for number in range(60)])
     for share in (1e-9, 0.3, 0.999999):
         splits: dict[str, set[str]] = {}
-        for text, split, _ in read(CorpusConfig(source="a.txt", validation_share=share)):
+        for text, split, _ in read(CorpusConfig(source="a.txt", validation_fraction=share)):
             splits.setdefault(text, set()).add(split)
         assert all(len(names) == 1 for names in splits.values())
         assert set.union(*splits.values()) == {"train", "validation"}
@@ -54,7 +54,7 @@ def test_a_document_keeps_its_split_when_others_come(here):
     write("a.txt", documents[:200])
     write("b.txt", documents[::-1])
     first, more = (
-        dict(document[:2] for document in read(CorpusConfig(source=name, validation_share=0.2)))
+        dict(document[:2] for document in read(CorpusConfig(source=name, validation_fraction=0.2)))
         for name in ("a.txt", "b.txt")
     )
     assert 20 < list(first.values()).count("validation") < 60

@@ -256,20 +256,20 @@ def test_tokens_take_the_bytes_they_need(size, dtype):
 def test_held_out_documents_stay_so_when_others_come_and_go(monkeypatch):
     monkeypatch.setattr(shards, "CHUNK", 1 << 20)
     documents = make_documents(400)
-    held = {str(text) for text in texts_of(prepare(write("a.txt", documents), validation_share=0.1)["validation"])}
+    held = {str(text) for text in texts_of(prepare(write("a.txt", documents), validation_fraction=0.1)["validation"])}
     assert 20 < len(held) < 70
     more = documents[50:] + make_documents(200, seed=5)
     random.Random(0).shuffle(more)
-    others = {str(text) for text in texts_of(prepare(write("b.txt", more), validation_share=0.1)["validation"])}
+    others = {str(text) for text in texts_of(prepare(write("b.txt", more), validation_fraction=0.1)["validation"])}
     gone = {str(text) for text in tokenize_plainly(documents[:50])} - {str(text) for text in tokenize_plainly(more)}
     assert held - gone <= others
 
 
 def test_neither_split_is_ever_empty():
     documents = ["a", "the", "good"]
-    few = prepare(write("a.txt", documents), validation_share=1e-12)
+    few = prepare(write("a.txt", documents), validation_fraction=1e-12)
     assert [few[split].facts["documents"] for split in ("train", "validation")] == [2, 1]
-    many = prepare("a.txt", validation_share=0.999999999999)
+    many = prepare("a.txt", validation_fraction=0.999999999999)
     assert [many[split].facts["documents"] for split in ("train", "validation")] == [1, 2]
 
 
@@ -641,7 +641,7 @@ def test_progress_is_reported_and_ends(here):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"documents": "lines"}, {"deduplicate": False}, {"validation_share": 0.3}, {"limit": 5}, {"source": "b.txt"}],
+    [{"documents": "lines"}, {"deduplicate": False}, {"validation_fraction": 0.3}, {"limit": 5}, {"source": "b.txt"}],
     ids=str,
 )
 def test_text_and_settings_change_the_key(changes):
@@ -690,7 +690,7 @@ def test_tokenizer_and_code_change_the_key(monkeypatch):
 
 def test_the_unigram_loss_is_that_of_a_plain_loop(monkeypatch):
     monkeypatch.setattr(corpus, "_AT_ONCE", 7)
-    splits = prepare(write("a.txt", make_documents(200)), validation_share=0.2)
+    splits = prepare(write("a.txt", make_documents(200)), validation_fraction=0.2)
     size = len(TOKENIZER)
     counts = Counter(splits["train"].tokens.tolist())
     total = sum(counts.values()) + size

@@ -135,7 +135,7 @@ def test_a_recipe_that_came_with_a_model_runs_no_module(run, folder_of_another, 
     assert ended.code != 1 and ended.last.startswith("error: ")
     if arguments[0] not in ("compare", "export", "package"):  # which may refuse the folder for another reason first
         assert (ended.code, "names code to run: the task family mypackage.theirs" in ended.last) == (2, True), ended.err
-        assert "the task family mypackage.theirs lacks" in run(*command, "--trust").last
+        assert "the task family mypackage.theirs lacks" in run(*command, "--trust-remote-code").last
         assert (tmp_path / "ran").exists()
 
 
@@ -147,7 +147,9 @@ def test_a_recipe_of_ones_own_runs_the_same_module(folder_of_another, tmp_path):
 
 def test_a_recipe_that_came_with_a_model_runs_no_script_as_a_metric(tmp_path):
     folder = make_run(tmp_path / "run", [], metrics=["evaluate:./script.py"], best_metric="right")
-    with pytest.raises(RecipeError, match=r"names code to run: the metric evaluate:\./script\.py - .* --trust"):
+    with pytest.raises(
+        RecipeError, match=r"names code to run: the metric evaluate:\./script\.py - .* --trust-remote-code"
+    ):
         load_task(load_recipe(str(folder / "recipe.yaml")))
     load_task(load_recipe(str((folder / "recipe.yaml").rename(tmp_path / "mine.yaml"))))
 

@@ -46,7 +46,7 @@ def test_the_best_metric_is_the_first_unless_it_is_named():
 
 def test_null_takes_a_column_out():
     data = DataConfig(columns={"text": "review", "text_pair": None})
-    assert (data.columns, data.unread) == ({"text": "review"}, ["text_pair"])
+    assert (data.columns, data.ignore_columns) == ({"text": "review"}, ["text_pair"])
 
 
 def test_records_are_frozen_and_numbers_are_finite():

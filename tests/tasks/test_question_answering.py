@@ -239,7 +239,7 @@ def test_nothing_valid_is_an_empty_answer():
         "score": None,
         "probability": None,
     }
-    (record,) = decode([output], setup_of("squad2", n_best=1, null_threshold=-1000))
+    (record,) = decode([output], setup_of("squad2", n_best=1, null_score_diff_threshold=-1000))
     assert (record["prediction"], record["probability"]) == ("", 1.0)
     assert 9000 < record["null_odds"] < math.inf  # JSON has no infinity
 
@@ -264,7 +264,7 @@ def test_rows_keep_their_answers_apart():
 
 @pytest.mark.parametrize(("threshold", "prediction"), [(None, ""), (2.9, ""), (3.0, "good"), (5.0, "good")])
 def test_the_threshold_decides_whether_there_is_an_answer(threshold, prediction):
-    changes = {} if threshold is None else {"null_threshold": threshold}
+    changes = {} if threshold is None else {"null_score_diff_threshold": threshold}
     (record,) = decode([output_of({3: 2}, {3: 2}, null=(4, 3))], setup_of("squad2", **changes))
     assert record["null_odds"] == 3.0
     assert record["prediction"] == prediction
@@ -342,8 +342,8 @@ def test_the_tuned_threshold_is_that_of_the_official_evaluation(seed, lean):
     if best == 100 * sum(not has_answer for has_answer in answerable.values()) / len(rows):
         assert threshold == 0.0  # its search is of probabilities; odds may be negative, and then 0 answers questions
         threshold = min(odds.values()) - 1
-    assert task.tune(predictions, rows, context) == {"null_threshold": threshold}
-    tuned, rows, context = some_decoded(60, seed, lean, null_threshold=threshold)
+    assert task.tune(predictions, rows, context) == {"null_score_diff_threshold": threshold}
+    tuned, rows, context = some_decoded(60, seed, lean, null_score_diff_threshold=threshold)
     tuned_texts = {row["id"]: each["prediction"] for row, each in zip(rows, tuned, strict=True)}
     f1 = task.score(task.compare(tuned, rows, context), context)["f1"]
     assert f1 == pytest.approx(official_scores(nested_of(rows), tuned_texts, odds)["f1"])
@@ -357,16 +357,20 @@ def test_a_threshold_that_answers_nothing_is_found_where_that_is_best():
     outputs = [output_of({8: 5}, {8: 5}, null=(1, 1))] * 4  # sure of a wrong answer: all odds are negative
     context = setup_of("squad2")
     tuned = task.tune(decode(outputs, context, rows), rows, context)
-    assert tuned["null_threshold"] < -8
+    assert tuned["null_score_diff_threshold"] < -8
     context = setup_of("squad2", **tuned)
     scores = task.score(task.compare(decode(outputs, context, rows), rows, context), context)
-    assert (scores["f1"], scores["best_f1"], scores["best_f1_thresh"]) == (75.0, 75.0, tuned["null_threshold"])
+    assert (scores["f1"], scores["best_f1"], scores["best_f1_thresh"]) == (
+        75.0,
+        75.0,
+        tuned["null_score_diff_threshold"],
+    )
 
 
 @pytest.mark.parametrize("threshold", [-1000.0, -2.0, 3.0, 1000.0])
 def test_the_best_scores_do_not_depend_on_the_threshold_in_force(threshold):
     scores = []
-    for changes in ({}, {"null_threshold": threshold}):
+    for changes in ({}, {"null_score_diff_threshold": threshold}):
         predictions, rows, context = some_decoded(60, 1, **changes)
         scored = task.score(task.compare(predictions, rows, context), context)
         scores.append({name: value for name, value in scored.items() if name.startswith("best")})
@@ -380,7 +384,9 @@ def test_nothing_is_tuned_where_every_question_has_an_answer():
 
 @pytest.mark.parametrize("threshold", [None, 2.0])
 def test_the_files_are_those_of_the_official_evaluation(threshold):
-    predictions, rows, context = some_decoded(40, 3, **({} if threshold is None else {"null_threshold": threshold}))
+    predictions, rows, context = some_decoded(
+        40, 3, **({} if threshold is None else {"null_score_diff_threshold": threshold})
+    )
     rows = rows[::-1]
     predictions = predictions[::-1]
     files = json.loads(json.dumps(task.details(predictions, rows, context).files))
@@ -577,14 +583,14 @@ def test_the_nested_file_itself_is_predicted_in_its_order(run, answerer, data):
 
 def test_a_run_keeps_the_threshold_it_found_and_eval_uses_it(run, doubter):
     record = read_json(doubter / "run.json")
-    threshold = record["tuned"]["null_threshold"]
+    threshold = record["tuned"]["null_score_diff_threshold"]
     nested = read_json(doubter.parent / "data" / "dev-v2.0.json")
     predictions, odds = read_json(doubter / "predictions.json"), read_json(doubter / "null_odds.json")
     files = {name: read_json(doubter / name) for name in ("predictions.json", "nbest_predictions.json")}
     scores = record["results"][0]["scores"]
     assert scores == pytest.approx(scores_of_files(nested, {**files, "null_odds.json": odds}, scores), nan_ok=True)
     assert all((not predictions[name]) == (odds[name] > threshold) for name in predictions)
-    chosen = "null_threshold was chosen on these rows: their scores and intervals are a little too high."
+    chosen = "null_score_diff_threshold was chosen on these rows: their scores and intervals are a little too high."
     assert chosen in record["results"][0]["warnings"]
     options = ["--model", doubter, "--data", doubter.parent / "data", "--json", "--max-length", 48]
     options += ["--set", "options.overlap=8"]
@@ -592,7 +598,7 @@ def test_a_run_keeps_the_threshold_it_found_and_eval_uses_it(run, doubter):
     assert again["scores"] == scores and chosen in again["warnings"]
     assert read_json(Path("out/predictions.json")) == predictions
     assert read_json(Path("out/null_odds.json")) == odds
-    result = evaluated(run("eval", "squad2", *options, "--set", "options.null_threshold=-1000"))
+    result = evaluated(run("eval", "squad2", *options, "--set", "options.null_score_diff_threshold=-1000"))
     silent = result["scores"]
     assert chosen not in result["warnings"]
     assert (silent["NoAns_f1"], silent["HasAns_f1"]) == (100.0, 0.0)

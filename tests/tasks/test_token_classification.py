@@ -118,7 +118,7 @@ def test_entity_metrics_want_entity_tags(metric, tag):
     assert reading(row, **PLAIN)["tags"] == ["O", tag]
 
 
-@pytest.mark.parametrize(("overlapping", "count"), [("refuse", 0), ("longest", 3)])
+@pytest.mark.parametrize(("overlapping", "count"), [("error", 0), ("longest", 3)])
 def test_spans_that_overlap_a_longer_one_are_counted(overlapping, count):
     spans = [[0, 4, "LOC"], [5, 8, "PER"], *([[0, 2, "LOC"], [1, 3, "LOC"]] if count else [])]
     rows = [{"text": "Oslo Zoe", "spans": spans}, {"text": "Oslo", "spans": [[0, 4, "LOC"], *spans[2:3]]}]

@@ -280,7 +280,7 @@ def test_a_calibration_is_kept_for_each_type(run, decider, tmp_path):
     data = write_csv(tmp_path / "rows.csv", rows)
     command = ["--data", data, "--split", "all", "--training-rows", "keep", "--json"]
     answers = [json.loads(line) for line in run("predict", run_folder, data).out.splitlines()]
-    ended = run("calibrate", run_folder, "--precision", 0.8, "--coverage", 0.9, *command)
+    ended = run("calibrate", run_folder, "--min-precision", 0.8, "--coverage", 0.9, *command)
     assert ended.code == 0, ended.err
     result = json.loads(ended.out)
     of_yes = np.array([answer["decisions"]["liked"]["probability"] for answer in answers])

@@ -67,7 +67,7 @@ def test_the_tail_is_the_last_tokens_and_head_tail_has_a_share_of_the_first():
     assert tail["input_ids"] == [2, *tokens[-14:], 3]
     (both,) = truncation.encode_long([row], setup_of("head_tail"))  # 0.25 of 14 is 3.5, rounded to even
     assert both["input_ids"] == [2, *tokens[:4], *tokens[-10:], 3]
-    (both,) = truncation.encode_long([row], setup_of("head_tail", head_share=0.5))
+    (both,) = truncation.encode_long([row], setup_of("head_tail", head_fraction=0.5))
     assert both["input_ids"] == [2, *tokens[:7], *tokens[-7:], 3]
 
 

@@ -46,7 +46,7 @@ def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_clock")
 def test_short_blocks_have_their_share_of_a_budget_of_time(run):
-    settings = ["training.short_length=16", "training.short_share=0.5", "options.last_mask_rate=0.3"]
+    settings = ["training.short_length=16", "training.short_fraction=0.5", "options.last_mask_rate=0.3"]
     more = [word for setting in settings for word in ("--set", setting)]
     ended = run(*arguments("--budget", "3s", "--workers", 1, *more))
     assert ended.code == 0, ended.err

@@ -139,7 +139,7 @@ def test_code_of_ones_own_trains_and_scores(run, tiny_model, toy_data, own):
     assert Path("steps.txt").read_text().split()[0] == "1"
     del sys.modules[own]
     assert run("eval", "runs/classify").code == 2  # its recipe names code
-    assert run("eval", "runs/classify", "--trust").code == 0
+    assert run("eval", "runs/classify", "--trust-remote-code").code == 0
     note = f"`bertkit eval` needs the code of the metric {own}.cost"
     assert note in run("push", "runs/classify", "me/mine", "--dry-run").out
     assert f"`bertkit eval` needs the code of {own}.cost" in Path("runs/classify/README.md").read_text()
@@ -155,7 +155,7 @@ def test_a_model_answers_without_the_code_of_its_metric_and_loss(run, tiny_model
     assert [model.name for model in find_models(["runs/classify"])]
     split, notes = find_split(open_trained("runs/classify"), required=False)
     assert split is None and f"{own}.cost" in notes[0]
-    ended = run("eval", "runs/classify", "--trust")
+    ended = run("eval", "runs/classify", "--trust-remote-code")
     assert ended.code == 2 and f"no module is called '{own}'" in ended.last
 
 

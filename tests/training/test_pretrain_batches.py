@@ -16,7 +16,7 @@ LONG, SHORT, SHARE = 32, 12, 0.75
 
 def make_batches(clock=None, options=None, **training):
     context = make_setup(
-        "mlm", options=options, short_length=SHORT, short_share=SHARE, batch_size=8, seed=1, **training
+        "mlm", options=options, short_length=SHORT, short_fraction=SHARE, batch_size=8, seed=1, **training
     )
     return PretrainBatches(make_corpus(), mlm, context, clock)
 

@@ -24,7 +24,7 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 TEXT = {
     "data.source": "demo",
     "data.limit": 300,
-    "data.validation_share": 0.1,
+    "data.validation_fraction": 0.1,
     "tokenizer": str(DEMO),
     "model_options": SHAPE,
     "training.steps": 4,
@@ -84,7 +84,7 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
     refused(RecipeError, "no objective is called 'ltr'", space=["objective=mlm,ltr"])
     refused(RecipeError, "unknown key 'options.mask_rate'", space=[OBJECTIVES, "options.mask_rate=0.1,0.2"])
     refused(UsageError, "two recipes are called cola", tasks=[TASK, TASK])
-    refused(UsageError, "--then names a model", tasks=[("cola", {"model": "demo"})])
+    refused(UsageError, "--finetune names a model", tasks=[("cola", {"model": "demo"})])
     missing = [("cola", {"data.source": str(tmp_path / "none.csv")})]
     refused(DataError, "none.csv", tasks=missing)
     one = tmp_path / "one.txt"
@@ -182,7 +182,7 @@ def test_a_killed_ablation_goes_on_to_the_same_bits(zygote, run, tmp_path):
     settings.append(f"model_options={json.dumps(SHAPE)}")
     command = ["ablate", "mlm", "--space", OBJECTIVES, "--seeds", "2"]
     command += [word for setting in settings for word in ("--set", setting)]
-    command += ["--then", "cola data.source=demo data.limit=40 training.epochs=1 training.precision=fp32"]
+    command += ["--finetune", "cola data.source=demo data.limit=40 training.epochs=1 training.precision=fp32"]
     command += ["--output", "killed"]  # the name of the folder is in the recipes
     assert run(*command).code == 0
     Path("killed").rename("whole")

@@ -47,7 +47,7 @@ def test_a_calibration_is_applied_and_said(run, model, rows):
     assert line in evaluated.err
     fitted = "The calibration in force (temperature) was fitted to 240 of 240 (100.0%) of these rows."
     assert any(one.startswith(fitted) for one in json.loads(evaluated.out)["results"][0]["warnings"])
-    asked = ["--precision", 0.7, "--coverage", 0.95]
+    asked = ["--min-precision", 0.7, "--coverage", 0.95]
     predicted = run("predict", "classify", rows, "--model", model, *asked)
     assert line in predicted.err and "precision 0.7, shown with 95% confidence" in predicted.err
     records = [json.loads(one) for one in predicted.out.splitlines()]
@@ -64,15 +64,15 @@ def test_what_cannot_be_calibrated_is_refused_in_a_line(run, model, rows):
     assert (few.code, few.last) == (2, "error: 5 rows are too few to calibrate on - give at least 20")
     other = run("calibrate", "regress", "--model", model, "--data", rows)
     assert (other.code, other.last) == (2, "error: text_regression has no probabilities of labels to calibrate")
-    none = run("predict", "classify", "--model", model, "--text", "good", "--precision", 0.9)
+    none = run("predict", "classify", "--model", model, "--text", "good", "--min-precision", 0.9)
     assert none.code == 2
     assert none.last.endswith(f"need - bertkit calibrate classify --model {model}")
     share = run("calibrate", "classify", "--model", model, "--data", rows, "--coverage", 95)
     assert (share.code, share.last.split(" - ")[0]) == (2, "error: --coverage must be between 0 and 1, got 95")
-    words = run("predict", "tag", "--model", model, "--text", "good", "--precision", 0.9)
-    assert words.last.startswith("error: --precision and --coverage are for one label per row, not for token_class")
-    both = run("predict", "classify", "--model", model, "--text", "x", "--precision", 0.9, "--abstain-below", 0.5)
-    assert (both.code, both.last) == (2, "error: --precision and --abstain-below - give one or the other")
+    words = run("predict", "tag", "--model", model, "--text", "good", "--min-precision", 0.9)
+    assert words.last.startswith("error: --min-precision and --coverage are for one label per row, not for token_class")
+    both = run("predict", "classify", "--model", model, "--text", "x", "--min-precision", 0.9, "--abstain-below", 0.5)
+    assert (both.code, both.last) == (2, "error: --min-precision and --abstain-below - give one or the other")
     several = ["--set", "options.multi_label=true", "--abstain-below", 0.5]
     assert (
         "options.abstain_below is for one label per row"
@@ -97,7 +97,7 @@ def test_an_ensemble_is_calibrated_as_its_mean(run, trained, rows, tmp_path):
     assert both["file"] == str(seeds / "calibration.json") and both["prediction_sets"][0]["held"] > 0.8
     assert "Prediction sets" in (seeds / "calibration.html").read_text()
     predicted = [
-        run("predict", "classify", rows, "--model", model, "--precision", 0.7) for model in (seeds, one["model"])
+        run("predict", "classify", rows, "--model", model, "--min-precision", 0.7) for model in (seeds, one["model"])
     ]
     assert all("calibrated on all (240 rows): temperature" in one.err for one in predicted)
     first = [json.loads(one.out.splitlines()[0])["probabilities"]["good"] for one in predicted]

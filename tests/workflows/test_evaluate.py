@@ -95,7 +95,7 @@ def test_a_score_that_is_required_and_not_reached_ends_with_its_own_code(run, tr
     cases = {name: outcome for (_, name), outcome in read_junit("r.xml").items()}
     assert cases.keys() == found["results"][0]["scores"].keys()
     assert [name for name, outcome in cases.items() if outcome != "passed"] == ["accuracy"]
-    ended = run(*command, "--require", "accuracy=1", "--confident")  # no interval of a share of few rows begins at 1
+    ended = run(*command, "--require", "accuracy=1", "--use-interval")  # no interval of a share of few rows begins at 1
     assert ended.code == 8
     for asked, message in (
         ("accuracy", "--require accuracy is not METRIC=VALUE - write e.g. --require accuracy=0.9"),
@@ -151,7 +151,7 @@ def test_a_file_that_a_run_was_trained_on_is_scored_on_what_it_held_out(run, tin
     for other in (
         ("--split", "all"),
         ("--split", "train"),
-        ("--set", "data.validation_share=0.3"),
+        ("--set", "data.validation_fraction=0.3"),
         ("--data", more),
         ("--data", more, "--limit", 30),
     ):
@@ -186,7 +186,10 @@ def test_a_run_keeps_its_draw(run, tiny_model, tmp_path):
     scored = scores(run("eval", "old/recipe.yaml", "--model", "old", "--output", "scored", "--json"))
     assert (scored["rows"], scored["training_rows"]) == (len(held_out), 0)
     assert [json.loads(line)["text"] for line in Path("scored/predictions.jsonl").read_text().splitlines()] == held_out
-    for ended in (run("errors", "old", "--by", "genre", "--json"), run("compare", "old", "scored", "--by", "genre")):
+    for ended in (
+        run("errors", "old", "--group-by", "genre", "--json"),
+        run("compare", "old", "scored", "--group-by", "genre"),
+    ):
         assert ended.code == 0, ended.err
     again = run("rerun", "old", "--json")
     assert (again.code, json.loads(again.out)["scores_agree"]) == (0, True), again.err
@@ -318,7 +321,7 @@ def test_two_folders_of_eval_are_compared_without_a_recipe(run, trained, tiny_mo
     found = json.loads(ended.out)
     assert (ended.code, found["split"], found["rows"]) == (8, "test", 80), ended.err
     assert found["folders"] == {"good": ["good"], "bad": ["bad"]}
-    assert run("compare", "bad", "good", "--fail-if-worse", "--on", trained.parent / "validation.csv").code == 0
+    assert run("compare", "bad", "good", "--fail-if-worse", "--data", trained.parent / "validation.csv").code == 0
     assert json.loads(run("errors", "good", "--json").out)["split"] == "test"
     alone = run(
         "compare", "good/predictions_test.jsonl", "bad/predictions_test.jsonl", "--recipe", "classify", "--json"

@@ -26,7 +26,7 @@ FAMILIES = "cola", "stsb", "ner", "swag", "squad2", "wsd", "ner-features", "wsd-
 OBJECTIVES = {
     "mlm": DEMO,
     "span": DEMO,
-    "bert": f"{DEMO} --set training.short_length=null --set data.validation_share=0.1",
+    "bert": f"{DEMO} --set training.short_length=null --set data.validation_fraction=0.1",
     "albert": NEW,
     "electra": "--tokenizer demo --data demo --size electra-small --set options.generator_size=0.5 "
     "--set model_options.num_hidden_layers=2 --set model_options.embedding_size=16 --set model_options.hidden_size=32",
@@ -44,7 +44,7 @@ COMMANDS = {
         for ending in ("jsonl", "csv", "parquet")
     },
     "eval": "eval classify --model TRAINED --data ROWS --output made",
-    "prune": "prune TRAINED --data ROWS --layers 1 --rows 8 -o made/pruned",
+    "prune": "prune TRAINED --data ROWS --layers 1 --sample 8 -o made/pruned",
     "export": "export TRAINED --data ROWS -o made/exported",
 }
 OTHERS = {

@@ -57,7 +57,7 @@ def test_a_dry_run_tells_that_labels_are_skewed_and_its_advice_can_be_followed(r
 
 
 def test_odd_rows_are_in_the_results_and_the_report(run, tiny_model, odd_data):
-    short = ["--epochs", "0.1", "--set", "training.precision=fp32", "--set", "data.validation_share=0.5"]
+    short = ["--epochs", "0.1", "--set", "training.precision=fp32", "--set", "data.validation_fraction=0.5"]
     ended = run("finetune", "classify", "--model", tiny_model, "--data", odd_data, *short, "--json")
     (result,) = json.loads(ended.out)["results"]
     assert len(result["data_warnings"]) == 2
@@ -236,12 +236,12 @@ def test_a_run_that_was_begun_without_the_second_text_goes_on_without_it(run, ti
     assert run(*command, "--set", "data.columns.text_pair=null").code == 0
     record = runs.read_record(Path("runs/classify"))
     settings = record["identity"]["recipe"]["data"]
-    assert not {"text_pair", "unread"} & {*settings, *settings["columns"]}
+    assert not {"text_pair", "ignore_columns"} & {*settings, *settings["columns"]}
     recipe = Path("runs/classify/recipe.yaml").read_text()
     record["files"].pop("recipe.yaml")
-    Path("runs/classify/recipe.yaml").write_text(recipe.replace("  unread: [text_pair]\n", ""))
+    Path("runs/classify/recipe.yaml").write_text(recipe.replace("  ignore_columns: [text_pair]\n", ""))
     runs.write_record(Path("runs/classify"), record)
-    assert "unread" not in Path("runs/classify/recipe.yaml").read_text()
+    assert "ignore_columns" not in Path("runs/classify/recipe.yaml").read_text()
     assert run(*command).code == 0
     for recipe in ("classify", "runs/classify/recipe.yaml"):
         ended = run("eval", recipe, "--model", "runs/classify", "--data", pairs, "--output", "scored", "--json")

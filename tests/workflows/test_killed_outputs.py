@@ -22,7 +22,7 @@ SEVERAL = {
     "dedup": ["rows.csv", "--vectors", "rows.npy", "--threshold", "0.9", "-o", "out.csv", "--report", "report.csv"],
     "embed": ["rows.csv", "-o", "out.npy", "--precision", "fp32"],
     "eval": ["classify", "--data", "data", "--split", "train", "--training-rows", "keep", "-o", "scores"],
-    "map": ["rows.csv", "-o", "map.html", "--picture", "map.svg"],
+    "map": ["rows.csv", "-o", "map.html", "--svg", "map.svg"],
     "pretrain tokenizer": ["--data", "demo", "--vocabulary-size", "300", "--limit", "400", "-o", "tokenizer"],
     "search build": ["rows.csv", "-o", "index", "--precision", "fp32"],
 }
@@ -36,7 +36,7 @@ ONE_FILE = {
     *("probe", "recipes guess", "runs table", "search passages", "search query", "similar", "test"),
 }
 MODELS = {"check", "embed", "map", "search build"}  # read one; the others have vectors, a run or text
-WRITES = {"--output", "--save", "--fix", "--report", "--picture"}
+WRITES = {"--output", "--save", "--fix", "--report", "--svg"}
 
 
 def find_writing(command, name=()):

@@ -28,7 +28,7 @@ def read(name):
 
 
 def test_texts_are_drawn_at_all_layers_and_scored_by_their_labels(run, file, tiny_model):
-    ended = run("map", file, "--model", tiny_model, "--label", "label", "-o", "m.html", "--picture", "m.svg", "--json")
+    ended = run("map", file, "--model", tiny_model, "--label", "label", "-o", "m.html", "--svg", "m.svg", "--json")
     assert ended.code == 0, ended.err
     result = json.loads(ended.out)
     assert (result["points"], sorted(result["labels"])) == (30, ["bad", "good"])
@@ -59,7 +59,7 @@ def test_a_full_disk_leaves_nothing_in_the_way_of_the_same_command(run, file, ti
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    command = ("map", file, "--model", tiny_model, "-o", "m.html", "--picture", "m.svg")
+    command = ("map", file, "--model", tiny_model, "-o", "m.html", "--svg", "m.svg")
     with monkeypatch.context() as patched:
         patched.setattr("bertkit.reports.map.write_map", full)
         assert run(*command).code == 6

@@ -60,7 +60,7 @@ def train(zygote, recipe: str, model: Path, folder: Path, fault: dict | None = N
     """Train in a folder for 10 steps, with a checkpoint every 3; return how it ended, and what it printed."""
     command = ["pretrain" if recipe == "mlm" else "finetune", recipe, "--model", model, "--data", "demo"]
     if recipe == "mlm":
-        command += ["--steps", 10, "--limit", 200, "--max-length", 32, "--set", "training.evaluation_rows=20"]
+        command += ["--steps", 10, "--limit", 200, "--max-length", 32, "--set", "training.eval_blocks=20"]
         command += ["--set", "training.packing=joined"]  # which every type can read
     else:
         command += ["--epochs", 2, "--limit", 40]

@@ -19,7 +19,7 @@ from tests.kills import check_kill, losses_of, slow_unless, weights_of
 DEMO = Path(__file__).parents[2] / "bertkit" / "data" / "demo" / "model"
 SIZE = ["--size", "tiny", "--set", "model_options={hidden_size: 32, num_attention_heads: 2, intermediate_size: 64}"]
 QUICK = ["--batch-size", "8", "--max-length", "32", "--set", "training.precision=fp32", "--limit", "200"]
-QUICK += ["--set", "training.evaluation_rows=20", "--set", "training.log_every=2"]
+QUICK += ["--set", "training.eval_blocks=20", "--set", "training.log_every=2"]
 
 
 def arguments(*more: object, recipe: str = "mlm", steps: int = 12) -> list[str]:
@@ -133,7 +133,7 @@ OWN = {
     "span": [],
     "bert": [
         "--set",
-        "data.validation_share=0.1",
+        "data.validation_fraction=0.1",
         "--set",
         "training.short_length=16",
         "--set",
@@ -180,7 +180,7 @@ def test_a_worker_that_is_killed_is_named_and_the_same_command_goes_on(zygote, t
 
 @pytest.mark.slow
 def test_short_blocks_come_first(run):
-    settings = ["training.short_length=16", "training.short_share=0.5"]
+    settings = ["training.short_length=16", "training.short_fraction=0.5"]
     ended = run(*arguments(*(word for setting in settings for word in ("--set", setting)), "--json", steps=8))
     whole = run(*arguments("--output", "whole", "--json", steps=8))
     short, long = (json.loads(printed.out)["tokens"] for printed in (ended, whole))

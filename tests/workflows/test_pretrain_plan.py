@@ -47,7 +47,7 @@ def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
         return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), len(lengths), lengths, 0)]
 
     monkeypatch.setattr("bertkit.training.timing.time_steps", seconds_of)
-    settings = ["training.short_length=16", "training.short_share=0.75"]
+    settings = ["training.short_length=16", "training.short_fraction=0.75"]
     ended = run(
         *arguments(*(word for setting in settings for word in ("--set", setting)), "--dry-run", "--json", steps=8)
     )

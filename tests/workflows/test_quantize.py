@@ -70,7 +70,7 @@ def test_options_that_mean_nothing_are_refused(options, tmp_path):
 def test_a_quantized_run_keeps_its_score_or_leaves_nothing(trained, run, tmp_path, target):
     for name in ("train", "validation"):
         write_csv(tmp_path / "rows" / f"{name}.csv", toy_rows(60, seed=4))
-    options = ["--data", tmp_path / "rows", "--limit", 70, "--rows", 8, "--json"]
+    options = ["--data", tmp_path / "rows", "--limit", 70, "--sample", 8, "--json"]
     ended = run("quantize", trained, "--to", target, "-o", "out", "--margin", 0.2, *options)
     assert ended.code == 0, ended.err
     parity = json.loads(ended.out)["parity"]

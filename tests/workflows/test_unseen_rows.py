@@ -73,7 +73,7 @@ def test_slices_are_by_columns_of_the_file(weeks):
 
 def test_what_has_no_rows_or_no_model_is_refused(weeks, tmp_path):
     runs = [weeks / "old", weeks / "new"]
-    with pytest.raises(DataError, match=r"all 400 rows are training rows .*: --on FILE"):
+    with pytest.raises(DataError, match=r"all 400 rows are training rows .*: --data FILE"):
         compare(runs, on=str(write_csv(tmp_path / "seen.csv", toy_rows(400, seed=3))))
     with pytest.raises(UsageError, match="a file of predictions has no model"):
         compare([weeks / "old", weeks / "new" / "predictions.jsonl"], on=str(weeks / "new.csv"))
@@ -85,7 +85,7 @@ def test_runs_of_other_rows_are_told_how_to_be_compared(weeks, run):
     shutil.copytree(weeks / "old", weeks / "copy")
     rewrite_predictions(weeks / "copy", (weeks / "copy" / "predictions.jsonl").read_text().splitlines()[1:])
     ended = run("compare", weeks / "old", weeks / "copy")
-    assert ended.code == 3 and "`bertkit compare RUN RUN --on FILE`" in ended.last
+    assert ended.code == 3 and "`bertkit compare RUN RUN --data FILE`" in ended.last
     file = write_csv(weeks / "fresh.csv", FRESH)
-    ended = run("compare", weeks / "old", weeks / "copy", "--on", file, "--json")
+    ended = run("compare", weeks / "old", weeks / "copy", "--data", file, "--json")
     assert (ended.code, json.loads(ended.out)["differences"]["copy"]["accuracy"]["difference"]) == (0, 0.0)

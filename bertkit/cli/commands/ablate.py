@@ -33,7 +33,7 @@ from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
 ORDER = 16
-EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --then sst2"
+EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --finetune sst2"
 
 
 @recipe_options("seed", data=CorpusOption, size=SizeOption, tokenizer=TokenizerOption, steps=StepsOption)
@@ -47,7 +47,7 @@ def command(
             "KEY=VALUES",
         ),
     ],
-    then: Annotated[
+    finetune: Annotated[
         list[str],
         option(
             "Fine-tune each encoder with this recipe, with settings behind its name if need be: "
@@ -67,7 +67,7 @@ def command(
     """
     from bertkit.recipe.space import parse_sweep_space
 
-    search, tasks, numbers = parse_sweep_space("grid", space, None), list(map(parse_then, then)), parse_seeds(seeds)
+    search, tasks, numbers = parse_sweep_space("grid", space, None), list(map(parse_then, finetune)), parse_seeds(seeds)
     from bertkit.workflows.ablate import ablate, check_ablation
     from bertkit.workflows.ablate import dry_run as plan_ablation
 
@@ -96,7 +96,7 @@ def parse_then(text: str) -> tuple[str, dict[str, Any]]:
     except ValueError:
         name, settings = "", []
     if not name or "=" in name:
-        raise UsageError(f"--then {text!r} names no recipe", "write e.g. --then 'sst2 data.limit=5000'")
+        raise UsageError(f"--finetune {text!r} names no recipe", "write e.g. --finetune 'sst2 data.limit=5000'")
     return name, parse_changes(settings)
 
 

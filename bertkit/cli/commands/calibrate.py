@@ -36,10 +36,10 @@ def command(
         list[float] | None,
         option("Measure prediction sets that hold the right label this often; repeat it for several.", "P"),
     ] = None,
-    precision: Annotated[
+    min_precision: Annotated[
         float | None, option("Abstain from answers without this precision from now on; see `predict`.", "P")
     ] = None,
-    training_rows: TrainingRowsOption = "refuse",
+    training_rows: TrainingRowsOption = "error",
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
@@ -54,7 +54,7 @@ def command(
     from bertkit.workflows.calibrate import calibrate
 
     calibration = calibrate(
-        loaded, split=split, coverages=coverage or (), precision=precision, training_rows=training_rows
+        loaded, split=split, coverages=coverage or (), precision=min_precision, training_rows=training_rows
     )
     print_result(calibration, print_calibration)
 

@@ -46,7 +46,7 @@ RunsArgument = Annotated[
 def command(
     runs: RunsArgument,
     split: PredictionsSplitOption = None,
-    on: Annotated[
+    data: Annotated[
         str | None,
         option(
             "File with rows: score the runs on those that none of them was trained on.",
@@ -54,12 +54,12 @@ def command(
             "the predictions that the runs have stored",
         ),
     ] = None,
-    by: Annotated[
+    group_by: Annotated[
         str | None, option("Column of the data whose values are slices too.", "COLUMN", autocompletion=complete_column)
     ] = None,
-    rows: Annotated[int, option("Number of rows that are won, and lost, to show.", "N", min=0)] = 5,
+    show: Annotated[int, option("Number of rows that are won, and lost, to show.", "N", min=0)] = 5,
     fail_if_worse: Annotated[
-        bool, flag("--fail-if-worse", "Exit with code 8 if a run, or a slice of --by, is worse.")
+        bool, flag("--fail-if-worse", "Exit with code 8 if a run, or a slice of --group-by, is worse.")
     ] = False,
     margin: Annotated[
         float,
@@ -71,7 +71,7 @@ def command(
     metric: Annotated[
         list[str] | None, option("With --fail-if-worse: metric; repeatable.", "NAME", "the best one")
     ] = None,
-    undecided: Annotated[
+    if_inconclusive: Annotated[
         Literal["fail", "pass"],
         option("With --fail-if-worse: result if the rows are too few to decide.", "CHOICE"),
     ] = "fail",
@@ -91,14 +91,14 @@ def command(
     if fail_if_worse:
         from bertkit.evaluation.gates import WorseGate
 
-        gate = WorseGate(metric or (), margin, undecided)
+        gate = WorseGate(metric or (), margin, if_inconclusive)
     else:
-        given = {"--margin": margin or None, "--metric": metric, "--undecided": undecided == "pass"}
+        given = {"--margin": margin or None, "--metric": metric, "--if-inconclusive": if_inconclusive == "pass"}
         check_unused_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import compare, write_page
 
-    compared = compare(runs, recipe=loaded, split=split, on=on, by=by, max_rows=rows, gate=gate)
+    compared = compare(runs, recipe=loaded, split=split, on=data, by=group_by, max_rows=show, gate=gate)
     if report is not None:
         from bertkit.reports.cases import add_measured, write_cases
 

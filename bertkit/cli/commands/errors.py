@@ -30,8 +30,8 @@ SortOption = Annotated[Sort, option("How wrong rows are sorted: confidence, leng
 def command(
     run: Annotated[str, argument("A run folder, or the output of `eval --output`.", "RUN")],
     sort: SortOption = "confidence",
-    rows: Annotated[int, option("How many wrong rows to show.", "N", min=0)] = 10,
-    by: Annotated[
+    show: Annotated[int, option("Number of wrong rows to show.", "N", min=0)] = 10,
+    group_by: Annotated[
         list[str] | None,
         option("Column of the data whose values are slices too; repeatable.", "COLUMN", autocompletion=complete_column),
     ] = None,
@@ -42,15 +42,15 @@ def command(
     """Show the wrong rows of a run, and the slices with significantly more errors than the rest.
 
     Reads stored predictions and loads no model. Slices are by label, length, new words, negation, names, numbers and
-    the columns of --by.
+    the columns of --group-by.
     """
     from bertkit.recipe.load import load_recipe
     from bertkit.reports.errors import write_mistakes
     from bertkit.workflows.errors import find_errors
 
     loaded = None if recipe is None else load_recipe(recipe)
-    mistakes = find_errors(run, split=split, by=by or (), sort=sort, recipe=loaded)
-    print_result(mistakes, lambda _: _print_mistakes(mistakes, rows), page=output, write=write_mistakes)
+    mistakes = find_errors(run, split=split, by=group_by or (), sort=sort, recipe=loaded)
+    print_result(mistakes, lambda _: _print_mistakes(mistakes, show), page=output, write=write_mistakes)
 
 
 def _print_mistakes(result: Mistakes, max_shown: int) -> None:

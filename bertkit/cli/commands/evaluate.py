@@ -46,8 +46,8 @@ NAME = "eval"
 ORDER = 21
 EXAMPLE = "bertkit eval runs/cola --split test"
 
-ConfidentOption = Annotated[
-    bool, flag("--confident", "With gates: by the end of the 95% interval, not by the score itself.")
+UseIntervalOption = Annotated[
+    bool, flag("--use-interval", "With gates: by the end of the 95% interval, not by the score itself.")
 ]
 SplitOption = Annotated[
     str | None, option("Split to score; `all` scores every row of a file.", "SPLIT", "validation splits")
@@ -70,9 +70,9 @@ def command(
         list[str] | None,
         option("Exit with code 8 if a metric, ece or size_mb misses this value; repeatable.", "METRIC=VALUE"),
     ] = None,
-    confident: ConfidentOption = False,
+    use_interval: UseIntervalOption = False,
     report: ReportOption = None,
-    training_rows: TrainingRowsOption = "refuse",
+    training_rows: TrainingRowsOption = "error",
     strict_labels: StrictLabelsOption = False,
     languages: LanguagesOption = None,
     zero_shot: ZeroShotOption = False,
@@ -84,7 +84,7 @@ def command(
     run, model = _choose_run(run, model)
     recipe, checkpoint = find_trained(run, model)
     settings: dict[str, Any] = {"model": checkpoint, "task": zero_shot_task(recipe) if zero_shot else None}
-    settings |= {**read_requirements(require or []), "gates.confident": confident or None}
+    settings |= {**read_requirements(require or []), "gates.use_interval": use_interval or None}
     changes = merge_changes(settings, changes)
     scoring: dict[str, Any] = {"split": split, "output": output}
     scoring |= {"training_rows": training_rows, "strict_labels": strict_labels}

@@ -106,7 +106,7 @@ def quantize_run(
         option("Runtime and precision of the exported model.", "TARGET"),
     ] = "openvino-int8",
     margin: Annotated[float, option("Largest acceptable relative loss of the score, with 95% confidence.", "P")] = 0.01,
-    rows: Annotated[int, option("Number of training rows to find the ranges of activations on.", "N")] = 256,
+    sample: Annotated[int, option("Number of training rows to find the ranges of activations on.", "N")] = 256,
     recipe: CheckpointRecipeOption = None,
     data: Annotated[str | None, option("Rows to calibrate and score on.", "DATA", "the run's")] = None,
     limit: LimitOption = None,
@@ -129,7 +129,7 @@ def quantize_run(
             data=data,
             limit=limit,
             margin=margin,
-            rows=rows,
+            rows=sample,
         )
     except MarginError as error:
         parity = error.parity

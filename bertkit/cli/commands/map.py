@@ -54,10 +54,10 @@ def command(
     label: LabelOption = None,
     clusters: Annotated[int | None, option("Color the points by N clusters instead (k-means).", "N", min=2)] = None,
     layers: Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")] = "all",
-    reduce: Annotated[
+    projection: Annotated[
         Literal["pca", "umap"], option("Reduction of vectors to points: pca, or umap.", "METHOD")
     ] = "pca",
-    picture: Annotated[Path | None, option("Draw all layers next to each other in an .svg file.", "FILE")] = None,
+    svg: Annotated[Path | None, option("Draw all layers next to each other in an .svg file.", "FILE")] = None,
     limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
@@ -75,9 +75,9 @@ def command(
 
     limits = [] if limit is None else [f"data.limit={limit}"]
     source = TextSource(file, None, read_data_options(column, [*limits, *(changes or [])]))
-    settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, reduce, seed)
+    settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, projection, seed)
     reader = LayerReader(model, max_length, precision)
-    result = draw_map(reader, source, output, settings, picture=picture, fresh=fresh)
+    result = draw_map(reader, source, output, settings, picture=svg, fresh=fresh)
     print_result(result, print_map)
 
 

@@ -47,7 +47,7 @@ def command(
     model: CheckpointOption = None,
     text: TextOption = None,
     row: RowOption = None,
-    precision: Annotated[
+    min_precision: Annotated[
         float | None,
         option("Abstain so that this fraction of the other predictions is correct; requires `bertkit calibrate`.", "P"),
     ] = None,
@@ -86,18 +86,18 @@ def command(
     if output is None and layout != PLAIN:
         message = "--columns, --delimiter, --encoding, --digits or --escape-formulas without --output"
         raise UsageError(message, "name a file with --output")
-    if precision is not None and abstain_below is not None:
-        raise UsageError("--precision and --abstain-below", "give one or the other")
+    if min_precision is not None and abstain_below is not None:
+        raise UsageError("--min-precision and --abstain-below", "give one or the other")
     recipe, checkpoint = find_trained(run, model)
     task = zero_shot_task(recipe) if zero_shot else None
     settings = {"model": checkpoint, "options.abstain_below": abstain_below, "task": task}
     from bertkit.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, merge_changes(settings, changes))
-    if precision is not None or coverage is not None:
+    if min_precision is not None or coverage is not None:
         from bertkit.workflows.calibrate import with_thresholds
 
-        loaded = with_thresholds(loaded, precision=precision, coverage=coverage)
+        loaded = with_thresholds(loaded, precision=min_precision, coverage=coverage)
     from bertkit.workflows.predict import predict, predict_to_file
 
     if output is None:

@@ -62,7 +62,7 @@ def command(
         ),
     ] = None,
     recipe: CheckpointRecipeOption = None,
-    rows: Annotated[int, option("Training rows to measure importance on.", "N", min=1)] = 512,
+    sample: Annotated[int, option("Number of training rows to measure importance on.", "N", min=1)] = 512,
 ) -> None:
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.
 
@@ -74,7 +74,7 @@ def command(
     shape = make_shape(layers, heads, intermediate, vocabulary)
     from bertkit.workflows.prune import prune
 
-    pruned = prune(model, output, shape, recipe=recipe, changes=changes, measured_rows=rows)
+    pruned = prune(model, output, shape, recipe=recipe, changes=changes, measured_rows=sample)
     print_gated(pruned, print_pruned, pruned.gates)
 
 

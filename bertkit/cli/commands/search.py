@@ -176,7 +176,7 @@ def query_index(
         str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
     ] = None,
     k: Annotated[int, option("Results per query.", "K", names=("-k", "--top"), min=1)] = 10,
-    by: Annotated[
+    rank_by: Annotated[
         Literal["vectors", "words", "hybrid"],
         option("Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
     ] = "vectors",
@@ -214,7 +214,7 @@ def query_index(
         if file is not None
         else (({"query": text}, text) for text in queries or [])
     )
-    method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
+    method = SearchMethod(rank_by, k, Reranker(rerank) if rerank else None, candidates)
     opened = Index.open(expand_path(index), verify=verify)
     records = query(opened, requests, method, model=model, prompt=prompt)
     inputs = [] if file is None else [("the file of queries", expand_path(file))]

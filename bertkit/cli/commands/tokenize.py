@@ -24,7 +24,7 @@ def command(
     ],
     model: Annotated[str, option("Model whose tokenizer to use: hub name, directory or `demo`.", "MODEL")] = ...,  # type: ignore[assignment]
     pair: PairOption = None,
-    beside: Annotated[str | None, option("Second model to compare with.", "MODEL")] = None,
+    compare_with: Annotated[str | None, option("Second model to compare with.", "MODEL")] = None,
     column: ColumnOption = "text",
     changes: TextSettingsOption = None,
 ) -> None:
@@ -35,7 +35,7 @@ def command(
     """
     from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 
-    models = [model] if beside is None else [model, beside]
+    models = [model] if compare_with is None else [model, compare_with]
     # A source that is not a file is a text: its tokens are shown, and nothing is counted.
     if not is_file(source):
         tokenized = tokenize_text(source, models, pair=pair)

@@ -58,7 +58,7 @@ class SearchMethod:
 
     def __post_init__(self) -> None:
         if self.by not in WAYS:
-            raise UsageError(f"--by {self.by}", did_you_mean(self.by, WAYS))
+            raise UsageError(f"--rank-by {self.by}", did_you_mean(self.by, WAYS))
         if self.k < 1:
             raise UsageError(f"-k {self.k}", "ask for at least 1")
         if self.candidates < 1:

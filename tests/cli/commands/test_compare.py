@@ -19,7 +19,7 @@ def test_two_runs_are_a_table_a_page_and_json(run, tmp_path):
     make_run(work / "runs" / "a", predict(ROWS, set(range(12))))
     make_run(work / "runs" / "b", predict(ROWS, {12}), seed=2)
     (work / "runs" / "a" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
-    ended = run("compare", "runs/a", "runs/b", "--rows", 1, "-o", "page.html")
+    ended = run("compare", "runs/a", "runs/b", "--show", 1, "-o", "page.html")
     assert ended.code == 0, ended.err
     assert ended.out.startswith("mine, validation: 40 rows; baseline: a\n  One seed per model: ")
     assert "which may reverse the result" in ended.out and "\nb - a\n  scores\n" in ended.out
@@ -55,7 +55,7 @@ def test_a_gate_ends_with_its_own_code_and_a_report(run, tmp_path):
     make_run(work / "old", predict(rows, set(range(0, 120, 12))))
     make_run(work / "new", predict(rows, set(range(0, 120, 12)) | set(sorted(good)[:30])))
     assert run("compare", "old", "new").code == 0
-    ended = run("compare", "old", "new", "--fail-if-worse", "--by", "label", "--report", "r.xml", "--json")
+    ended = run("compare", "old", "new", "--fail-if-worse", "--group-by", "label", "--report", "r.xml", "--json")
     assert ended.code == 8 and ended.last.startswith("error: 2 gates were not passed: new, accuracy: ")
     found = json.loads(ended.out)
     assert found["error"]["code"] == 8
@@ -84,7 +84,7 @@ def test_a_gate_is_asked_for_in_right_words(run, tmp_path):
     (tmp_path / "work" / "mine.md").write_text("# Notes")
     for arguments, code, message in (
         (("--margin", ".01"), 2, "--margin without --fail-if-worse"),
-        (("--undecided", "pass"), 2, "--undecided without --fail-if-worse"),
+        (("--if-inconclusive", "pass"), 2, "--if-inconclusive without --fail-if-worse"),
         (("--fail-if-worse", "--metric", "acuracy"), 2, "did you mean accuracy"),
         (("--report", "mine.md"), 2, "the file exists and is not a report of bertkit (mine.md) - choose another"),
         (("--report", "r.txt"), 2, "a report is JUnit or Markdown"),

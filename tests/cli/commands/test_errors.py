@@ -22,7 +22,7 @@ def work(tmp_path):
 
 
 def test_a_run_is_tables_a_page_and_json(run, work):
-    ended = run("errors", "a", "--rows", 1, "--sort", "length", "-o", "page.html")
+    ended = run("errors", "a", "--show", 1, "--sort", "length", "-o", "page.html")
     assert ended.code == 0, ended.err
     assert ended.out.startswith("mine, validation: 80 rows; matthews_correlation ")
     assert "  share of wrong rows: 0.3750; with an error: 30 of 80\n" in ended.out
@@ -57,7 +57,7 @@ def test_mistakes_are_answered_in_one_line(run, work):
     for arguments, code, message in (
         (("none",), 2, "neither a run folder nor stored predictions (none)"),
         (("a", "-o", "page.pdf"), 2, "the page is HTML (page.pdf)"),
-        (("a", "--by", "kind"), 3, "the recipe names no data"),
+        (("a", "--group-by", "kind"), 3, "the recipe names no data"),
     ):
         ended = run("errors", *arguments)
         assert (ended.code, ended.last[: len(message) + 7]) == (code, f"error: {message}")

@@ -53,7 +53,7 @@ def test_a_plan_has_the_time_and_memory_of_timed_steps_or_why_it_has_none(capsys
     assert capsys.readouterr().out.splitlines()[-2] == "  bf16, batch 32: out of memory"
 
 
-@pytest.mark.parametrize(("metric", "trust"), [("evaluate:./mine.py", " --trust"), ("f1_macro", "")])
+@pytest.mark.parametrize(("metric", "trust"), [("evaluate:./mine.py", " --trust-remote-code"), ("f1_macro", "")])
 def test_next_steps_say_that_a_metric_of_your_own_needs_trust(tmp_path, capsys, metric, trust):
     recipe = load_recipe("classify", {"metrics": ["accuracy", metric], "best_metric": "accuracy"})
     write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), tmp_path / "recipe.yaml")

@@ -16,7 +16,7 @@ from bertkit.workflows.map import MapResult
     ("options", "code", "message"),
     [
         (["-o", "map.pdf"], 2, "--output map.pdf - its name ends in .html"),
-        (["--picture", "map.png"], 2, "--picture map.png - its name ends in .svg"),
+        (["--svg", "map.png"], 2, "--svg map.png - its name ends in .svg"),
         (["--label", "label", "--clusters", 2], 2, "--label and --clusters - points have one color"),
         (["--layers", "first"], 2, "--layers first - all, last, or numbers such as 0,3,6"),
         (["--layers", "9"], 2, "--layers 9: no layer 9 - 0 (the embeddings) to "),

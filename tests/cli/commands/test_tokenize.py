@@ -27,7 +27,7 @@ def test_a_file_is_a_table_of_figures(run, tmp_path):
     other = tmp_path / "work" / "other"  # a tokenizer by itself
     other.mkdir()
     shutil.copy(find_model("demo") / "tokenizer.json", other)
-    ended = run("tokenize", "texts.csv", "--column", "review", "--model", "demo", "--beside", "other")
+    ended = run("tokenize", "texts.csv", "--column", "review", "--model", "demo", "--compare-with", "other")
     assert ended.code == 0, ended.err
     assert ended.out.startswith("texts.csv: 2 texts of 6 words\n")
     assert "texts over 128 tokens" in ended.out
@@ -41,7 +41,7 @@ def test_mistakes_are_answered_in_one_line(run, tmp_path):
     for arguments, code, message in (
         (("none.csv", "--model", "demo"), 3, "no such file or folder (none.csv)"),
         (("texts.csv", "--model", "demo", "--pair", "b"), 2, "--pair is for a text, not for a file - leave it out"),
-        (("a text", "--model", "demo", "--beside", "demo"), 2, "a model is named twice - name two that differ"),
+        (("a text", "--model", "demo", "--compare-with", "demo"), 2, "a model is named twice - name two that differ"),
         (("a text", "--model", "./none"), 4, "no such directory: ./none"),
         (("texts.csv", "--model", "demo", "--column", "b"), 3, "no column 'b'"),
     ):

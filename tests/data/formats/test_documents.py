@@ -76,7 +76,7 @@ def library(here):
 def test_forty_documents_are_embedded_searched_and_split(run, library, still_model):
     ended = run("search", "build", "docs", "--model", still_model, "--output", "index")
     assert ended.code == 0, ended.err
-    ended = run("search", "query", "index", "number7", "--by", "words", "--top", 1)
+    ended = run("search", "query", "index", "number7", "--rank-by", "words", "--top", 1)
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["id"] == "b/07.md"
     ended = run("search", "passages", "docs", "--model", still_model, "--passage-tokens", 16, "--output", "p.jsonl")

@@ -275,7 +275,7 @@ def arguments(*more: object, steps: int = 12) -> list[str]:
     new = [] if "--model" in more else ["--tokenizer", str(DEMO), "--set", shape]
     given = ["pretrain", "electra", "--data", "demo", *new, "--batch-size", "8"]
     given += ["--max-length", "32", "--limit", "200", "--steps", str(steps), "--set", "training.precision=fp32"]
-    given += ["--set", "training.evaluation_rows=20", "--set", "training.evaluate_every=5"]
+    given += ["--set", "training.eval_blocks=20", "--set", "training.evaluate_every=5"]
     return [*given, *([] if "--output" in more else ["--output", "run"]), *map(str, more)]
 
 
